@@ -1,0 +1,1 @@
+"""Postroom spreads jobs over GPUs through nothing but a folder."""

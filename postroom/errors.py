@@ -1,0 +1,59 @@
+"""Every error that Postroom raises, under one root.
+
+`XError` is a fault; a past participle (`JobFailed`) is an outcome. Each message is one sentence that
+says what to do, since it is often read at 2 a.m.
+"""
+
+from __future__ import annotations
+
+
+class PostroomError(Exception):
+    """The root: catch this to catch everything that Postroom raises on purpose."""
+
+
+class BaseFolderError(PostroomError):
+    """The base folder cannot be used: missing, of another user, of another version, read-only."""
+
+
+class BadFileError(PostroomError):
+    """A file of the base is not what it should be, and was not used."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+class PayloadError(PostroomError):
+    """A value cannot travel in a parcel; the message names the value."""
+
+
+class KernelError(PostroomError):
+    """A task's function cannot be found or imported."""
+
+
+class GpuError(PostroomError):
+    """A GPU is unknown, lost, or cannot be asked."""
+
+
+class CardHeld(PostroomError):
+    """A card is held by somebody else; the message says by whom."""
+
+
+class NoAgentsError(PostroomError):
+    """There is no living agent to do the work."""
+
+
+class JobFailed(PostroomError):
+    """A job ended without a result; the worker's traceback is the cause."""
+
+
+class RemoteTraceback(Exception):  # noqa: N818 - it is a traceback made printable, not an error of ours
+    """The worker's traceback, carried as the cause of `JobFailed`."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return f"\n\n{self.text.rstrip()}"

@@ -1,0 +1,1 @@
+"""A GPU session: the guardian that pins and watches, and the worker that runs jobs."""
