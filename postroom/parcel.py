@@ -1,0 +1,307 @@
+"""The parcel: one zip file of stored, aligned members, with a mark at its very end.
+
+    ┌────────┬──────┬────────┬──────┬───┬───────────┬─────┬─────────────────────────────────────┐
+    │ header │ data │ header │ data │ … │ directory │ end │ postroom/1 results 000000000100 … ⏎ │
+    └────────┴──────┴────────┴──────┴───┴───────────┴─────┴─────────────────────────────────────┘
+             ▲               ▲                            the mark: the zip's comment,
+             multiples of 64 bytes                        the last MARK_SIZE bytes
+
+Any zip reader, `numpy.load` among them, can open it. Our own reader is stricter: for given members
+and a given mark there is exactly one valid file. It takes no more than names, sizes and checksums
+from the directory, writes every header anew by the function that the writer uses, and compares. So
+there is no rule to forget: overlaps, gaps, compression, odd flags and flipped bits all differ.
+
+The chain of checksums goes from the mark (its own, and the directory's) over the directory to the
+members, whose data is checked when it is first asked for. What a parcel holds can be learned from
+its last MARK_SIZE bytes alone. This module does without numpy, so that sorting parcels is cheap.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import re
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NoReturn, TypeAlias
+
+from .errors import BadFileError
+
+try:
+    from isal.isal_zlib import crc32
+except ImportError:
+    from zlib import crc32
+
+Buffer: TypeAlias = bytes | memoryview
+
+ALIGNMENT = 64
+MAX_MEMBERS = 1 << 22
+
+# Flat and plain, so that no tool that unpacks a parcel can be led out of its folder.
+_NAME = re.compile(rb"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
+
+# Chunks below this size are joined with their neighbours: a copy costs less than a write each.
+_SMALL = 1 << 16
+
+# From this value on a field moves into its 64-bit counterpart, and holds this value itself.
+_WIDE = 0xFFFF_FFFF
+_WIDE_COUNT = 0xFFFF
+
+_ZIP_VERSION = 45  # the first that knows 64-bit fields; always, so that there is one form only
+_UNIX = 3 << 8
+_OWNER_ONLY = 0o100600 << 16  # what a member is unpacked with
+_MIDNIGHT_1980 = struct.pack("<HH", 0, 1 << 5 | 1)
+
+_LOCAL = b"PK\3\4" + struct.pack("<3H", _ZIP_VERSION, 0, 0) + _MIDNIGHT_1980
+_CENTRAL = b"PK\1\2" + struct.pack("<4H", _UNIX | _ZIP_VERSION, _ZIP_VERSION, 0, 0) + _MIDNIGHT_1980
+_CENTRAL_SIZE = 46
+_LOCAL_SIZE = 30
+_FIELDS = struct.Struct(
+    "<IIIHH"
+)  # crc, stored size, size, length of the name, length of the extras
+_PLACE = struct.Struct("<HHHII")  # comment, disk, internal and external attributes, offset
+_WIDE_EXTRA_ID = 0x0001
+_ALIGN_EXTRA_ID = 0xD935  # Android's zipalign: the alignment, then zeros
+_ALIGN_EXTRAS = tuple(
+    struct.pack("<HHH", _ALIGN_EXTRA_ID, 2 + zeros, ALIGNMENT) + bytes(zeros)
+    for zeros in range(ALIGNMENT)
+)
+
+_END = struct.Struct("<4sHHHHIIH")
+_WIDE_END = struct.Struct("<4sQHHIIQQQQ")
+_WIDE_LOCATOR = struct.Struct("<4sIQI")
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What a parcel holds: `count` jobs from number `first` on."""
+
+    kind: str  # "jobs", "results" or "data"
+    first: int
+    count: int
+    flags: str = ""  # up to eight lower-case letters, such as "x" for exclusive
+
+
+_MARK = re.compile(
+    rb"postroom/1 (jobs|results|data) {0,3} ([0-9]{12}) ([0-9]{12}) ([a-z]{0,8})-{0,8}"
+    rb" ([0-9a-f]{8}) [0-9a-f]{8}\n"
+)
+
+
+def _mark_line(mark: Mark, directory_crc: int) -> bytes:
+    """The mark as it stands at the end of a file."""
+    line = (
+        f"postroom/1 {mark.kind:7} {mark.first:012d} {mark.count:012d} {mark.flags:-<8}"
+        f" {directory_crc:08x} "
+    ).encode()
+    return b"%b%08x\n" % (line, crc32(line))
+
+
+MARK_SIZE = len(_mark_line(Mark("data", 0, 0), 0))
+
+
+def _parse_mark(path: str, tail: bytes) -> tuple[Mark, int]:
+    """The mark, and the checksum of the directory that it vouches for."""
+    line = tail[-MARK_SIZE:]
+    match = _MARK.fullmatch(line)
+    if match is None:
+        raise BadFileError(path, "it does not end with the mark of a parcel")
+    kind, first, count, flags, directory_crc = match.groups()
+    mark = Mark(kind.decode(), int(first), int(count), flags.decode())
+    crc = int(directory_crc, 16)
+    if _mark_line(mark, crc) != line:
+        raise BadFileError(path, "its mark does not match its checksum")
+    return mark, crc
+
+
+def read_mark(path: str, tail: bytes) -> Mark:
+    """The mark of the parcel at `path`, of whose bytes `tail` is the last MARK_SIZE or more."""
+    return _parse_mark(path, tail)[0]
+
+
+def pack(mark: Mark, members: Iterable[tuple[str, Sequence[Buffer]]]) -> list[Buffer]:
+    """The chunks of a parcel, to be written one after another; large buffers are not copied.
+
+    A member is its name and the buffers that it consists of. Nothing is read from the buffers after
+    this but when the chunks are written: whoever changes them in between spoils the checksums.
+    """
+    chunks: list[Buffer] = []
+    directory: list[bytes] = []
+    names: set[str] = set()
+    offset = 0
+    for name, buffers in members:
+        raw = name.encode("ascii", "replace")
+        if not _NAME.fullmatch(raw) or name in names:
+            raise ValueError(f"{name!r} cannot be the name of a member, or is already")
+        names.add(name)
+        data = _join_small(buffers)
+        crc = 0
+        for chunk in data:
+            crc = crc32(chunk, crc)
+        size = sum(map(len, data))
+        local, central = _headers(raw, size, crc, offset)
+        chunks.append(local)
+        chunks += data
+        directory.append(central)
+        offset += len(local) + size
+    if len(directory) > MAX_MEMBERS:
+        raise ValueError(f"a parcel cannot have {len(directory)} members")
+    whole = b"".join(directory)
+    line = _mark_line(mark, crc32(whole))
+    if not _MARK.fullmatch(line):
+        raise ValueError(f"{mark} cannot be written")
+    chunks += (whole, _ending(len(directory), len(whole), offset), line)
+    return _join_small(chunks)
+
+
+def _join_small(buffers: Sequence[Buffer]) -> list[Buffer]:
+    """The same bytes in fewer chunks, each of them bytes or a view of single bytes."""
+    chunks: list[Buffer] = []
+    small: list[Buffer] = []
+    for buffer in buffers:
+        size = len(buffer) if type(buffer) is bytes else memoryview(buffer).nbytes
+        if size < _SMALL:
+            small.append(buffer)
+            continue
+        if small:
+            chunks.append(b"".join(small))
+            small = []
+        chunks.append(buffer if type(buffer) is bytes else memoryview(buffer).cast("B"))
+    if small:
+        chunks.append(b"".join(small))
+    return chunks
+
+
+def _headers(name: bytes, size: int, crc: int, offset: int) -> tuple[bytes, bytes]:
+    """The only local and central header that a member at this offset may have."""
+    wide = central_wide = b""
+    field_size, field_offset = size, offset
+    if size >= _WIDE:
+        field_size = _WIDE
+        wide = central_wide = struct.pack("<HHQQ", _WIDE_EXTRA_ID, 16, size, size)
+    if offset >= _WIDE:
+        field_offset = _WIDE
+        sizes = wide[4:]
+        central_wide = struct.pack("<HH", _WIDE_EXTRA_ID, len(sizes) + 8) + sizes
+        central_wide += struct.pack("<Q", offset)
+    length = len(name)
+    bare = offset + _LOCAL_SIZE + length + len(wide) + len(_ALIGN_EXTRAS[0])
+    align = _ALIGN_EXTRAS[-bare % ALIGNMENT]
+    fields = _FIELDS.pack(crc, field_size, field_size, length, len(wide) + len(align))
+    local = b"".join((_LOCAL, fields, name, wide, align))
+    fields = _FIELDS.pack(crc, field_size, field_size, length, len(central_wide))
+    place = _PLACE.pack(0, 0, 0, _OWNER_ONLY, field_offset)
+    return local, b"".join((_CENTRAL, fields, place, name, central_wide))
+
+
+def _ending(count: int, size: int, offset: int) -> bytes:
+    """What stands between a directory of this count, size and offset and the mark."""
+    wide = b""
+    if count >= _WIDE_COUNT or size >= _WIDE or offset >= _WIDE:
+        record = (_WIDE_END.size - 12, _UNIX | _ZIP_VERSION, _ZIP_VERSION, 0, 0)
+        wide = _WIDE_END.pack(b"PK\6\6", *record, count, count, size, offset)
+        wide += _WIDE_LOCATOR.pack(b"PK\6\7", 0, offset + size, 1)
+    fields = (min(size, _WIDE), min(offset, _WIDE), MARK_SIZE)
+    count = min(count, _WIDE_COUNT)
+    return wide + _END.pack(b"PK\5\6", 0, 0, count, count, *fields)
+
+
+class Parcel:
+    """A parcel that is in memory or memory-mapped; the whole structure is checked at once.
+
+    The data of a member is checked against its checksum when it is first asked for. Views into the
+    parcel keep `data` alive.
+    """
+
+    __slots__ = ("_members", "_view", "_views", "mark", "path")
+
+    def __init__(self, path: str, data: bytes | memoryview | mmap.mmap) -> None:
+        self.path = path
+        self._view = view = memoryview(data).toreadonly()
+        self._views: dict[str, memoryview] = {}
+        self.mark, directory_crc = _parse_mark(path, bytes(view[-MARK_SIZE:]))
+        count, directory_at, directory_end = self._find_directory()
+        # A copy, but of no more than the file itself has; searching bytes is faster than a view.
+        directory = bytes(view[directory_at:directory_end])
+        if crc32(directory) != directory_crc:
+            self._refuse("its directory does not match the checksum in its mark")
+        self._members = self._walk(directory, count, directory_at)
+
+    def _refuse(self, reason: str) -> NoReturn:
+        raise BadFileError(self.path, reason)
+
+    def _find_directory(self) -> tuple[int, int, int]:
+        """How many members there are, and where their directory begins and ends."""
+        view = self._view
+        end = len(view) - MARK_SIZE
+        at = end - _END.size
+        if at < 0:
+            self._refuse("it is too short to be a parcel")
+        _, _, _, _, count, size, offset, _ = _END.unpack_from(view, at)
+        if count >= _WIDE_COUNT or size >= _WIDE or offset >= _WIDE:
+            at -= _WIDE_LOCATOR.size + _WIDE_END.size
+            if at < 0:
+                self._refuse("it is too short to be a parcel")
+            *_, count, size, offset = _WIDE_END.unpack_from(view, at)
+        if count > MAX_MEMBERS or offset + size != at:
+            self._refuse("its directory is not where it should be")
+        if view[at:end] != _ending(count, size, offset):
+            self._refuse("its end record is not as a parcel's is")
+        return count, offset, at
+
+    def _walk(self, directory: bytes, count: int, size: int) -> dict[str, tuple[int, int, int]]:
+        """Start, size and checksum of each member, of which there are `size` bytes in all."""
+        members: dict[str, tuple[int, int, int]] = {}
+        view = self._view
+        at = offset = 0
+        for _ in range(count):
+            name_at = at + _CENTRAL_SIZE
+            if name_at > len(directory):
+                self._refuse("its directory is cut short")
+            crc, _, length, name_length, _ = _FIELDS.unpack_from(directory, at + len(_CENTRAL))
+            name_end = name_at + name_length
+            name = directory[name_at:name_end]
+            if not _NAME.fullmatch(name):
+                self._refuse("a member has a name that no parcel gives")
+            if length == _WIDE:
+                length = int.from_bytes(directory[name_end + 4 : name_end + 12], "little")
+            local, central = _headers(name, length, crc, offset)
+            start = offset + len(local)
+            if not directory.startswith(central, at) or view[offset:start] != local:
+                self._refuse(f"the headers of member {name.decode()} are not as a parcel's are")
+            members[name.decode()] = (start, length, crc)
+            at += len(central)
+            offset = start + length
+            if offset > size:
+                self._refuse(f"member {name.decode()} reaches beyond its place")
+        if at != len(directory) or offset != size:
+            self._refuse("there is something between its members and its directory")
+        if len(members) != count:
+            self._refuse("two members have the same name")
+        return members
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all members, in the order of the file."""
+        return tuple(self._members)
+
+    def member(self, name: str) -> memoryview:
+        """The data of a member, not copied; KeyError if there is none of that name."""
+        view = self._views.get(name)
+        if view is None:
+            start, size, crc = self._members[name]
+            view = self._view[start : start + size]
+            if crc32(view) != crc:
+                self._refuse(f"the data of member {name} does not match its checksum")
+            self._views[name] = view
+        return view
+
+    def json(self, name: str) -> object:
+        """A member that is JSON, parsed; anything wrong with it makes the parcel a bad file."""
+        try:
+            return json.loads(str(self.member(name), "utf-8"))
+        except KeyError:
+            self._refuse(f"it has no member {name}")
+        except (ValueError, RecursionError) as error:
+            self._refuse(f"member {name} is not the JSON of a parcel: {error}")
