@@ -1,0 +1,1 @@
+"""Cards and leases: what GPUs there are, and who holds which of them."""

@@ -1,0 +1,151 @@
+"""Who may take which card: a pure function of the cards, what is held, and the waiting line.
+
+Everybody who waits computes the same answer from the same facts, so nobody has to hand anything
+out. The rule is first come, first served, where it matters: a request takes what the requests
+before it cannot use. Those before it are walked in order; one that fits is given its cards, one
+that does not fit yet keeps what it has gathered so far:
+
+* whole cards: every free card it could use, so that the number gathered only grows;
+* a share of a card: the card with most room, which only drains, so that the room only grows.
+
+Hence a large request is never starved by small ones, and a request for card 1 does not wait behind
+one for card 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one lease takes of one card."""
+
+    uuid: str
+    memory_mib: int | None  # None: the whole card
+    uid: int
+    group: str = ""
+
+
+@dataclass(frozen=True)
+class Want:
+    """What one request asks for: `count` cards among those named, whole or so many MiB of each."""
+
+    count: int
+    among: tuple[str, ...]
+    memory_mib: int | None = None
+    uid: int = 0
+    group: str = ""
+
+    @property
+    def exact(self) -> bool:
+        """Say whether every card named is wanted."""
+        return self.count == len(self.among)
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One card as the allocation sees it."""
+
+    uuid: str
+    memory_mib: int
+    rank: float = 0.0  # lower is handed out first: when it was last used
+
+
+class Table:
+    """The cards with what is taken of each, while a line is walked."""
+
+    def __init__(self, slots: Sequence[Slot], shares: Sequence[Share]) -> None:
+        self.slots = {slot.uuid: slot for slot in slots}
+        self.room = {slot.uuid: slot.memory_mib for slot in slots}
+        self.shares: dict[str, list[Share]] = {slot.uuid: [] for slot in slots}
+        for share in shares:
+            if share.uuid in self.room:
+                self.take(share)
+
+    def take(self, share: Share) -> None:
+        """Count a share as taken."""
+        taken = self.room[share.uuid] if share.memory_mib is None else share.memory_mib
+        self.room[share.uuid] -= taken
+        self.shares[share.uuid].append(share)
+
+    def free(self, uuid: str) -> bool:
+        """Say whether nobody has anything of the card."""
+        return not self.shares[uuid]
+
+    def fits(self, uuid: str, want: Want) -> bool:
+        """Say whether the card has room for the want now."""
+        held = self.shares[uuid]
+        if want.memory_mib is None:
+            return not held
+        whole = any(share.memory_mib is None for share in held)
+        return not whole and self.room[uuid] >= want.memory_mib
+
+    def ours(self, uuid: str, want: Want) -> bool:
+        """Say whether the card is held as a whole by the want's own group, which may share it."""
+        held = self.shares[uuid]
+        return bool(
+            want.group
+            and want.exact
+            and want.memory_mib is None
+            and held
+            and all(
+                share.memory_mib is None and share.group == want.group and share.uid == want.uid
+                for share in held
+            )
+        )
+
+    def choose(self, want: Want, *, pack: bool = False) -> tuple[str, ...] | None:
+        """Return the cards that satisfy the want now, best first, or None."""
+        fitting = [
+            uuid
+            for uuid in want.among
+            if uuid in self.room and (self.fits(uuid, want) or self.ours(uuid, want))
+        ]
+        if len(fitting) < want.count:
+            return None
+        if not want.exact:
+            fitting.sort(key=lambda uuid: self._preference(uuid, want, pack))
+        return tuple(fitting[: want.count])
+
+    def _preference(self, uuid: str, want: Want, pack: bool) -> tuple[float, float]:
+        if want.memory_mib is None:
+            return self.slots[uuid].rank, 0
+        room = self.room[uuid]
+        return float(room if pack else -room), self.slots[uuid].rank
+
+    def gather(self, want: Want) -> tuple[str, ...]:
+        """Return the cards that a want which does not fit yet keeps from those behind it."""
+        known = [uuid for uuid in want.among if uuid in self.room]
+        if want.memory_mib is None:
+            return tuple(uuid for uuid in known if self.free(uuid))
+        open_to_shares = [
+            uuid
+            for uuid in known
+            if all(share.memory_mib is not None for share in self.shares[uuid])
+        ]
+        open_to_shares.sort(key=lambda uuid: (-self.room[uuid], uuid))
+        return tuple(open_to_shares[: want.count])
+
+
+def grant(
+    slots: Sequence[Slot],
+    shares: Sequence[Share],
+    line: Sequence[Want],
+    want: Want,
+    *,
+    pack: bool = False,
+) -> tuple[str, ...] | None:
+    """Return the cards that `want` may take now, with `line` before it, or None: it must wait."""
+    table = Table(slots, shares)
+    # Joining a card that one's own group holds already keeps nobody waiting any longer.
+    if all(uuid in table.room and table.ours(uuid, want) for uuid in want.among):
+        return want.among
+    for before in line:
+        chosen = table.choose(before)
+        whole = chosen is None
+        for uuid in table.gather(before) if chosen is None else chosen:
+            mib = None if whole else before.memory_mib
+            table.take(Share(uuid, mib, before.uid, before.group))
+    return table.choose(want, pack=pack)

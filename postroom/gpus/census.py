@@ -1,0 +1,136 @@
+"""Who lives in the ledger: reads everybody's files and tests their locks."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from . import records
+from .folder import RECORD_LIMIT, Folder, lock_is_free, locker, lockers, open_file
+from .ledger import Entry
+
+OPEN_LIMIT = 256  # descriptors kept open from one look to the next
+
+
+@dataclass
+class _File:
+    """One file of the ledger, kept open: its lock is tested again and again."""
+
+    fd: int
+    size: int
+    entry: Entry
+    dead: bool = False
+
+
+@dataclass(frozen=True)
+class Grave:
+    """A file whose lock is free: its owner is dead."""
+
+    folder: str
+    name: str
+    uid: int
+    entry: Entry
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Those who hold, those who wait in their order, and the dead, at one moment."""
+
+    held: list[Entry]
+    line: list[Entry]
+    dead: list[Grave]
+
+
+class Census:
+    """Takes snapshots; what does not change between two of them is not read again."""
+
+    def __init__(self, folder: Folder) -> None:
+        self.folder = folder
+        self._files: dict[tuple[str, str], _File] = {}
+
+    def take(self) -> Snapshot:
+        """Read the living and the line; needs no mutex, and is exact under it."""
+        held: list[Entry] = []
+        line: list[tuple[str, Entry]] = []
+        dead: list[Grave] = []
+        present: set[tuple[str, str]] = set()
+        for user in self.folder.users():
+            opened = self.folder.open_user(user)
+            if opened is None:
+                continue
+            folder_fd, uid = opened
+            try:
+                for name in os.listdir(folder_fd):
+                    if not name.startswith(("lease-", "ticket-")):
+                        continue
+                    file = self._look(user, name, folder_fd, uid)
+                    if file is None:
+                        continue
+                    present.add((user, name))
+                    if file.dead:
+                        dead.append(Grave(user, name, uid, file.entry))
+                    elif name.startswith("lease-"):
+                        held.append(file.entry)
+                    elif file.entry.among:
+                        line.append((name, file.entry))
+            finally:
+                os.close(folder_fd)
+        self._forget(present)
+        held.sort(key=lambda entry: entry.granted_at or 0.0)
+        return Snapshot(held, [entry for _, entry in sorted(line, key=lambda at: at[0])], dead)
+
+    def _look(self, user: str, name: str, folder_fd: int, uid: int) -> _File | None:
+        file = self._files.get((user, name))
+        if file is None:
+            fd = open_file(name, folder_fd, uid)
+            if fd is None:
+                return None
+            file = _File(fd, -1, records.unreadable("", uid))
+            self._files[user, name] = file
+        # A lock that was free once is never taken again, and what is dead is not read again.
+        if not file.dead:
+            size = os.fstat(file.fd).st_size
+            if size != file.size:
+                file.size = size
+                file.entry = self._read(user, name, file.fd, uid)
+            file.dead = lock_is_free(file.fd)
+        return file
+
+    def _read(self, user: str, name: str, fd: int, uid: int) -> Entry:
+        entry = records.decode(os.pread(fd, RECORD_LIMIT, 0), uid)
+        if entry is None or (name.startswith("lease-") and not entry.cards):
+            return records.unreadable(os.path.join(self.folder.path, user, name), uid)
+        return entry
+
+    def _forget(self, present: set[tuple[str, str]]) -> None:
+        keys = list(self._files)
+        for number, key in enumerate(keys):
+            if key not in present or number >= OPEN_LIMIT:
+                os.close(self._files.pop(key).fd)
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        self._forget(set())
+
+    def __del__(self) -> None:
+        with suppress(Exception):
+            self.close()
+
+    def unmask(self, entries: list[Entry]) -> list[Entry]:
+        """Name whoever keeps a lock that is not theirs: a dead lease is then held by a squatter."""
+        shown = []
+        for entry in entries:
+            for file in self._files.values():
+                if file.entry is entry and self._is_squatted(file):
+                    entry = replace(entry, squatter=locker(os.fstat(file.fd)))
+                    break
+            shown.append(entry)
+        return shown
+
+    def _is_squatted(self, file: _File) -> bool:
+        for pid in lockers(os.fstat(file.fd)):
+            with suppress(OSError):
+                if os.stat(f"/proc/{pid}").st_uid not in (file.entry.uid, 0):
+                    return True
+        return False

@@ -1,0 +1,10 @@
+"""NVIDIA cards."""
+
+from __future__ import annotations
+
+from .inventory import Card
+
+
+def cards() -> list[Card]:
+    """List the NVIDIA cards."""
+    return []

@@ -1,0 +1,137 @@
+"""Who a process is: a pid is reused, so it counts only with start time, boot and namespace."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process, for ever: no other process of any boot or container is equal to it."""
+
+    pid: int
+    started_ticks: int
+    boot_id: str
+    pid_namespace: str
+
+    def encode(self) -> dict[str, Any]:
+        """Return what goes into a record."""
+        return {
+            "pid": self.pid,
+            "started_ticks": self.started_ticks,
+            "boot_id": self.boot_id,
+            "pid_namespace": self.pid_namespace,
+        }
+
+    @classmethod
+    def decode(cls, value: Any) -> Process:
+        """Read what `encode` wrote; raises ValueError, KeyError or TypeError on anything else."""
+        return cls(
+            int(value["pid"]),
+            int(value["started_ticks"]),
+            str(value["boot_id"]),
+            str(value["pid_namespace"]),
+        )
+
+
+@dataclass(frozen=True)
+class Stat:
+    """The fields of /proc/PID/stat that are used here."""
+
+    pid: int
+    command: str
+    state: str
+    parent: int
+    session: int
+    started_ticks: int
+    stack_start: int  # 0 where the process may not be inspected
+
+
+def stat(pid: int) -> Stat | None:
+    """Read one process, or None when there is no such process."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            head, _, tail = file.read().rpartition(b")")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return None
+    if not tail:
+        return None
+    # The command may itself hold spaces and brackets: only what follows the last one is split.
+    fields = tail.split()
+    return Stat(
+        pid=pid,
+        command=head.partition(b"(")[2].decode(errors="replace"),
+        state=fields[0].decode(),
+        parent=int(fields[1]),
+        session=int(fields[3]),
+        started_ticks=int(fields[19]),
+        stack_start=int(fields[25]),
+    )
+
+
+def boot_id() -> str:
+    """Name this boot of this machine."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def pid_namespace() -> str:
+    """Name the namespace in which our pids mean something."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+
+
+def identify(pid: int | None = None) -> Process | None:
+    """Return the identity of a process (by default this one), or None when it is gone."""
+    pid = os.getpid() if pid is None else pid
+    seen = stat(pid)
+    if seen is None:
+        return None
+    return Process(pid, seen.started_ticks, boot_id(), pid_namespace())
+
+
+def myself() -> Process:
+    """Return the identity of this process."""
+    found = identify()
+    return found or Process(os.getpid(), 0, boot_id(), pid_namespace())
+
+
+def alive(process: Process) -> bool | None:
+    """Say whether a process still runs; None when that cannot be known from here."""
+    if process.boot_id != boot_id():
+        return False
+    if process.pid_namespace != pid_namespace():
+        return None
+    seen = stat(process.pid)
+    return (
+        seen is not None
+        and seen.state not in "ZX"
+        and (process.started_ticks in (0, seen.started_ticks))
+    )
+
+
+def ancestors(pid: int | None = None) -> list[int]:
+    """List the pids above a process, nearest first."""
+    found: list[int] = []
+    seen = stat(os.getpid() if pid is None else pid)
+    while seen is not None and seen.parent > 0 and seen.parent not in found:
+        found.append(seen.parent)
+        seen = stat(seen.parent)
+    return found
+
+
+def user_name(uid: int) -> str:
+    """Return a user's name, or the bare number where the machine does not know it."""
+    import pwd  # only where a name is shown or recorded
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
