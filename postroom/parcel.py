@@ -24,7 +24,7 @@ import re
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NoReturn, TypeAlias
+from typing import Any, TypeAlias
 
 from .errors import BadFileError
 
@@ -42,7 +42,7 @@ MAX_MEMBERS = 1 << 22
 _NAME = re.compile(rb"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 
 # Chunks below this size are joined with their neighbours: a copy costs less than a write each.
-_SMALL = 1 << 16
+SMALL = 1 << 16
 
 # From this value on a field moves into its 64-bit counterpart, and holds this value itself.
 _WIDE = 0xFFFF_FFFF
@@ -161,7 +161,7 @@ def _join_small(buffers: Sequence[Buffer]) -> list[Buffer]:
     small: list[Buffer] = []
     for buffer in buffers:
         size = len(buffer) if type(buffer) is bytes else memoryview(buffer).nbytes
-        if size < _SMALL:
+        if size < SMALL:
             small.append(buffer)
             continue
         if small:
@@ -214,22 +214,23 @@ class Parcel:
     parcel keep `data` alive.
     """
 
-    __slots__ = ("_members", "_view", "_views", "mark", "path")
+    __slots__ = ("_members", "_view", "_views", "mark", "opened", "path")
 
     def __init__(self, path: str, data: bytes | memoryview | mmap.mmap) -> None:
         self.path = path
         self._view = view = memoryview(data).toreadonly()
         self._views: dict[str, memoryview] = {}
+        self.opened: dict[str, Any] = {}  # what readers make of members, so that it is made once
         self.mark, directory_crc = _parse_mark(path, bytes(view[-MARK_SIZE:]))
         count, directory_at, directory_end = self._find_directory()
         # A copy, but of no more than the file itself has; searching bytes is faster than a view.
         directory = bytes(view[directory_at:directory_end])
         if crc32(directory) != directory_crc:
-            self._refuse("its directory does not match the checksum in its mark")
+            raise self._bad("its directory does not match the checksum in its mark")
         self._members = self._walk(directory, count, directory_at)
 
-    def _refuse(self, reason: str) -> NoReturn:
-        raise BadFileError(self.path, reason)
+    def _bad(self, reason: str) -> BadFileError:
+        return BadFileError(self.path, reason)
 
     def _find_directory(self) -> tuple[int, int, int]:
         """How many members there are, and where their directory begins and ends."""
@@ -237,17 +238,17 @@ class Parcel:
         end = len(view) - MARK_SIZE
         at = end - _END.size
         if at < 0:
-            self._refuse("it is too short to be a parcel")
+            raise self._bad("it is too short to be a parcel")
         _, _, _, _, count, size, offset, _ = _END.unpack_from(view, at)
         if count >= _WIDE_COUNT or size >= _WIDE or offset >= _WIDE:
             at -= _WIDE_LOCATOR.size + _WIDE_END.size
             if at < 0:
-                self._refuse("it is too short to be a parcel")
+                raise self._bad("it is too short to be a parcel")
             *_, count, size, offset = _WIDE_END.unpack_from(view, at)
         if count > MAX_MEMBERS or offset + size != at:
-            self._refuse("its directory is not where it should be")
+            raise self._bad("its directory is not where it should be")
         if view[at:end] != _ending(count, size, offset):
-            self._refuse("its end record is not as a parcel's is")
+            raise self._bad("its end record is not as a parcel's is")
         return count, offset, at
 
     def _walk(self, directory: bytes, count: int, size: int) -> dict[str, tuple[int, int, int]]:
@@ -258,27 +259,27 @@ class Parcel:
         for _ in range(count):
             name_at = at + _CENTRAL_SIZE
             if name_at > len(directory):
-                self._refuse("its directory is cut short")
+                raise self._bad("its directory is cut short")
             crc, _, length, name_length, _ = _FIELDS.unpack_from(directory, at + len(_CENTRAL))
             name_end = name_at + name_length
             name = directory[name_at:name_end]
             if not _NAME.fullmatch(name):
-                self._refuse("a member has a name that no parcel gives")
+                raise self._bad("a member has a name that no parcel gives")
             if length == _WIDE:
                 length = int.from_bytes(directory[name_end + 4 : name_end + 12], "little")
             local, central = _headers(name, length, crc, offset)
             start = offset + len(local)
             if not directory.startswith(central, at) or view[offset:start] != local:
-                self._refuse(f"the headers of member {name.decode()} are not as a parcel's are")
+                raise self._bad(f"the headers of member {name.decode()} are not as a parcel's are")
             members[name.decode()] = (start, length, crc)
             at += len(central)
             offset = start + length
             if offset > size:
-                self._refuse(f"member {name.decode()} reaches beyond its place")
+                raise self._bad(f"member {name.decode()} reaches beyond its place")
         if at != len(directory) or offset != size:
-            self._refuse("there is something between its members and its directory")
+            raise self._bad("there is something between its members and its directory")
         if len(members) != count:
-            self._refuse("two members have the same name")
+            raise self._bad("two members have the same name")
         return members
 
     @property
@@ -293,7 +294,7 @@ class Parcel:
             start, size, crc = self._members[name]
             view = self._view[start : start + size]
             if crc32(view) != crc:
-                self._refuse(f"the data of member {name} does not match its checksum")
+                raise self._bad(f"the data of member {name} does not match its checksum")
             self._views[name] = view
         return view
 
@@ -302,6 +303,6 @@ class Parcel:
         try:
             return json.loads(str(self.member(name), "utf-8"))
         except KeyError:
-            self._refuse(f"it has no member {name}")
+            raise self._bad(f"it has no member {name}") from None
         except (ValueError, RecursionError) as error:
-            self._refuse(f"member {name} is not the JSON of a parcel: {error}")
+            raise self._bad(f"member {name} is not the JSON of a parcel: {error}") from None
