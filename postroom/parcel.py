@@ -44,9 +44,10 @@ _NAME = re.compile(rb"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 # Chunks below this size are joined with their neighbours: a copy costs less than a write each.
 SMALL = 1 << 16
 
-# From this value on a field moves into its 64-bit counterpart, and holds this value itself.
-_WIDE = 0xFFFF_FFFF
-_WIDE_COUNT = 0xFFFF
+# A field that is too narrow for its value is full, and the value stands in a 64-bit counterpart.
+_FULL = 0xFFFF_FFFF
+_FULL_COUNT = 0xFFFF
+_WIDE_FROM = _FULL
 
 _ZIP_VERSION = 45  # the first that knows 64-bit fields; always, so that there is one form only
 _UNIX = 3 << 8
@@ -177,11 +178,11 @@ def _headers(name: bytes, size: int, crc: int, offset: int) -> tuple[bytes, byte
     """The only local and central header that a member at this offset may have."""
     wide = central_wide = b""
     field_size, field_offset = size, offset
-    if size >= _WIDE:
-        field_size = _WIDE
+    if size >= _WIDE_FROM:
+        field_size = _FULL
         wide = central_wide = struct.pack("<HHQQ", _WIDE_EXTRA_ID, 16, size, size)
-    if offset >= _WIDE:
-        field_offset = _WIDE
+    if offset >= _WIDE_FROM:
+        field_offset = _FULL
         sizes = wide[4:]
         central_wide = struct.pack("<HH", _WIDE_EXTRA_ID, len(sizes) + 8) + sizes
         central_wide += struct.pack("<Q", offset)
@@ -198,13 +199,14 @@ def _headers(name: bytes, size: int, crc: int, offset: int) -> tuple[bytes, byte
 def _ending(count: int, size: int, offset: int) -> bytes:
     """What stands between a directory of this count, size and offset and the mark."""
     wide = b""
-    if count >= _WIDE_COUNT or size >= _WIDE or offset >= _WIDE:
+    fields = (min(count, _FULL_COUNT), size, offset)
+    if count >= _FULL_COUNT or size >= _WIDE_FROM or offset >= _WIDE_FROM:
         record = (_WIDE_END.size - 12, _UNIX | _ZIP_VERSION, _ZIP_VERSION, 0, 0)
         wide = _WIDE_END.pack(b"PK\6\6", *record, count, count, size, offset)
         wide += _WIDE_LOCATOR.pack(b"PK\6\7", 0, offset + size, 1)
-    fields = (min(size, _WIDE), min(offset, _WIDE), MARK_SIZE)
-    count = min(count, _WIDE_COUNT)
-    return wide + _END.pack(b"PK\5\6", 0, 0, count, count, *fields)
+        # All three, whichever it was: one form less.
+        fields = (_FULL_COUNT, _FULL, _FULL)
+    return wide + _END.pack(b"PK\5\6", 0, 0, fields[0], *fields, MARK_SIZE)
 
 
 class Parcel:
@@ -240,7 +242,7 @@ class Parcel:
         if at < 0:
             raise self._bad("it is too short to be a parcel")
         _, _, _, _, count, size, offset, _ = _END.unpack_from(view, at)
-        if count >= _WIDE_COUNT or size >= _WIDE or offset >= _WIDE:
+        if offset == _FULL:
             at -= _WIDE_LOCATOR.size + _WIDE_END.size
             if at < 0:
                 raise self._bad("it is too short to be a parcel")
@@ -265,7 +267,7 @@ class Parcel:
             name = directory[name_at:name_end]
             if not _NAME.fullmatch(name):
                 raise self._bad("a member has a name that no parcel gives")
-            if length == _WIDE:
+            if length == _FULL:
                 length = int.from_bytes(directory[name_end + 4 : name_end + 12], "little")
             local, central = _headers(name, length, crc, offset)
             start = offset + len(local)

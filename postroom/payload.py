@@ -26,7 +26,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from types import NoneType
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -188,7 +188,7 @@ class _Encoder:
 
     def _where(self, path: Path) -> str:
         label = self._label if isinstance(self._label, str) else self._label(self.position)
-        return label + "".join(f"[{_shorten(repr(key))}]" for key in path)
+        return label + "".join(f"[{_brief(key)}]" for key in path)
 
     def _put(self, array: Array, path: Path) -> str:
         name = self._names.get(path)
@@ -200,7 +200,8 @@ class _Encoder:
 
     def _new_name(self, path: Path) -> str:
         """A name that says where the array was, safe whatever the keys, and not yet given."""
-        name = ".".join(_UNSAFE.sub("_", str(key))[:40] for key in path)[:120] or "value"
+        keys = (key if type(key) is str else _brief(key) for key in path)
+        name = ".".join(_UNSAFE.sub("_", key[:40]) for key in keys)[:120] or "value"
         if not (name[0].isalpha() or name[0] == "_"):
             # What begins with a digit is a member of one value alone.
             name = f"arr_{name}"
@@ -210,7 +211,7 @@ class _Encoder:
             name = f"{stem}-{self._repeats[stem]}"
         return name
 
-    _BY_TYPE: dict[type, Callable[[_Encoder, Any, Path], object]] = {  # noqa: RUF012 - constant
+    _BY_TYPE: ClassVar[dict[type, Callable[[_Encoder, Any, Path], object]]] = {
         NoneType: _itself,
         bool: _itself,
         int: _int,
@@ -240,6 +241,11 @@ def _is_unicode(text: str) -> bool:
 
 def _is_plain_key(key: object) -> bool:
     return type(key) is str and key[:1] != "$" and _is_unicode(key)
+
+
+def _brief(key: object) -> str:
+    # Python refuses to write very long integers in decimal.
+    return _shorten(hex(key) if type(key) is int and key.bit_length() > 64 else repr(key))
 
 
 def _shorten(text: str) -> str:
@@ -284,9 +290,12 @@ def _buffer(array: Array) -> Buffer:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
-_MAGIC = b"\x93NUMPY"
-_LATIN = (b"\1\0", struct.Struct("<H"), "latin1")
-_UTF8 = (b"\3\0", struct.Struct("<I"), "utf-8")
+# How a header begins, by how it goes on: the type of its length, and its encoding. Names of fields
+# beyond Latin need the third version of the format; the second is for longer headers than ours.
+_LATIN = b"\x93NUMPY\1\0"
+_UTF8 = b"\x93NUMPY\3\0"
+_VERSIONS = {_LATIN: (struct.Struct("<H"), "latin1"), _UTF8: (struct.Struct("<I"), "utf-8")}
+_MAGIC_SIZE = len(_LATIN)
 
 # A dtype that is no structure: byte order, kind, size, and the unit of dates.
 _PLAIN_DTYPE = r"[<>|][biufcSUVmM][0-9]{0,10}(?:\[[0-9]{0,10}[A-Za-z]{1,7}\])?"
@@ -298,23 +307,19 @@ _HEADER = re.compile(
 )
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=128)
 def _header(dtype: DType, shape: tuple[int, ...], fortran: bool) -> bytes:
     """The only `.npy` header that an array may have; its size is a multiple of ALIGNMENT."""
     text = f"{{'descr': {_describe(dtype)}, 'fortran_order': {fortran}, 'shape': {shape}, }}"
-    # Names of fields beyond Latin need the third version of the format.
-    version, length, encoding = _LATIN if _is_latin(text) else _UTF8
+    magic = _LATIN if text.isascii() or max(text) <= "\xff" else _UTF8
+    length, encoding = _VERSIONS[magic]
     body = text.encode(encoding)
-    size = len(_MAGIC) + len(version) + length.size + len(body) + 1
+    size = _MAGIC_SIZE + length.size + len(body) + 1
     body += b" " * (-size % ALIGNMENT) + b"\n"
-    return b"".join((_MAGIC, version, length.pack(len(body)), body))
+    return magic + length.pack(len(body)) + body
 
 
-def _is_latin(text: str) -> bool:
-    return text.isascii() or max(text) <= "\xff"
-
-
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=128)
 def _describe(dtype: DType) -> str:
     """The dtype as a header states it; TypeError or ValueError if it would not come back."""
     if dtype.hasobject or dtype.isbuiltin == 2 or dtype.itemsize == 0:
@@ -328,7 +333,7 @@ def _describe(dtype: DType) -> str:
 
 def _parse_dtype(text: str) -> DType:
     """The dtype that a header states, of which no more is known than that it matches _HEADER."""
-    literal = ast.literal_eval(text)
+    literal = text[1:-1] if text[0] == "'" else ast.literal_eval(text)
     _check_descr(literal)
     return np.lib.format.descr_to_dtype(literal)
 
@@ -353,36 +358,51 @@ def _check_descr(descr: object) -> None:
             raise ValueError("a field's shape is not a shape")
 
 
-@lru_cache(maxsize=256)
+def _header_of(member: memoryview) -> bytes:
+    """The header with which a member begins; ValueError if it does not."""
+    version = _VERSIONS.get(bytes(member[:_MAGIC_SIZE]))
+    if version is None or len(member) < ALIGNMENT:
+        raise ValueError("it is not an array")
+    length, _ = version
+    size = _MAGIC_SIZE + length.size + int(length.unpack_from(member, _MAGIC_SIZE)[0])
+    if size > min(MAX_HEADER, len(member)):
+        raise ValueError("its header is too long")
+    return bytes(member[:size])
+
+
+@lru_cache(maxsize=128)
 def _parse_header(header: bytes) -> tuple[DType, tuple[int, ...], bool, int]:
     """Dtype, shape, Fortran order and size of the data; ValueError if the header is not ours."""
-    _, _, encoding = _LATIN if header[6:8] == _LATIN[0] else _UTF8
-    start = 10 if encoding == "latin1" else 12
-    match = _HEADER.fullmatch(str(header[start:], encoding))
+    length, encoding = _VERSIONS[header[:_MAGIC_SIZE]]
+    match = _HEADER.fullmatch(str(header[_MAGIC_SIZE + length.size :], encoding))
     if match is None:
-        raise ValueError("an array's header is not as numpy writes it")
+        raise ValueError("its header is not that of a plain array")
     try:
         dtype = _parse_dtype(match[1])
-    except (
-        ValueError,
-        TypeError,
-        SyntaxError,
-        ArithmeticError,
-        MemoryError,
-        RecursionError,
-    ) as error:
-        raise ValueError(f"an array's dtype cannot be read: {error}") from None
-    shape = tuple(int(digits) for digits in (match[3] or "").split(",") if digits)
+    except _NO_DTYPE as error:
+        raise ValueError(f"its dtype cannot be read: {error}") from None
     fortran = match[2] == "True"
-    # Numpy counts without the empty dimensions when it looks for overflow.
+    shape = tuple(int(digits) for digits in (match[3] or "").split(",") if digits)
+    # Numpy leaves out the empty dimensions when it looks for overflow.
     if math.prod(n or 1 for n in shape) * dtype.itemsize >= 1 << 63:
-        raise ValueError("an array's shape is larger than any memory")
+        raise ValueError("its shape is larger than any memory")
     try:
         if _header(dtype, shape, fortran) != header:
-            raise ValueError("an array's header is not as a parcel's is")
+            raise ValueError("its header is not as a parcel's is")
     except TypeError:
-        raise ValueError(f"an array is of dtype {_shorten(str(dtype))}") from None
+        raise ValueError(f"its dtype is {_shorten(str(dtype))}") from None
     return dtype, shape, fortran, math.prod(shape) * dtype.itemsize
+
+
+# What Python's parser and numpy raise for a literal that is no dtype.
+_NO_DTYPE = (
+    ValueError,
+    TypeError,
+    SyntaxError,
+    ArithmeticError,
+    MemoryError,
+    RecursionError,
+)
 
 
 class _Decoder:
@@ -543,26 +563,19 @@ class _Decoder:
             view = self._parcel.member(member)
         except KeyError:
             raise self._bad(f"it has no member {_shorten(member)}") from None
-        start = bytes(view[:12])
-        if start[:8] == _MAGIC + _LATIN[0] and len(start) == 12:
-            size = 10 + start[8] + (start[9] << 8)
-        elif start[:8] == _MAGIC + _UTF8[0] and len(start) == 12:
-            size = 12 + int.from_bytes(start[8:], "little")
-        else:
-            raise self._bad(f"member {member} is not an array")
-        if size > min(MAX_HEADER, len(view)):
-            raise self._bad(f"member {member} has a header that is too long")
         try:
-            dtype, shape, fortran, data_size = _parse_header(bytes(view[:size]))
-            if size + data_size != len(view):
-                raise ValueError("an array's shape and the size of its data differ")
-            array: Array = np.ndarray(shape, dtype, view, size, order="F" if fortran else "C")
+            header = _header_of(view)
+            dtype, shape, fortran, data_size = _parse_header(header)
+            if len(header) + data_size != len(view):
+                raise ValueError("its shape and the size of its data differ")
+            order = "F" if fortran else "C"
+            array: Array = np.ndarray(shape, dtype, view, len(header), order=order)
         except ValueError as error:
             raise self._bad(f"member {member}: {error}") from None
         self._parcel.opened[member] = array
         return array
 
-    _BY_TAG: dict[str, Callable[[_Decoder, object, int], Any]] = {  # noqa: RUF012 - constant
+    _BY_TAG: ClassVar[dict[str, Callable[[_Decoder, object, int], Any]]] = {
         "$array": _array,
         "$scalar": _scalar,
         "$tuple": _tuple,
