@@ -189,7 +189,9 @@ class FileLedger:
         slots = [
             Slot(card.uuid, card.memory_mib, used.get(card.uuid, 0.0))
             for card in cards
-            if (managed is None or card.uuid in managed) and card.uuid not in sick
+            if (managed is None or card.uuid in managed)
+            and card.uuid not in sick
+            and not card.problem
         ]
         shares = [
             Share(uuid, held.memory_mib, held.uid, held.group)
@@ -219,6 +221,8 @@ class FileLedger:
                 reasons.append(f"card {card.index} is not managed")
             elif card.uuid in sick:
                 reasons.append(f"card {card.index} is quarantined: {sick[card.uuid].reason}")
+            elif card.problem:
+                reasons.append(f"card {card.index} is sick: {card.problem}")
             elif holders:
                 reasons.append(f"card {card.index} is held by {' and by '.join(holders)}")
             else:

@@ -136,14 +136,14 @@ class Folder:
         return path
 
 
-def open_file(name: str, folder_fd: int, uid: int) -> int | None:
-    """Open a file of a user for reading, or None when it is not a regular file of that user."""
+def open_file(name: str, folder_fd: int, uid: int | None = None) -> int | None:
+    """Open a file for reading, or None when it is not a regular file (of that user)."""
     try:
         fd = os.open(name, os.O_RDONLY | OPEN_FILE, dir_fd=folder_fd)
     except OSError:
         return None
     found = os.fstat(fd)
-    if stat.S_ISREG(found.st_mode) and found.st_uid == uid:
+    if stat.S_ISREG(found.st_mode) and uid in (None, found.st_uid):
         return fd
     os.close(fd)
     return None

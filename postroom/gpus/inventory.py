@@ -40,6 +40,11 @@ class Card:
     problem: str = ""
 
     @property
+    def visible_id(self) -> str:
+        """Return what CUDA_VISIBLE_DEVICES calls it: a number, and a uuid only for MIG slices."""
+        return self.uuid if self.kind == "mig" else str(self.index)
+
+    @property
     def free_mib(self) -> int | None:
         """Return what is not in use at this moment, by anybody."""
         return None if self.used_mib is None else self.memory_mib - self.used_mib
@@ -111,7 +116,7 @@ def pin(*chosen: Card) -> dict[str, str]:
 
     An integer wherever possible: several frameworks fail on uuids, which only MIG slices need.
     """
-    ids = ",".join(card.uuid if card.kind == "mig" else str(card.index) for card in chosen)
+    ids = ",".join(card.visible_id for card in chosen)
     pinned = {
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": ids,

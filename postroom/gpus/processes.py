@@ -127,6 +127,14 @@ def ancestors(pid: int | None = None) -> list[int]:
     return found
 
 
+def user_of(pid: int) -> str:
+    """Name the user of a process, or a question mark where it cannot be seen."""
+    try:
+        return user_name(os.stat(f"/proc/{pid}").st_uid)
+    except OSError:
+        return "?"
+
+
 def user_name(uid: int) -> str:
     """Return a user's name, or the bare number where the machine does not know it."""
     import pwd  # only where a name is shown or recorded
