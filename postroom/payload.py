@@ -333,7 +333,7 @@ def _describe(dtype: DType) -> str:
 
 def _parse_dtype(text: str) -> DType:
     """The dtype that a header states, of which no more is known than that it matches _HEADER."""
-    literal = text[1:-1] if text[0] == "'" else ast.literal_eval(text)
+    literal: Any = text[1:-1] if text[0] == "'" else ast.literal_eval(text)
     _check_descr(literal)
     return np.lib.format.descr_to_dtype(literal)
 
@@ -568,8 +568,9 @@ class _Decoder:
             dtype, shape, fortran, data_size = _parse_header(header)
             if len(header) + data_size != len(view):
                 raise ValueError("its shape and the size of its data differ")
-            order = "F" if fortran else "C"
-            array: Array = np.ndarray(shape, dtype, view, len(header), order=order)
+            # Not np.ndarray(buffer=...), which would let a memory map be closed under the array.
+            flat = np.frombuffer(view, dtype, math.prod(shape), len(header))
+            array: Array = flat.reshape(shape, order="F" if fortran else "C")
         except ValueError as error:
             raise self._bad(f"member {member}: {error}") from None
         self._parcel.opened[member] = array
