@@ -1,7 +1,7 @@
 """Every error that Postroom raises, under one root.
 
-`XError` is a fault; a past participle (`JobFailed`) is an outcome. Each message is one sentence that
-says what to do, since it is often read at 2 a.m.
+`XError` is a fault; a past participle (`JobFailed`) is an outcome. Each message is one sentence
+that says what to do, since it is often read at 2 a.m.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class JobFailed(PostroomError):
     """A job ended without a result; the worker's traceback is the cause."""
 
 
-class RemoteTraceback(Exception):  # noqa: N818 - it is a traceback made printable, not an error of ours
+class RemoteTraceback(Exception):
     """The worker's traceback, carried as the cause of `JobFailed`."""
 
     def __init__(self, text: str) -> None:

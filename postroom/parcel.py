@@ -80,12 +80,12 @@ class Mark:
 
     kind: str  # "jobs", "results" or "data"
     first: int
-    count: int
+    count: int  # below ten million: a few bytes must not claim to be endless work
     flags: str = ""  # up to eight lower-case letters, such as "x" for exclusive
 
 
 _MARK = re.compile(
-    rb"postroom/1 (jobs|results|data) {0,3} ([0-9]{12}) ([0-9]{12}) ([a-z]{0,8})-{0,8}"
+    rb"postroom/1 (jobs|results|data) {0,3} ([0-9]{12}) ([0-9]{7}) ([a-z]{0,8})-{0,8}"
     rb" ([0-9a-f]{8}) [0-9a-f]{8}\n"
 )
 
@@ -93,7 +93,7 @@ _MARK = re.compile(
 def _mark_line(mark: Mark, directory_crc: int) -> bytes:
     """The mark as it stands at the end of a file."""
     line = (
-        f"postroom/1 {mark.kind:7} {mark.first:012d} {mark.count:012d} {mark.flags:-<8}"
+        f"postroom/1 {mark.kind:7} {mark.first:012d} {mark.count:07d} {mark.flags:-<8}"
         f" {directory_crc:08x} "
     ).encode()
     return b"%b%08x\n" % (line, crc32(line))

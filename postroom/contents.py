@@ -1,0 +1,223 @@
+"""What is inside a parcel: a sheet of JSON beside the arrays.
+
+`jobs.json` says what all jobs of a parcel have in common (task and options) and what each is
+passed; `outcomes.json` says how each ended, where, and how long it took.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from . import payload
+from .errors import BadFileError
+from .files import Buffer
+from .parcel import Mark, Parcel, pack
+
+VERSION = 1
+
+
+class Outcome(enum.Enum):
+    """How a job ended; it exists only when the job is done."""
+
+    OK = "ok"
+    FAILED = "failed"
+    TIMED_OUT = "timed out"
+    LOST = "lost"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a job asks of whoever runs it."""
+
+    retries: int = 0
+    timeout_s: float | None = None
+    exclusive: bool = False
+    tensors: bool = False
+    pickle: bool = False
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a job ended without a result."""
+
+    outcome: Outcome
+    kind: str  # the exception's class, or what happened
+    message: str
+    traceback: str = ""
+
+
+@dataclass(frozen=True)
+class Done:
+    """One finished job, before it is published or after it is read."""
+
+    value: Any = None
+    failure: Failure | None = None
+    seconds: float = 0.0
+    nbytes: int = 0  # how large the value's arrays are
+
+
+@dataclass(frozen=True)
+class Maker:
+    """Who made the results of a parcel."""
+
+    agent: str
+    gpu: str
+    pid: int
+    started_at: float  # wall clock at the first job
+    attempt: int = 1
+
+
+class JobSheet:
+    """The jobs of one parcel, decoded one by one."""
+
+    def __init__(self, path: str, data: Buffer) -> None:
+        self.parcel = Parcel(path, data)
+        fields = _sheet(self.parcel, "jobs.json", "jobs")
+        try:
+            self.first = self.parcel.mark.first
+            self.count = self.parcel.mark.count
+            self.task = str(fields["task"])
+            self.options = Options(**fields["options"])
+            self.names: list[str] | None = fields["names"]
+            self._values = fields["values"]
+        except (KeyError, TypeError) as error:
+            raise BadFileError(path, f"has a jobs.json that lacks {error}") from None
+
+    def arguments(self, job: int) -> dict[str, Any]:
+        """What job number `job` is passed."""
+        value = payload.decode(
+            self._values, self.parcel, job - self.first, pickle=self.options.pickle
+        )
+        if not isinstance(value, dict):
+            raise BadFileError(self.parcel.path, f"passes job {job} something other than arguments")
+        return value
+
+    def name(self, job: int) -> str:
+        """The label the user gave, or the number."""
+        return self.names[job - self.first] if self.names else str(job)
+
+
+def pack_jobs(
+    first: int,
+    task: str,
+    options: Options,
+    names: Sequence[str] | None,
+    arguments: Sequence[dict[str, Any]],
+) -> list[Buffer]:
+    """Make a parcel of jobs that have task and options in common."""
+    tree, members = payload.encode(
+        arguments,
+        first=first,
+        label=lambda n: f"job {names[n] if names else first + n}: arguments",
+        pickle=options.pickle,
+    )
+    sheet = {
+        "version": VERSION,
+        "task": task,
+        "options": asdict(options),
+        "names": list(names) if names is not None else None,
+        "values": tree,
+    }
+    body = json.dumps(sheet, separators=(",", ":")).encode()
+    return pack(Mark("jobs", first, len(arguments)), [("jobs.json", [body]), *members])
+
+
+class OutcomeSheet:
+    """The outcomes of one parcel, decoded one by one."""
+
+    def __init__(self, path: str, data: Buffer) -> None:
+        self.parcel = Parcel(path, data)
+        self.nbytes = len(data)
+        fields = _sheet(self.parcel, "outcomes.json", "results")
+        try:
+            self.first = self.parcel.mark.first
+            self.count = self.parcel.mark.count
+            self.maker = Maker(**fields["maker"])
+            self.seconds: list[float] = fields["seconds"]
+            self.pickle = bool(fields["pickle"])
+            self._values = fields["values"]
+            self.failures = {
+                int(job): Failure(**{**failure, "outcome": Outcome(failure["outcome"])})
+                for job, failure in fields["failures"].items()
+            }
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise BadFileError(path, f"has an outcomes.json that lacks {error}") from None
+        if len(self.seconds) != self.count:
+            raise BadFileError(path, "has an outcomes.json of another length")
+        self._failed = sorted(self.failures)
+
+    def done(self, job: int) -> Done:
+        """How job number `job` ended."""
+        seconds = self.seconds[job - self.first]
+        if job in self.failures:
+            return Done(failure=self.failures[job], seconds=seconds)
+        failed_before = sum(1 for failed in self._failed if failed < job)
+        position = job - self.first - failed_before
+        value = payload.decode(self._values, self.parcel, position, pickle=self.pickle)
+        return Done(value, seconds=seconds)
+
+
+def pack_outcomes(
+    first: int, done: Sequence[Done], maker: Maker, *, pickle: bool = False
+) -> list[Buffer]:
+    """Make a parcel of outcomes; only the values of jobs that ended well are stored."""
+    values = [one.value for one in done if one.failure is None]
+    tree, members = payload.encode(values, first=first, label="result", pickle=pickle)
+    failures = {
+        str(first + n): {**asdict(one.failure), "outcome": one.failure.outcome.value}
+        for n, one in enumerate(done)
+        if one.failure is not None
+    }
+    sheet = {
+        "version": VERSION,
+        "maker": asdict(maker),
+        "seconds": [round(one.seconds, 7) for one in done],
+        "pickle": pickle,
+        "failures": failures,
+        "values": tree,
+    }
+    body = json.dumps(sheet, separators=(",", ":")).encode()
+    return pack(Mark("results", first, len(done)), [("outcomes.json", [body]), *members])
+
+
+def pack_data(value: Any) -> list[Buffer]:
+    """Make a parcel of shared data."""
+    tree, members = payload.encode([value], label="shared")
+    body = json.dumps({"version": VERSION, "values": tree}, separators=(",", ":")).encode()
+    return pack(Mark("data", 0, 1), [("data.json", [body]), *members])
+
+
+def unpack_data(path: str, data: Buffer) -> Any:
+    """Read shared data back."""
+    parcel = Parcel(path, data)
+    return payload.decode(_sheet(parcel, "data.json", "data").get("values"), parcel, 0)
+
+
+def weight(value: Any) -> int:
+    """Roughly how many bytes a value takes in a parcel: enough to tell large from small."""
+    if isinstance(value, dict):
+        return sum(weight(item) for item in value.values())
+    if isinstance(value, (list, tuple)):
+        return sum(weight(item) for item in value)
+    if isinstance(value, (str, bytes)):
+        return len(value)
+    return int(getattr(value, "nbytes", 8))
+
+
+def _sheet(parcel: Parcel, name: str, kind: str) -> dict[str, Any]:
+    if parcel.mark.kind != kind:
+        raise BadFileError(parcel.path, f"is a parcel of {parcel.mark.kind}, not of {kind}")
+    try:
+        fields = json.loads(bytes(parcel.member(name)))
+    except KeyError:
+        raise BadFileError(parcel.path, f"has no {name}") from None
+    except (ValueError, RecursionError):
+        raise BadFileError(parcel.path, f"has a {name} that is not JSON") from None
+    if not isinstance(fields, dict) or fields.get("version") != VERSION:
+        raise BadFileError(parcel.path, f"has a {name} that is not of version {VERSION}")
+    return fields

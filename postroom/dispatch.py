@@ -1,0 +1,461 @@
+"""The acting Master's round: list, look, gather, deploy.
+
+A Dispatcher exists only while `master.lock` is held, so nobody else can write a letter. What it
+knows was read from the folders in the direction of the flow (job_pool, mailboxes, result_pool): a
+job that moves meanwhile is seen twice, never missed. `step(now)` is one round, and costs by what
+changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .agent import Agent, list_agents
+from .base import Base
+from .contents import Done, Failure, Maker, Outcome, OutcomeSheet, pack_outcomes
+from .errors import BadFileError
+from .files import LETTER_LIMIT, Clock, Files
+from .journal import Journal
+from .mailbox import Letter
+from .runs import (
+    Note,
+    RunCard,
+    asked_until,
+    lay_down,
+    list_firsts,
+    list_runs,
+    publish_results,
+    reach,
+    read_card,
+    read_notes,
+    read_parcel_bytes,
+    reject,
+)
+from .schedule import MOST_LOST, RunQueue, Span
+
+# Events are a hint, listing is the truth: list again this often, whatever the events say.
+LIST_S = 1.0
+# How often a working agent is asked whether it lives, and looked over the shoulder for results.
+PROBE_S = 0.2
+LOOK_S = 0.05
+# A full disk is tried again after this long.
+BLOCKED_S = 0.5
+
+
+@dataclass
+class ActiveRun:
+    """A run that is being served."""
+
+    card: RunCard
+    queue: RunQueue
+    wanted: bool
+
+
+class Dispatcher:
+    """The one who may write letters on a base."""
+
+    def __init__(
+        self,
+        files: Files,
+        base: Base,
+        *,
+        clock: Clock,
+        journal: Journal,
+        deliver: Callable[[str, OutcomeSheet], None],
+    ) -> None:
+        self._files = files
+        self._base = base
+        self._clock = clock
+        self._journal = journal
+        self._deliver = deliver
+        self._serial = 0
+        self._list_at = 0.0
+        self._blocked_until = 0.0
+        self._turn = 0  # whose turn it is among the runs
+        self.runs: dict[str, ActiveRun] = {}
+        self.agents: dict[str, Agent] = {}
+        letters = self._recover()
+        self.epoch = self._next_epoch(letters)
+
+    def hint(self) -> None:
+        """Something may have changed: list at the next step."""
+        self._list_at = 0.0
+
+    def step(self, now: float) -> bool:
+        """One round; True when something moved."""
+        moved = False
+        if now >= self._list_at:
+            self._list_at = now + LIST_S
+            moved = self._list(now)
+        for agent in list(self.agents.values()):
+            moved |= self._look(agent, now)
+        if now >= self._blocked_until:
+            moved |= self._deploy(now)
+        return moved
+
+    @property
+    def at_work(self) -> bool:
+        """Whether a letter is out, so that rounds should follow closely."""
+        return any(not agent.idle for agent in self.agents.values())
+
+    def settled(self) -> bool:
+        """Whether a mailbox has been emptied since the last step: the cheapest look there is."""
+        return any(a.letter is not None and not a.box.size() for a in self.agents.values())
+
+    # Recovery and listing
+
+    def _recover(self) -> list[Letter]:
+        runs = list_runs(self._files, self._base)
+        asked = {run: list_firsts(self._files, self._base.asked(run)) for run in runs}
+        letters = []
+        for agent_id in list_agents(self._files, self._base):
+            agent = self._meet(agent_id)
+            if agent is not None and agent.letter is not None:
+                letters.append(agent.letter)
+        for run in runs:
+            self._load(run, asked[run], [letter for letter in letters if letter.run == run])
+        return letters
+
+    def _load(self, run: str, firsts: list[int], letters: list[Letter]) -> None:
+        files, base = self._files, self._base
+        try:
+            card = read_card(files, base, run)
+        except (FileNotFoundError, BadFileError) as error:
+            self._journal.log("error", f"run {run} cannot be served: {error}")
+            return
+        queue = RunQueue()
+        active = ActiveRun(card, queue, wanted=self._is_wanted(card))
+        if not (active.wanted or letters):
+            return
+        self.runs[run] = active
+        end = self._asked_until(run, firsts)
+        # A letter's own results are counted when its chain is walked, so they are left out here.
+        sent = [(letter.first, letter.stop) for letter in letters]
+        covered = [span for span in self._covered(run) if not _inside(span, sent)]
+        queue.recover(firsts, end, sent, covered)
+        for note in read_notes(files, base, run):
+            queue.note(note)
+        self._journal.event("serves", run=run, asked=queue.asked, done=queue.done)
+
+    def _asked_until(self, run: str, firsts: list[int]) -> int:
+        while firsts:
+            try:
+                return asked_until(self._files, self._base, run, firsts)
+            except BadFileError as error:
+                self._reject(error)
+                firsts.pop()
+        return 0
+
+    def _covered(self, run: str) -> list[tuple[int, int]]:
+        spans = []
+        for first in list_firsts(self._files, self._base.answered(run)):
+            try:
+                count = reach(self._files, self._base.result(run, first), "results")
+                spans.append((first, first + count))
+            except BadFileError as error:
+                self._reject(error)
+        return spans
+
+    def _next_epoch(self, letters: list[Letter]) -> int:
+        epochs = [letter.epoch for letter in letters]
+        with contextlib.suppress(FileNotFoundError, BadFileError, ValueError, TypeError, KeyError):
+            card = json.loads(self._files.read(self._base.master_card, LETTER_LIMIT))
+            epochs.append(int(card["epoch"]))
+        return max(epochs, default=0) + 1
+
+    def _list(self, now: float) -> bool:
+        moved = False
+        known = set(self.agents)
+        for agent_id in list_agents(self._files, self._base):
+            if agent_id not in known and self._meet(agent_id, new=True) is not None:
+                self._journal.event("agent up", agent=agent_id)
+                moved = True
+        for agent in list(self.agents.values()):
+            if agent.idle:
+                self._check_idle(agent)
+        present = list_runs(self._files, self._base)
+        for run in set(self.runs) - set(present):
+            del self.runs[run]
+        for run in present:
+            active = self.runs.get(run)
+            if active is None:
+                self._load(run, list_firsts(self._files, self._base.asked(run)), [])
+                moved |= run in self.runs
+            else:
+                active.wanted = self._is_wanted(active.card)
+                moved |= self._extend(run, active.queue)
+        return moved
+
+    def _extend(self, run: str, queue: RunQueue) -> bool:
+        """Take in what was appended: the next parcel can only have one name."""
+        moved = False
+        while True:
+            try:
+                count = reach(self._files, self._base.parcel(run, queue.asked), "jobs")
+            except BadFileError as error:
+                self._reject(error)
+                return moved
+            if not count:
+                return moved
+            queue.extend([queue.asked], queue.asked + count)
+            moved = True
+
+    def _is_wanted(self, card: RunCard) -> bool:
+        if not card.embedded:
+            return True
+        try:
+            lock = self._files.try_lock(self._base.wanted(card.run))
+        except OSError:
+            return False
+        if lock is None:
+            return True
+        lock.release()
+        return False
+
+    # Agents
+
+    def _meet(self, agent_id: str, *, new: bool = False) -> Agent | None:
+        """Open a mailbox; a letter that an earlier Master left in it is taken over."""
+        try:
+            box = self._files.open_box(self._base.mailbox(agent_id))
+        except BadFileError as error:
+            self._reject(error)
+            return None
+        if box is None:
+            return None
+        agent = self.agents[agent_id] = Agent(agent_id, box)
+        data = box.read()
+        if data:
+            letter = None if new else Letter.decode(data)
+            if letter is None:
+                self._clean_box(agent, data)
+            else:
+                agent.letter = letter
+                agent.reached = letter.first
+        return agent
+
+    def _check_idle(self, agent: Agent) -> None:
+        if agent.box.gone():
+            self._forget(agent)
+        elif agent.box.size():
+            self._clean_box(agent, agent.box.read())
+
+    def _clean_box(self, agent: Agent, data: bytes) -> None:
+        # Half a letter of a dead Master, or somebody's garbage: no session acts on it.
+        agent.box.clear()
+        self._journal.log(
+            "warning", f"mailbox {agent.agent_id} held no letter: cleared", data=repr(data[:200])
+        )
+
+    def _look(self, agent: Agent, now: float) -> bool:
+        """See what became of an agent and of its letter."""
+        letter = agent.letter
+        if letter is not None and not agent.box.size():
+            self._gather(agent, letter)
+            agent.letter = None
+            self._settle(letter, agent.reached)
+            return True
+        moved = False
+        if letter is not None and now >= agent.look_at:
+            agent.look_at = now + LOOK_S
+            moved = self._gather(agent, letter)
+            if agent.box.gone():
+                self._gather(agent, letter)
+                self._forget(agent)
+                self._settle(letter, agent.reached)
+                return True
+        if now >= agent.probe_at:
+            agent.probe_at = now + (PROBE_S if letter is not None else LIST_S)
+            moved |= self._probe(agent)
+        return moved
+
+    def _probe(self, agent: Agent) -> bool:
+        """Take the lock of a dead agent, and clear up behind it."""
+        lock = self._files.try_lock(self._base.agent_lock(agent.agent_id))
+        if lock is None:
+            return False
+        try:
+            if agent.letter is not None:
+                self._gather(agent, agent.letter)
+            if not agent.box.gone():
+                reason, at = "its agent died", self._clock.wall()
+                lay_down(self._files, self._base, agent.agent_id, reason=reason, at=at)
+                self._files.remove(self._base.agent_card(agent.agent_id))
+        except OSError as error:
+            # Without its note the range must not go on: the next probe tries again.
+            self._journal.log("error", f"cannot clear up behind a dead agent: {error.strerror}")
+            return False
+        finally:
+            lock.release()
+        self._journal.log(
+            "warning", f"agent {agent.agent_id} died; what it had not done is given on"
+        )
+        self._forget(agent)
+        if agent.letter is not None:
+            self._settle(agent.letter, agent.reached)
+        return True
+
+    def _forget(self, agent: Agent) -> None:
+        agent.box.close()
+        self.agents.pop(agent.agent_id, None)
+        self._journal.event("agent down", agent=agent.agent_id)
+
+    # Gathering
+
+    def _gather(self, agent: Agent, letter: Letter) -> bool:
+        """Walk the chain of results behind what was seen already."""
+        moved = False
+        while agent.reached < letter.stop:
+            path = self._base.result(letter.run, agent.reached)
+            try:
+                sheet = OutcomeSheet(path, read_parcel_bytes(self._files, path))
+            except FileNotFoundError:
+                break
+            except BadFileError as error:
+                self._reject(error)
+                break
+            agent.reached += sheet.count
+            moved = True
+            self._count(letter.run, sheet)
+        return moved
+
+    def _count(self, run: str, sheet: OutcomeSheet) -> None:
+        seconds = sum(sheet.seconds)
+        active = self.runs.get(run)
+        if active is not None:
+            active.queue.covered(sheet.count, seconds)
+        self._journal.event(
+            "done",
+            run=run,
+            first=sheet.first,
+            count=sheet.count,
+            failed=len(sheet.failures),
+            agent=sheet.maker.agent,
+            seconds=round(seconds, 6),
+        )
+        self._deliver(run, sheet)
+
+    def _settle(self, letter: Letter, reached: int) -> None:
+        """The holder of a letter has stopped: what it left waits again."""
+        active = self.runs.get(letter.run)
+        if reached >= letter.stop or active is None:
+            return
+        self._journal.event("returned", run=letter.run, first=reached, stop=letter.stop)
+        for note in self._notes_of(letter, reached):
+            active.queue.note(note)
+            self._journal.event(
+                "attempt ended", run=note.run, job=note.job, attempt=note.attempt, why=note.reason
+            )
+        active.queue.put_back(reached, letter.stop)
+
+    def _notes_of(self, letter: Letter, reached: int) -> list[Note]:
+        """The notes that a letter left: at most one, unless somebody tampered with files."""
+        notes = []
+        for job in range(reached, letter.stop):
+            path = self._base.attempt(letter.run, job, letter.attempt)
+            if self._files.exists(path):
+                try:
+                    notes.append(Note.decode(path, self._files.read(path, 1 << 20)))
+                except (BadFileError, FileNotFoundError) as error:
+                    self._journal.log("warning", f"a note could not be read: {error}")
+        return notes
+
+    def _poison(self, active: ActiveRun, job: int) -> None:
+        """Publish that a job is lost, instead of letting it kill one more worker."""
+        history = active.queue.history[job]
+        last = history.notes[history.attempt - 1]
+        message = f"poison: {history.lost} attempts were lost, the last because {last.reason}"
+        done = Done(failure=Failure(Outcome.LOST, "lost", message))
+        maker = Maker(last.agent, "", 0, self._clock.wall(), attempt=last.attempt)
+        publish_results(
+            self._files,
+            self._base,
+            active.card,
+            job,
+            job + 1,
+            lambda first: pack_outcomes(first, [done], maker),
+        )
+        path = self._base.result(active.card.run, job)
+        self._count(active.card.run, OutcomeSheet(path, read_parcel_bytes(self._files, path)))
+
+    # Deploying
+
+    def _deploy(self, now: float) -> bool:
+        moved = False
+        for agent in list(self.agents.values()):
+            if agent.idle:
+                if not self._send_next(agent, now):
+                    break
+                moved = True
+        return moved
+
+    def _send_next(self, agent: Agent, now: float) -> bool:
+        """Give an idle agent the next range of the run whose turn it is; False: nothing waits."""
+        serving = [active for active in self.runs.values() if active.wanted]
+        for turn in range(len(serving)):
+            active = serving[(self._turn + turn) % len(serving)]
+            span = active.queue.take(agents=len(self.agents))
+            if span is None:
+                continue
+            self._turn += turn + 1
+            try:
+                if span.lost >= MOST_LOST:
+                    self._poison(active, span.first)
+                elif not self._send(agent, self._letter(active.card.run, span), now):
+                    active.queue.put_back(span.first, span.stop)
+            except OSError as error:
+                active.queue.put_back(span.first, span.stop)
+                self._blocked_until = now + BLOCKED_S
+                self._journal.log("error", f"nothing can be sent now: {error.strerror}")
+                return False
+            return True
+        return False
+
+    def _letter(self, run: str, span: Span) -> Letter:
+        self._serial += 1
+        return Letter(
+            self.epoch,
+            self._serial,
+            run,
+            span.parcel,
+            span.first,
+            span.stop,
+            span.attempt,
+            span.failed,
+        )
+
+    def _send(self, agent: Agent, letter: Letter, now: float) -> bool:
+        try:
+            agent.box.write(letter.encode())
+        except OSError:
+            # Half a letter is no letter; the range waits until the disk has room again.
+            with contextlib.suppress(OSError):
+                agent.box.clear()
+            raise
+        if agent.box.gone():
+            self._forget(agent)
+            return False
+        agent.letter = letter
+        agent.reached = letter.first
+        agent.look_at = now + LOOK_S
+        agent.probe_at = now + PROBE_S
+        self._journal.event(
+            "sent",
+            run=letter.run,
+            first=letter.first,
+            count=letter.stop - letter.first,
+            agent=agent.agent_id,
+            attempt=letter.attempt,
+        )
+        return True
+
+    def _reject(self, error: BadFileError) -> None:
+        self._journal.log("error", f"put aside in rejected/: {error}")
+        reject(self._files, self._base, error.path, error.reason)
+
+
+def _inside(span: tuple[int, int], ranges: list[tuple[int, int]]) -> bool:
+    return any(first <= span[0] < stop for first, stop in ranges)

@@ -1,0 +1,299 @@
+"""Jobs as the user hands them in, and the pool they come back in."""
+
+from __future__ import annotations
+
+import enum
+import html
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from .base import Base
+from .contents import Done, Failure, Options, Outcome, OutcomeSheet, pack_data
+from .errors import JobFailed, PostroomError, RemoteTraceback
+from .files import MAP_FROM_BYTES, Files
+from .runs import list_firsts, read_parcel_bytes
+
+if TYPE_CHECKING:
+    from .master import Master
+
+
+class Status(enum.Enum):
+    """Where a job is; how it ended is its Outcome."""
+
+    QUEUED = "queued"
+    DONE = "done"
+
+
+class Job:
+    """One unit of work: a function by name, and what it is passed.
+
+    Subclass it where a project wants to say how its data travels: `deploy` gives the arguments that
+    go into the parcel, `collect` turns what came back into the result that the pool holds.
+    """
+
+    def __init__(
+        self,
+        task: str | Callable[..., Any],
+        name: str | None = None,
+        *,
+        retries: int = 0,
+        timeout_s: float | None = None,
+        exclusive: bool = False,
+        tensors: bool = False,
+        pickle: bool = False,
+        **arguments: Any,
+    ) -> None:
+        self.task = task_name(task)
+        self.name = name
+        self.options = Options(retries, timeout_s, exclusive, tensors, pickle)
+        self.arguments = arguments
+
+    def deploy(self) -> dict[str, Any]:
+        """What travels to the session: the kernel's keyword arguments."""
+        return self.arguments
+
+    def collect(self, output: Any) -> Any:
+        """What the pool hands out for the kernel's output."""
+        return output
+
+    def __repr__(self) -> str:
+        label = f" {self.name!r}" if self.name is not None else ""
+        return f"<Job{label} {self.task}({', '.join(self.arguments)})>"
+
+
+def task_name(task: str | Callable[..., Any]) -> str:
+    """Return the `module:function` that a session can import."""
+    if isinstance(task, str):
+        module, _, function = task.partition(":")
+        if not all(part.isidentifier() for part in [*module.split("."), *function.split(".")]):
+            raise PostroomError(f"{task!r} names no task: write 'module:function'")
+        return task
+    home, name = getattr(task, "__module__", None), getattr(task, "__qualname__", None)
+    if not home or not name or "<" in name:
+        raise PostroomError(f"{task!r} has no name to import it by: define it in a module")
+    if home == "__main__":
+        raise PostroomError(
+            f"{name} is defined in the script itself, which sessions cannot import: move it to a "
+            "module of its own, such as expensive_task.py"
+        )
+    return f"{home}:{name}"
+
+
+@dataclass(frozen=True)
+class Finished:
+    """One finished job of a pool."""
+
+    number: int
+    job: Job
+    done: Done
+    agent: str
+    log: str
+
+    @property
+    def outcome(self) -> Outcome:
+        """How it ended."""
+        return self.done.failure.outcome if self.done.failure else Outcome.OK
+
+    @property
+    def error(self) -> JobFailed | None:
+        """The error, with the worker's traceback as its cause; None when it ended well."""
+        failure = self.done.failure
+        if failure is None:
+            return None
+        return _job_failed(self.number, self.job, failure, self.log)
+
+    def result(self) -> Any:
+        """The output, as `Job.collect` hands it out; raises JobFailed when there is none."""
+        error = self.error
+        if error is not None:
+            raise error
+        return self.job.collect(self.done.value)
+
+
+def _job_failed(number: int, job: Job, failure: Failure, log: str) -> JobFailed:
+    name = f" ({job.name})" if job.name is not None else ""
+    what = f"{failure.kind}: {failure.message}"
+    error = JobFailed(f"job {number}{name} {failure.outcome.value}: {what} [log: {log}]")
+    error.__cause__ = RemoteTraceback(failure.traceback) if failure.traceback else None
+    return error
+
+
+@dataclass
+class AgentShare:
+    """What one worker did for a pool."""
+
+    jobs: int = 0
+    failed: int = 0
+    busy_s: float = 0.0
+    pids: set[int] = field(default_factory=set)
+
+
+class JobPool:
+    """The jobs of one run, in the order given, and what has come back of them.
+
+    Results stay on disk; the pool keeps small ones in memory too. Iterate with `as_completed`, or
+    take everything with `results` after `wait`.
+    """
+
+    def __init__(
+        self, files: Files, base: Base, run: str, jobs: Sequence[Job], master: Master
+    ) -> None:
+        self.run = run
+        self.jobs = list(jobs)
+        self.agents: dict[str, AgentShare] = {}
+        self._files = files
+        self._base = base
+        self._master = master
+        self._sheet_of: dict[int, OutcomeSheet | None] = {}  # by first; None: read it again
+        self._first_of: dict[int, int] = {}  # job number: first of its result parcel
+        self._failures: dict[int, Failure] = {}
+        self._arrived: list[int] = []
+        self._last: OutcomeSheet | None = None
+
+    def __len__(self) -> int:
+        return len(self.jobs)
+
+    def __getitem__(self, number: int) -> Finished:
+        if not -len(self.jobs) <= number < len(self.jobs):
+            raise IndexError(number)
+        number %= len(self.jobs)
+        if number not in self._first_of:
+            raise PostroomError(f"job {number} of run {self.run} is not done: wait() first")
+        sheet = self._sheet(self._first_of[number])
+        return Finished(
+            number, self.jobs[number], sheet.done(number), sheet.maker.agent, self._base.log
+        )
+
+    @property
+    def done(self) -> bool:
+        """Whether every job has an outcome."""
+        return len(self._first_of) >= len(self.jobs)
+
+    @property
+    def n_done(self) -> int:
+        """How many jobs have an outcome."""
+        return len(self._first_of)
+
+    @property
+    def n_failed(self) -> int:
+        """How many of them have no result."""
+        return len(self._failures)
+
+    def status(self, number: int) -> Status:
+        """Where one job is."""
+        return Status.DONE if number in self._first_of else Status.QUEUED
+
+    def wait(self, timeout_s: float | None = None) -> JobPool:
+        """Have the Master work until every job is done, or the time is up."""
+        self._master.wait(self, timeout_s)
+        return self
+
+    def as_completed(self, timeout_s: float | None = None) -> Iterator[Finished]:
+        """Hand out the jobs as they finish; raises TimeoutError when the time is up."""
+        seen = 0
+        for _ in self._master.rounds(self, timeout_s):
+            while seen < len(self._arrived):
+                yield self[self._arrived[seen]]
+                seen += 1
+        for number in self._arrived[seen:]:
+            yield self[number]
+        if not self.done:
+            raise TimeoutError(f"{len(self) - self.n_done} jobs of run {self.run} are not done")
+
+    def results(self) -> list[Any]:
+        """Every output in the order of the jobs; None where a job failed (see `failures`)."""
+        self.wait()
+        return [
+            None if number in self._failures else self[number].result()
+            for number in range(len(self.jobs))
+        ]
+
+    def failures(self) -> list[JobFailed]:
+        """The errors of the jobs that have no result, in the order of the jobs."""
+        return [
+            _job_failed(number, self.jobs[number], failure, self._base.log)
+            for number, failure in sorted(self._failures.items())
+        ]
+
+    def raise_for_failed(self) -> JobPool:
+        """Raise the first failure, if there is one; the others are counted in its notes."""
+        failures = self.failures()
+        if failures:
+            if len(failures) > 1:
+                failures[0].add_note(f"... and {len(failures) - 1} more of run {self.run} failed")
+            raise failures[0]
+        return self
+
+    def save(self, path: str) -> None:
+        """Write all results into one `.npz` that `numpy.load` reads; an existing file is kept."""
+        value = {"results": self.results(), "names": [job.name for job in self.jobs]}
+        temporary = self._base.temporary()
+        self._files.write_new(temporary, pack_data(value))
+        data = read_parcel_bytes(self._files, temporary)
+        with open(path, "xb") as file:
+            file.write(data)
+        self._files.remove(temporary)
+
+    # Filling
+
+    def deliver(self, sheet: OutcomeSheet) -> None:
+        """Take in a parcel of results; one that is known already changes nothing."""
+        if sheet.first in self._sheet_of or sheet.first + sheet.count > len(self.jobs):
+            return
+        small = sheet.nbytes < MAP_FROM_BYTES
+        self._sheet_of[sheet.first] = sheet if small else None
+        numbers = range(sheet.first, sheet.first + sheet.count)
+        self._first_of.update(dict.fromkeys(numbers, sheet.first))
+        self._failures.update(sheet.failures)
+        self._arrived.extend(numbers)
+        share = self.agents.setdefault(sheet.maker.agent, AgentShare())
+        share.jobs += sheet.count
+        share.failed += len(sheet.failures)
+        share.busy_s += sum(sheet.seconds)
+        share.pids.add(sheet.maker.pid)
+
+    def refresh(self) -> bool:
+        """Read what has come back since; True when something has."""
+        before = self.n_done
+        for first in list_firsts(self._files, self._base.answered(self.run)):
+            if first not in self._sheet_of:
+                self.deliver(self._read(first))
+        return self.n_done > before
+
+    def _sheet(self, first: int) -> OutcomeSheet:
+        sheet = self._sheet_of[first]
+        if sheet is not None:
+            return sheet
+        if self._last is None or self._last.first != first:
+            self._last = self._read(first)
+        return self._last
+
+    def _read(self, first: int) -> OutcomeSheet:
+        path = self._base.result(self.run, first)
+        return OutcomeSheet(path, read_parcel_bytes(self._files, path))
+
+    # Showing
+
+    def __repr__(self) -> str:
+        waiting = len(self) - self.n_done
+        parts = [f"{self.n_done - self.n_failed} ok", f"{self.n_failed} failed"]
+        if waiting:
+            parts.append(f"{waiting} to come")
+        return f"<JobPool {self.run}: {len(self)} jobs, {', '.join(parts)}>"
+
+    def _repr_html_(self) -> str:
+        kinds = Counter(failure.kind for failure in self._failures.values())
+        rows = [
+            ("run", self.run),
+            ("jobs", str(len(self))),
+            ("ok", str(self.n_done - self.n_failed)),
+            *((f"failed: {kind}", str(count)) for kind, count in kinds.most_common()),
+            ("to come", str(len(self) - self.n_done)),
+        ]
+        cells = "".join(
+            f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>"
+            for name, value in rows
+        )
+        return f"<table>{cells}</table>"

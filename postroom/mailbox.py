@@ -1,0 +1,149 @@
+"""The protocol of the mailbox, stated once.
+
+    Master                          agent_pool/0.POOL                       session 0
+      |  empty: the Master's turn         |                                     |
+      |------- letter: run, range ------->|  full: the session's turn           |
+      |                                   |------------ reads it -------------->|
+      |        result_pool/<run>/<first>.npz  <--- publishes, first commit wins |
+      |                                   |<--------- empties it ---------------|
+      |  walks the results from the range's first job; what is missing waits again
+
+1. An **empty** mailbox is the Master's to fill, a **full** one the session's to empty. Absent means
+   no agent: a session takes its mailbox down before it stops taking letters, and whatever lies in a
+   mailbox that was taken down was never begun or has been laid down.
+2. A letter names a **range** of jobs, and carries its length and checksum: half a letter is no
+   letter.
+3. Results are **chained**: those of a range are published from its first job on, each parcel
+   beginning where the last one ended. Names are taken, never replaced. Whoever finds a name taken
+   drops what that parcel covers and goes on behind it, so no job is ever covered twice.
+4. A range is **split** only when its former holder has stopped: it emptied or took down its
+   mailbox, or its lock is free. The lock is shared by guardian and worker, so a free lock is the
+   kernel's word that both are dead, and whoever takes it (`lay_down`) may clear up behind them.
+5. A session that ends a job with no result says so in `attempts/`, **before** it lets go of the
+   letter. That note, not the death itself, counts against the job.
+6. There is one acting Master, by lock. Its **epoch** grows with each new holder, and a session
+   ignores letters of an epoch older than one it has seen.
+
+Crash points: a Master killed while it writes leaves half a letter, which the session ignores and
+the next Master overwrites. Killed before the write, the range is still waiting; after it, the next
+Master reads the letter and takes it for its own. A worker killed before it publishes loses only the
+work; after it, the results count and the rest of the range waits again.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from dataclasses import asdict, dataclass
+
+from .base import Base
+from .errors import BadFileError
+from .files import LETTER_LIMIT, Box, Files
+
+_STAMP = b"POSTROOM "
+_PREFIX = len("POSTROOM 0000 00000000 ")
+_HAND_LIMIT = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """The range of jobs that a session is to run now."""
+
+    epoch: int
+    serial: int
+    run: str
+    parcel: int  # the first number of the parcel that holds the range
+    first: int
+    stop: int  # one behind the last job
+    attempt: int = 1  # of every job in the range
+    failed: int = 0  # how many of the earlier attempts were the job's own failures
+
+    @property
+    def letter_id(self) -> str:
+        """Names this letter among all that were ever sent on this base."""
+        return f"{self.epoch}.{self.serial}"
+
+    def encode(self) -> bytes:
+        """One line, with its length and checksum in front."""
+        body = json.dumps(asdict(self), separators=(",", ":")).encode()
+        return b"%s%04d %08x %s" % (_STAMP, len(body), zlib.crc32(body), body)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Letter | None:
+        """Read a letter; None for half a letter, or for anything else that is not a whole one."""
+        body = data[_PREFIX:]
+        head = b"%s%04d %08x " % (_STAMP, len(body), zlib.crc32(body))
+        if not body or data[:_PREFIX] != head:
+            return None
+        try:
+            fields = json.loads(body)
+            letter = cls(**fields)
+        except (ValueError, TypeError):
+            return None
+        return letter if letter._sensible() else None
+
+    def _sensible(self) -> bool:
+        numbers = (self.epoch, self.serial, self.parcel, self.first, self.stop)
+        return (
+            all(type(number) is int for number in (*numbers, self.attempt, self.failed))
+            and 0 <= self.parcel <= self.first < self.stop
+            and self.attempt >= 1
+            and isinstance(self.run, str)
+            and is_plain_name(self.run)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class InHand:
+    """The line in `in_hand/`: what the worker is doing, readable while it does it."""
+
+    state: str  # "idle", "running", "blocked"
+    letter_id: str = "-"
+    job: int = -1
+    since: float = 0.0  # wall clock
+    done: int = 0  # jobs since the worker started
+
+    def encode(self) -> bytes:
+        """A line of fixed length, so that it is overwritten in place."""
+        return b"%-8s %-24s %10d %17.6f %10d\n" % (
+            self.state.encode(),
+            self.letter_id.encode(),
+            self.job,
+            self.since,
+            self.done,
+        )
+
+    @classmethod
+    def decode(cls, data: bytes) -> InHand | None:
+        """Read the line; None when it is not one."""
+        try:
+            state, letter_id, job, since, done = data.decode("ascii").split()
+            return cls(state, letter_id, int(job), float(since), int(done))
+        except ValueError:
+            return None
+
+
+def is_plain_name(name: str) -> bool:
+    """Whether a name from a file may be used as one path component."""
+    return 0 < len(name) <= 100 and all(c.isascii() and (c.isalnum() or c in "-_") for c in name)
+
+
+def read_letter(files: Files, base: Base, agent_id: str) -> Letter | None:
+    """What lies in an agent's mailbox now."""
+    try:
+        return Letter.decode(files.read(base.mailbox(agent_id), LETTER_LIMIT))
+    except (FileNotFoundError, BadFileError):
+        return None
+
+
+def read_in_hand(files: Files, base: Base, agent_id: str) -> InHand | None:
+    """What an agent's worker says it is doing."""
+    try:
+        return InHand.decode(files.read(base.in_hand(agent_id), _HAND_LIMIT))
+    except (FileNotFoundError, BadFileError):
+        return None
+
+
+def put_up(files: Files, base: Base, agent_id: str) -> Box:
+    """Put up an empty mailbox: from now on the agent can be written to."""
+    return files.create_box(base.mailbox(agent_id))

@@ -1,0 +1,363 @@
+"""The Master: hands in jobs, acts if nobody else does, and gathers the results.
+
+Every Master can do both at once. Handing in and waiting need no right at all; writing letters needs
+`master.lock`. A Master that does not get it leaves the letters to the one who has it, and tries
+again twice a second, so that it takes over when that one dies.
+"""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import json
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from .agent import list_agents
+from .base import Base, create_base, new_run_id
+from .contents import JobSheet, OutcomeSheet, pack_data, pack_jobs, weight
+from .dispatch import Dispatcher
+from .errors import BadFileError, BaseFolderError, PostroomError
+from .files import Clock, Files, LocalFiles, Lock, SystemClock
+from .jobs import Job, JobPool
+from .journal import Journal
+from .kernels import source_version
+from .runs import (
+    RunCard,
+    append,
+    asked_until,
+    create_run,
+    list_firsts,
+    list_runs,
+    reach,
+    read_card,
+    read_parcel_bytes,
+)
+from .watch import Waiter
+
+# Small jobs share a parcel up to these bounds.
+PARCEL_JOBS = 256
+PARCEL_BYTES = 1 << 20
+Batch = list[tuple[Job, dict[str, Any]]]
+
+# How often a Master that stands by asks for the lock, and lists results.
+STAND_BY_S = 0.5
+
+
+class Master:
+    """Runs jobs on the agents of one base."""
+
+    def __init__(
+        self,
+        base: str | os.PathLike[str],
+        *,
+        project: str | None = None,
+        durable: bool = False,
+        files: Files | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.base: Base = create_base(base) if files is None else Base(base)
+        self.project = os.path.abspath(project or _script_folder())
+        self.durable = durable
+        self._files: Files = files or LocalFiles()
+        self._clock: Clock = clock or SystemClock()
+        self._journal = Journal(self.base, "master", clock=self._clock)
+        self._pools: dict[str, JobPool] = {}
+        self._wanted: dict[str, Lock] = {}
+        self._lock: Lock | None = None
+        self._dispatcher: Dispatcher | None = None
+        self._ask_at = 0.0
+        self._refresh_at = 0.0
+        self._waiter = Waiter([self.base.agent_pool, self.base.job_pool])
+
+    def __enter__(self) -> Master:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the base: another Master may act, embedded runs stop where they are."""
+        self._waiter.close()
+        self._dispatcher = None
+        for lock in self._wanted.values():
+            lock.release()
+        self._wanted.clear()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    @property
+    def acting(self) -> bool:
+        """Whether this Master is the one that writes letters."""
+        return self._dispatcher is not None
+
+    def agents(self) -> list[str]:
+        """The agents that can take letters now."""
+        return list_agents(self._files, self.base)
+
+    # Handing in
+
+    def run(
+        self,
+        jobs: Iterable[Job],
+        shared: Any = None,
+        *,
+        label: str = "",
+        progress: Callable[[JobPool], None] | None = None,
+    ) -> JobPool:
+        """Run jobs and return their pool, in the order given, when every job has an outcome."""
+        pool = self.submit(jobs, shared, label=label)
+        self.wait(pool, progress=progress)
+        return pool
+
+    def submit(
+        self, jobs: Iterable[Job], shared: Any = None, *, label: str = "", keep: bool = False
+    ) -> JobPool:
+        """Hand in a run. It is served while this process waits for it, or, with `keep`, always."""
+        listed = list(jobs)
+        for job in listed:
+            if not isinstance(job, Job):
+                raise PostroomError(f"{job!r} is not a Job: write Job('module:function', x=...)")
+        tasks = dict.fromkeys(job.task for job in listed)
+        durable = self.durable or keep
+        card = RunCard(
+            run=new_run_id(),
+            label=label,
+            project=self.project,
+            shared=None if shared is None else self._put_data(shared, durable=durable),
+            embedded=not keep,
+            durable=durable,
+            created_at=self._clock.wall(),
+            host=socket.gethostname(),
+            user=getpass.getuser(),
+            kernels={task: source_version(self.project, task) for task in tasks},
+        )
+        create_run(self._files, self.base, card)
+        try:
+            asked = 0
+            for batch in _batches(listed):
+                asked = self._append(card, batch, asked) + len(batch)
+            if card.durable:
+                self._files.sync_folder(self.base.asked(card.run))
+        except BaseException:
+            # All or nothing: a run that its submitter was not told of must not be served.
+            self._files.move(self.base.asked(card.run), f"{self.base.trash}/{card.run}")
+            raise
+        if card.embedded:
+            self._want(card.run)
+        return self._watch(JobPool(self._files, self.base, card.run, listed, self))
+
+    def resume(self, run: str | None = None, *, job: type[Job] = Job) -> JobPool:
+        """Take up a run again, by default the newest unfinished: only what is missing runs."""
+        run = run or self._newest_unfinished()
+        try:
+            card = read_card(self._files, self.base, run)
+        except (FileNotFoundError, BadFileError):
+            known = ", ".join(list_runs(self._files, self.base)[-5:]) or "none"
+            raise PostroomError(
+                f"there is no run {run!r} in {self.base.root}; the newest are: {known}"
+            ) from None
+        if card.embedded:
+            self._want(run)
+        pool = JobPool(self._files, self.base, run, self._read_jobs(run, job), self)
+        pool.refresh()
+        return self._watch(pool)
+
+    def _append(self, card: RunCard, batch: Batch, guess: int) -> int:
+        task, options = batch[0][0].task, batch[0][0].options
+        arguments = [passed for _, passed in batch]
+        named = any(job.name is not None for job, _ in batch)
+        names = [job.name or "" for job, _ in batch] if named else None
+        return append(
+            self._files,
+            self.base,
+            card,
+            lambda first: pack_jobs(first, task, options, names, arguments),
+            guess=guess,
+        )
+
+    def _put_data(self, shared: Any, *, durable: bool) -> str:
+        """Write shared data once, named by its content."""
+        chunks = pack_data(shared)
+        digest = hashlib.blake2b(digest_size=20)
+        for chunk in chunks:
+            digest.update(chunk)
+        name = digest.hexdigest()
+        if not self._files.exists(self.base.data(name)):
+            temporary = self.base.temporary()
+            self._files.write_new(temporary, chunks, sync=durable)
+            self._files.publish(temporary, self.base.data(name))
+        return name
+
+    def _want(self, run: str) -> None:
+        lock = None
+        while lock is None:  # the acting Master holds it for a moment when it looks
+            lock = self._files.try_lock(self.base.wanted(run), shared=True)
+        self._wanted[run] = lock
+        self._files.touch(self.base.asked(run))
+
+    def _watch(self, pool: JobPool) -> JobPool:
+        self._pools[pool.run] = pool
+        if self._dispatcher is not None:
+            self._dispatcher.hint()
+        return pool
+
+    def _read_jobs(self, run: str, job: type[Job]) -> list[Job]:
+        jobs: list[Job] = []
+        for first in list_firsts(self._files, self.base.asked(run)):
+            path = self.base.parcel(run, first)
+            sheet = JobSheet(path, read_parcel_bytes(self._files, path))
+            options = {k: getattr(sheet.options, k) for k in sheet.options.__dataclass_fields__}
+            for number in range(first, first + sheet.count):
+                arguments = {**options, **sheet.arguments(number)}
+                jobs.append(job(sheet.task, sheet.name(number) or None, **arguments))
+        return jobs
+
+    def _newest_unfinished(self) -> str:
+        for run in reversed(list_runs(self._files, self.base)):
+            firsts = list_firsts(self._files, self.base.asked(run))
+            asked = asked_until(self._files, self.base, run, firsts)
+            if asked > self._count_done(run):
+                return run
+        raise PostroomError(f"no run in {self.base.root} is unfinished: nothing to resume")
+
+    def _count_done(self, run: str) -> int:
+        folder = self.base.answered(run)
+        return sum(
+            reach(self._files, self.base.result(run, first), "results")
+            for first in list_firsts(self._files, folder)
+        )
+
+    # Working
+
+    def step(self, now: float) -> bool:
+        """One round: act, or stand by; True when something moved."""
+        try:
+            if self._dispatcher is None and now >= self._ask_at:
+                self._ask_at = now + STAND_BY_S
+                self._try_to_act()
+            if self._dispatcher is not None:
+                return self._dispatcher.step(now)
+            if now >= self._refresh_at:
+                moved = [pool.refresh() for pool in self._pools.values() if not pool.done]
+                # A long listing is not repeated at once: it may take a tenth of the time at most.
+                took = self._clock.monotonic() - now
+                self._refresh_at = now + max(0.02, 10 * took)
+                return any(moved)
+        except FileNotFoundError as error:
+            if not os.path.isdir(self.base.root):
+                raise BaseFolderError(
+                    f"the base {self.base.root} was removed while it was in use"
+                ) from error
+            raise
+        return False
+
+    def rounds(self, pool: JobPool, timeout_s: float | None = None) -> Iterator[None]:
+        """Work round by round until a pool is done or the time is up."""
+        now = self._clock.monotonic()
+        deadline = None if timeout_s is None else now + timeout_s
+        while not pool.done:
+            moved = self.step(now)
+            yield
+            now = self._clock.monotonic()
+            if deadline is not None and now >= deadline:
+                return
+            if moved:
+                self._waiter.stir(now)
+            else:
+                self._pause(now, deadline)
+                now = self._clock.monotonic()
+
+    def wait(
+        self,
+        pool: JobPool,
+        timeout_s: float | None = None,
+        *,
+        progress: Callable[[JobPool], None] | None = None,
+    ) -> None:
+        """Work until a pool is done; `progress` is called after each round."""
+        for _ in self.rounds(pool, timeout_s):
+            if progress is not None:
+                progress(pool)
+        if progress is not None:
+            progress(pool)
+
+    def serve(self, stop: Callable[[], bool]) -> None:
+        """Stand: work on whatever is in the base until `stop` says so."""
+        while not stop():
+            now = self._clock.monotonic()
+            if self.step(now):
+                self._waiter.stir(now)
+            else:
+                self._pause(now, None)
+
+    def _pause(self, now: float, deadline: float | None) -> None:
+        dispatcher = self._dispatcher
+        at_work = dispatcher is not None and dispatcher.at_work
+        seconds = 0.05 if at_work else STAND_BY_S
+        if deadline is not None:
+            seconds = min(seconds, max(deadline - now, 0.0))
+        ready = dispatcher.settled if dispatcher is not None else _never
+        if self._waiter.wait(seconds, ready) and dispatcher is not None:
+            dispatcher.hint()
+
+    def _try_to_act(self) -> None:
+        lock = self._files.try_lock(self.base.master_lock)
+        if lock is None:
+            return
+        self._lock = lock
+        self._dispatcher = Dispatcher(
+            self._files,
+            self.base,
+            clock=self._clock,
+            journal=self._journal,
+            deliver=self._deliver,
+        )
+        self._write_card(self._dispatcher.epoch)
+        self._journal.event("acts", epoch=self._dispatcher.epoch)
+        for pool in self._pools.values():
+            pool.refresh()
+
+    def _write_card(self, epoch: int) -> None:
+        card = {"epoch": epoch, "pid": os.getpid(), "host": socket.gethostname()}
+        temporary = self.base.temporary()
+        self._files.write_new(temporary, [json.dumps(card).encode()])
+        self._files.move(temporary, self.base.master_card)
+
+    def _deliver(self, run: str, sheet: OutcomeSheet) -> None:
+        pool = self._pools.get(run)
+        if pool is not None:
+            pool.deliver(sheet)
+
+
+def _never() -> bool:
+    return False
+
+
+def _script_folder() -> str:
+    """Where kernels are imported from: the folder of the running script, or the current one."""
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    return os.path.dirname(os.path.abspath(script)) if script else os.getcwd()
+
+
+def _batches(jobs: Sequence[Job]) -> Iterator[Batch]:
+    """Cut a list into parcels: neighbours with the same task and options, small enough together."""
+    batch: Batch = []
+    size = 0
+    for job in jobs:
+        passed = job.deploy()
+        job_size = weight(passed)
+        if batch:
+            alike = (job.task, job.options) == (batch[0][0].task, batch[0][0].options)
+            fits = len(batch) < PARCEL_JOBS and size + job_size <= PARCEL_BYTES
+            if not (alike and fits):
+                yield batch
+                batch, size = [], 0
+        batch.append((job, passed))
+        size += job_size
+    if batch:
+        yield batch

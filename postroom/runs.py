@@ -1,0 +1,274 @@
+"""A run: two logs of write-once parcels, what was asked and what came back.
+
+The state of a job is which names exist: asked and in no letter = queued; inside a letter's range =
+sent; covered by a result = done. Nothing here is ever changed after others can see it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from .base import Base, number_of
+from .errors import BadFileError
+from .files import Buffer, Files
+from .mailbox import Letter, is_plain_name, read_in_hand, read_letter
+from .parcel import MARK_SIZE, read_mark
+
+VERSION = 1
+CARD_LIMIT = 1 << 20
+# A parcel may be as large as a card's memory and more; a file of a petabyte is somebody's mistake.
+PARCEL_LIMIT = 1 << 40
+
+
+@dataclass(frozen=True)
+class RunCard:
+    """What all jobs of a run have in common, and who asked."""
+
+    run: str
+    label: str
+    project: str  # the folder that kernels are imported from
+    shared: str | None  # digest of the shared data
+    embedded: bool  # True: served only while its submitter, or a resumer, waits
+    durable: bool  # True: survives a power loss, not only the death of processes
+    created_at: float
+    host: str
+    user: str
+    kernels: dict[str, str] = field(default_factory=dict)  # task: version of its source at submit
+    version: int = VERSION
+
+    def encode(self) -> bytes:
+        """As JSON."""
+        return json.dumps(asdict(self), indent=1).encode()
+
+    @classmethod
+    def decode(cls, path: str, data: bytes) -> RunCard:
+        """Read a card; a bad one raises BadFileError."""
+        fields = _decode_json(path, data)
+        try:
+            card = cls(**fields)
+        except TypeError as error:
+            raise BadFileError(path, f"is not a run's card: {error}") from None
+        if not is_plain_name(card.run):
+            raise BadFileError(path, "names a run that is no plain name")
+        return card
+
+
+@dataclass(frozen=True)
+class Note:
+    """Why one attempt of a job ended with no result."""
+
+    run: str
+    job: int
+    attempt: int
+    kind: (
+        str  # "lost": not the job's own fault, a free retry; "failed": its own, it had retries left
+    )
+    agent: str
+    reason: str
+    at: float
+    traceback: str = ""
+    version: int = VERSION
+
+    def encode(self) -> bytes:
+        """As JSON."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def decode(cls, path: str, data: bytes) -> Note:
+        """Read a note; a bad one raises BadFileError."""
+        try:
+            note = cls(**_decode_json(path, data))
+        except TypeError as error:
+            raise BadFileError(path, f"is not a note of an attempt: {error}") from None
+        if note.kind not in ("lost", "failed"):
+            raise BadFileError(path, f"has the unknown kind {note.kind!r}")
+        return note
+
+
+def create_run(files: Files, base: Base, card: RunCard) -> None:
+    """Make a run visible in one step, with its card inside and its answer folders in place."""
+    files.make_folder(base.answered(card.run))
+    files.make_folder(base.attempts(card.run))
+    birthplace = base.temporary()
+    files.make_folder(birthplace)
+    files.write_new(f"{birthplace}/run.json", [card.encode()], sync=card.durable)
+    if card.durable:
+        files.sync_folder(birthplace)
+    files.move(birthplace, base.asked(card.run))
+    if card.durable:
+        files.sync_folder(base.result_pool)
+        files.sync_folder(f"{base.root}/attempts")
+        files.sync_folder(base.job_pool)
+
+
+def read_card(files: Files, base: Base, run: str) -> RunCard:
+    """Read what all jobs of a run have in common."""
+    path = base.run_card(run)
+    return RunCard.decode(path, files.read(path, CARD_LIMIT))
+
+
+def list_runs(files: Files, base: Base) -> list[str]:
+    """Every run of the base, oldest first."""
+    return sorted(name for name in files.names(base.job_pool) if is_plain_name(name))
+
+
+def list_firsts(files: Files, folder: str) -> list[int]:
+    """The first job numbers of the parcels in a folder, in order."""
+    return sorted(n for name in files.names(folder) if (n := number_of(name)) is not None)
+
+
+def reach(files: Files, path: str, kind: str) -> int:
+    """How many jobs a parcel covers, learned from the last bytes of its file; 0 when it is not
+    there.
+
+    Raises BadFileError when the file is there but is no parcel of that kind.
+    """
+    try:
+        tail = files.tail(path, MARK_SIZE)
+    except FileNotFoundError:
+        return 0
+    mark = read_mark(path, tail)
+    if mark.kind != kind or mark.count < 1 or number_of(path.rsplit("/", 1)[1]) != mark.first:
+        raise BadFileError(
+            path, f"holds {mark.kind} from {mark.first} on, as its name does not say"
+        )
+    return mark.count
+
+
+def asked_until(files: Files, base: Base, run: str, firsts: Sequence[int]) -> int:
+    """One behind the last job asked: parcels leave no gaps, so only the last one is read."""
+    if not firsts:
+        return 0
+    return firsts[-1] + reach(files, base.parcel(run, firsts[-1]), "jobs")
+
+
+def append(
+    files: Files,
+    base: Base,
+    card: RunCard,
+    pack: Callable[[int], list[Buffer]],
+    *,
+    guess: int = 0,
+) -> int:
+    """Append a parcel at the next free number and return it: the name is taken or it is not.
+
+    `pack` makes the parcel for the number it is given, since a rival may have taken the first
+    choice.
+    """
+    first = guess
+    while True:
+        temporary = base.temporary()
+        files.write_new(temporary, pack(first), sync=card.durable)
+        if files.publish(temporary, base.parcel(card.run, first)):
+            return first
+        first += reach(files, base.parcel(card.run, first), "jobs")
+
+
+def publish_results(
+    files: Files,
+    base: Base,
+    card: RunCard,
+    first: int,
+    stop: int,
+    pack: Callable[[int], list[Buffer]],
+) -> None:
+    """Publish the outcomes of jobs first..stop; what somebody else has covered is dropped.
+
+    `pack(n)` makes the parcel of jobs n..stop.
+    """
+    while first < stop:
+        temporary = base.temporary()
+        files.write_new(temporary, pack(first), sync=card.durable)
+        if files.publish(temporary, base.result(card.run, first)):
+            if card.durable:
+                files.sync_folder(base.answered(card.run))
+            return
+        try:
+            first += reach(files, base.result(card.run, first), "results")
+        except BadFileError as error:
+            reject(files, base, error.path, error.reason)
+
+
+def first_missing(files: Files, base: Base, run: str, first: int, stop: int) -> int:
+    """Walk the chain of results from `first`; return the first job of the range that has none."""
+    while first < stop:
+        try:
+            covered = reach(files, base.result(run, first), "results")
+        except BadFileError:
+            break
+        if not covered:
+            break
+        first += covered
+    return first
+
+
+def write_note(files: Files, base: Base, note: Note) -> None:
+    """Say why an attempt ended with no result; the first to say so wins."""
+    temporary = base.temporary()
+    files.write_new(temporary, [note.encode()])
+    files.publish(temporary, base.attempt(note.run, note.job, note.attempt))
+
+
+def read_notes(files: Files, base: Base, run: str) -> list[Note]:
+    """Every note of a run, in the order of jobs and attempts; other files are skipped."""
+    notes = []
+    for name in sorted(files.names(base.attempts(run))):
+        path = f"{base.attempts(run)}/{name}"
+        with contextlib.suppress(BadFileError, FileNotFoundError):
+            notes.append(Note.decode(path, files.read(path, CARD_LIMIT)))
+    return sorted(notes, key=lambda note: (note.job, note.attempt))
+
+
+def lay_down(
+    files: Files, base: Base, agent_id: str, *, reason: str, at: float, blame: bool = True
+) -> tuple[Letter, Note | None] | None:
+    """Clear up behind a dead worker; only whoever holds the agent's lock may do this.
+
+    The job in its hand, if it has no result, gets a note (unless the job is not to `blame`, because
+    the worker was told to stop); then the mailbox is taken down, and the range is free. Killed in
+    between, the next one to do it finds the same and writes the same note.
+    """
+    letter = read_letter(files, base, agent_id)
+    note = None
+    if letter is not None and blame:
+        hand = read_in_hand(files, base, agent_id)
+        begun = hand is not None and hand.letter_id == letter.letter_id
+        if hand is not None and begun and letter.first <= hand.job < letter.stop:
+            missing = first_missing(files, base, letter.run, letter.first, letter.stop)
+            if missing <= hand.job:
+                note = Note(
+                    letter.run, hand.job, letter.attempt, "lost", agent_id, reason=reason, at=at
+                )
+                write_note(files, base, note)
+    files.remove(base.mailbox(agent_id))
+    return (letter, note) if letter is not None else None
+
+
+def reject(files: Files, base: Base, path: str, reason: str) -> None:
+    """Put a bad file aside, with its reason beside it; the system goes on."""
+    name = path.removeprefix(base.root + "/").replace("/", "+")
+    target = f"{base.rejected}/{name}"
+    with contextlib.suppress(OSError):
+        files.move(path, target)
+    with contextlib.suppress(OSError):
+        files.remove(f"{target}.reason")
+        files.write_new(f"{target}.reason", [(reason + "\n").encode()])
+
+
+def read_parcel_bytes(files: Files, path: str) -> Buffer:
+    """Read a parcel, memory-mapped when it is large."""
+    return files.view(path, PARCEL_LIMIT)
+
+
+def _decode_json(path: str, data: bytes) -> dict[str, Any]:
+    try:
+        fields = json.loads(data)
+    except ValueError:
+        raise BadFileError(path, "is not JSON") from None
+    if not isinstance(fields, dict) or fields.get("version") != VERSION:
+        raise BadFileError(path, f"is not of version {VERSION}")
+    return fields

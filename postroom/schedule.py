@@ -1,0 +1,155 @@
+"""Which jobs of a run wait, are out, or are done: numbers and ranges, no disk and no clock."""
+
+from __future__ import annotations
+
+import bisect
+import heapq
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from .runs import Note
+
+# A job that three workers died with is the likelier cause: it is not given to a fourth.
+MOST_LOST = 3
+# A letter holds about this much measured work: long enough to hide the cost of a round trip, short
+# enough that agents finish together and a progress bar moves.
+LETTER_S = 0.03
+# Never more jobs in one letter, however short they are.
+MOST_JOBS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A range of jobs that may go into one letter."""
+
+    parcel: int
+    first: int
+    stop: int
+    attempt: int = 1
+    failed: int = 0
+    lost: int = 0
+
+
+@dataclass
+class History:
+    """The attempts of one job that ended with no result."""
+
+    notes: dict[int, Note] = field(default_factory=dict)  # by attempt
+
+    @property
+    def attempt(self) -> int:
+        """The number of the next attempt."""
+        return max(self.notes, default=0) + 1
+
+    @property
+    def failed(self) -> int:
+        """How many attempts were the job's own failures."""
+        return sum(note.kind == "failed" for note in self.notes.values())
+
+    @property
+    def lost(self) -> int:
+        """How many attempts died with their worker."""
+        return sum(note.kind == "lost" for note in self.notes.values())
+
+
+class RunQueue:
+    """The jobs of one run."""
+
+    def __init__(self) -> None:
+        self.asked = 0  # one behind the last job
+        self.done = 0
+        self.mean_s: float | None = None
+        self.history: dict[int, History] = {}
+        self._parcels: list[int] = []
+        self._waiting: list[tuple[int, int]] = []  # a heap of disjoint ranges
+
+    @property
+    def finished(self) -> bool:
+        """Whether every job that was asked is done."""
+        return self.done >= self.asked
+
+    def waiting(self) -> int:
+        """How many jobs wait to be sent."""
+        return sum(stop - first for first, stop in self._waiting)
+
+    def extend(self, firsts: Iterable[int], asked: int) -> None:
+        """Take in new parcels, the last of which ends before job `asked`."""
+        self._parcels.extend(firsts)
+        if asked > self.asked:
+            heapq.heappush(self._waiting, (self.asked, asked))
+            self.asked = asked
+
+    def recover(
+        self,
+        firsts: list[int],
+        asked: int,
+        sent: Iterable[tuple[int, int]],
+        covered: Iterable[tuple[int, int]],
+    ) -> None:
+        """Start from what the folders say: what is neither out nor covered waits."""
+        self._parcels = list(firsts)
+        self.asked = asked
+        covered = list(covered)
+        self.done = sum(stop - first for first, stop in covered)
+        self._waiting = gaps(asked, [*sent, *covered])
+        heapq.heapify(self._waiting)
+
+    def note(self, note: Note) -> History:
+        """Take a note of an attempt into account."""
+        history = self.history.setdefault(note.job, History())
+        history.notes[note.attempt] = note
+        return history
+
+    def take(self, *, agents: int = 1) -> Span | None:
+        """Take the next range out of the queue, as long as it should be for one letter."""
+        if not self._waiting:
+            return None
+        first, stop = heapq.heappop(self._waiting)
+        index = bisect.bisect_right(self._parcels, first) - 1
+        parcel = self._parcels[index]
+        end = self._parcels[index + 1] if index + 1 < len(self._parcels) else self.asked
+        limit = min(stop, end, first + self._length(agents))
+        history = self.history.get(first)
+        if history is not None:
+            limit = first + 1  # an attempt number is the letter's: such a job travels alone
+        elif self.history:
+            limit = min([limit, *(job for job in self.history if first < job < limit)])
+        if limit < stop:
+            heapq.heappush(self._waiting, (limit, stop))
+        if history is None:
+            return Span(parcel, first, limit)
+        return Span(parcel, first, limit, history.attempt, history.failed, history.lost)
+
+    def put_back(self, first: int, stop: int) -> None:
+        """Let a range wait again."""
+        if first < stop:
+            heapq.heappush(self._waiting, (first, stop))
+
+    def covered(self, jobs: int, seconds: float) -> None:
+        """Count finished jobs and learn from their time."""
+        self.done += jobs
+        mean = seconds / jobs
+        self.mean_s = mean if self.mean_s is None else 0.7 * self.mean_s + 0.3 * mean
+
+    def _length(self, agents: int) -> int:
+        if self.mean_s is None:
+            return 1
+        by_time = int(LETTER_S / max(self.mean_s, 1e-6))
+        # Near the end every agent should get a share, so that none is left alone with the rest.
+        first, stop = self._waiting[0] if self._waiting else (0, 0)
+        remaining = max(stop - first, self.asked - self.done)
+        by_share = -(-remaining // (2 * max(agents, 1)))
+        return max(1, min(by_time, by_share, MOST_JOBS))
+
+
+def gaps(end: int, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The ranges of 0..end that no span covers."""
+    found = []
+    reached = 0
+    for first, stop in sorted(spans):
+        if first > reached:
+            found.append((reached, min(first, end)))
+        reached = max(reached, stop)
+    if reached < end:
+        found.append((reached, end))
+    return [(first, stop) for first, stop in found if first < stop]

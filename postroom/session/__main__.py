@@ -1,0 +1,85 @@
+"""`python gpu_session.py GPU BASE`: one session in the foreground."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from ..base import create_base
+from ..errors import PostroomError
+from .exclusive import exclusive_mode
+from .guardian import Guardian
+from .slots import open_slot
+
+HELP = """\
+One GPU session: pins a GPU, watches the mailbox BASE/agent_pool/<id>.POOL, runs what comes.
+
+Ctrl-C or SIGTERM lets the job in hand finish; a second one stops at once. What is printed by
+kernels, and everything else, goes to BASE/log/postroom.log.
+
+examples:
+  python gpu_session.py 0 ./base              the first GPU (in PCI order)
+  python gpu_session.py 0 ./base --agent 0b   a second session on the same card
+  python gpu_session.py cpu ./base            no GPU
+"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one session; return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="gpu_session.py",
+        description=HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("gpu", metavar="GPU", help="index or UUID of the card, or 'cpu'")
+    parser.add_argument("base", metavar="BASE", help="the base folder; made if it is missing")
+    parser.add_argument("--agent", metavar="ID", help="the agent's id (default: GPU)")
+    parser.add_argument(
+        "--exclusive",
+        action="store_true",
+        help="set the card to EXCLUSIVE_PROCESS while the session lives (where that is allowed)",
+    )
+    parser.add_argument(
+        "--wait", action="store_true", help="wait for the card when somebody else holds it"
+    )
+    parser.add_argument(
+        "--threads", type=int, metavar="N", help="CPU threads for torch in this session"
+    )
+    options = parser.parse_args(arguments)
+    try:
+        return run(options)
+    except PostroomError as error:
+        print(f"gpu_session.py: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def run(options: argparse.Namespace) -> int:
+    """Open the slot and guard it."""
+    base = create_base(options.base)
+
+    def say(text: str) -> None:
+        print(f"session {options.agent or options.gpu}: {text}", file=sys.stderr, flush=True)
+
+    slot, lease = open_slot(
+        base,
+        options.gpu,
+        agent_id=options.agent,
+        wait=options.wait,
+        threads=options.threads,
+        say=say,
+    )
+    try:
+        guardian = Guardian(base, slot)
+        with exclusive_mode(slot.gpu, wanted=options.exclusive, say=say):
+            return guardian.run()
+    finally:
+        if lease is not None:
+            lease.release()
+
+
+if __name__ == "__main__":
+    os.umask(0o077)
+    sys.exit(main())

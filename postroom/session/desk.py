@@ -1,0 +1,276 @@
+"""The worker's side of the mailbox: takes letters, has their jobs run, publishes what comes out.
+
+    IDLE --a whole letter--> AT WORK --range done, or laid down--> IDLE
+                                | ^
+            publishing fails    v | it works again
+                              BLOCKED (results stay in memory)
+
+Only the worker changes these states. `step` does at most one job, so that the caller can look at
+signals between jobs, and so that the same code runs in the simulator.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+from typing import Protocol
+
+from .. import payload
+from ..base import Base
+from ..contents import Done, Failure, JobSheet, Maker, Outcome, pack_outcomes
+from ..errors import BadFileError, PayloadError
+from ..files import Box, Buffer, Clock, Files
+from ..journal import Journal
+from ..mailbox import InHand, Letter, put_up
+from ..runs import (
+    Note,
+    RunCard,
+    publish_results,
+    read_card,
+    read_parcel_bytes,
+    write_note,
+)
+
+# Results wait this long for company, so that short jobs share a parcel.
+PUBLISH_S = 0.03
+# ... but a result this large is published at once: waiting would cost a copy, since the kernel may
+# hand out the same buffer again for its next job. Smaller ones `RunJob` has copied.
+PUBLISH_BYTES = 64 << 10
+
+
+class Step(enum.Enum):
+    """What one step came to."""
+
+    IDLE = "no letter"
+    WORKED = "something was done"
+    BLOCKED = "results wait in memory until they can be written"
+
+
+class RunJob(Protocol):
+    """Runs one job and says how it ended; never raises for the job's own faults.
+
+    What it returns must stay as it is, unless it is as large as PUBLISH_BYTES.
+    """
+
+    def __call__(self, card: RunCard, sheet: JobSheet, job: int, attempt: int) -> Done: ...
+
+
+class Desk:
+    """One worker at its mailbox."""
+
+    def __init__(
+        self,
+        files: Files,
+        base: Base,
+        agent_id: str,
+        run_job: RunJob,
+        *,
+        clock: Clock,
+        journal: Journal,
+        gpu: str = "",
+        pid: int = 0,
+    ) -> None:
+        self._files = files
+        self._base = base
+        self._agent_id = agent_id
+        self._run_job = run_job
+        self._clock = clock
+        self._journal = journal
+        self._gpu = gpu
+        self._pid = pid
+        self._epoch = 0
+        self._letter: Letter | None = None
+        self._card: RunCard | None = None
+        self._sheet: JobSheet | None = None
+        self._done: list[Done] = []
+        self._done_from = 0  # the job number of the first of them
+        self._done_at = 0.0  # when it was begun, wall clock
+        self._publish_at = 0.0
+        self._retry: Note | None = None
+        self._finished = 0
+        self._blocked = ""
+        files.remove(base.in_hand(agent_id))
+        self._hand: Box = files.create_box(base.in_hand(agent_id))
+        self._say("idle")
+        self._box: Box = put_up(files, base, agent_id)
+
+    @property
+    def box(self) -> Box:
+        """The mailbox, for whoever waits for it to fill."""
+        return self._box
+
+    @property
+    def at_work(self) -> bool:
+        """Whether a letter is in hand."""
+        return self._letter is not None
+
+    def step(self) -> Step:
+        """Take a letter, or run one job of it, or try again to publish."""
+        if self._blocked:
+            return self._settle()
+        letter = self._letter
+        if letter is None:
+            return Step.WORKED if self._take() else Step.IDLE
+        job = self._done_from + len(self._done)
+        if self._done and self._sheet is not None and self._sheet.options.timeout_s is not None:
+            # Should the guardian have to end the next job, its outcome must follow on these.
+            return self._settle()
+        if job < letter.stop and not self._run(letter, job):
+            return self._settle()
+        if self._due():
+            return self._settle()
+        return Step.WORKED
+
+    def take_down(self) -> None:
+        """Publish what is done, lay down the rest and take the mailbox down: no more letters."""
+        if self._letter is not None:
+            with contextlib.suppress(OSError):
+                self._commit()
+        self._files.remove(self._base.mailbox(self._agent_id))
+        self._box.close()
+        self._say("idle")
+
+    def _take(self) -> bool:
+        if not self._box.size():
+            return False
+        letter = Letter.decode(self._box.read())
+        if letter is None or letter.epoch < self._epoch:
+            return False
+        self._epoch = letter.epoch
+        try:
+            if self._card is None or self._card.run != letter.run:
+                self._card = read_card(self._files, self._base, letter.run)
+                self._sheet = None
+        except (FileNotFoundError, BadFileError) as error:
+            # The run is on its way out: nobody waits for its results.
+            self._journal.log("warning", f"letter of an unknown run dropped: {error}")
+            self._box.clear()
+            return True
+        self._letter = letter
+        self._done_from = letter.first
+        self._publish_at = self._clock.monotonic() + PUBLISH_S
+        return True
+
+    def _run(self, letter: Letter, job: int) -> bool:
+        """Run one job; False when the letter must end here because the job is to be tried again."""
+        started_at = self._clock.wall()
+        if not self._done:
+            self._done_at = started_at
+        self._say("running", letter, job, started_at)
+        done, retries = self._attempt(letter, job)
+        self._finished += 1
+        if done.failure is not None and letter.failed < retries:
+            self._retry = Note(
+                letter.run,
+                job,
+                letter.attempt,
+                "failed",
+                self._agent_id,
+                reason=f"{done.failure.kind}: {done.failure.message}",
+                at=self._clock.wall(),
+                traceback=done.failure.traceback,
+            )
+            return False
+        self._done.append(done)
+        return True
+
+    def _attempt(self, letter: Letter, job: int) -> tuple[Done, int]:
+        assert self._card is not None
+        try:
+            sheet = self._sheet
+            if sheet is None or sheet.first != letter.parcel:
+                path = self._base.parcel(letter.run, letter.parcel)
+                sheet = JobSheet(path, read_parcel_bytes(self._files, path))
+                self._sheet = sheet
+        except (BadFileError, OSError) as error:
+            failure = Failure(Outcome.FAILED, type(error).__name__, f"unreadable parcel: {error}")
+            return Done(failure=failure), 0
+        return self._run_job(self._card, sheet, job, letter.attempt), sheet.options.retries
+
+    def _due(self) -> bool:
+        letter = self._letter
+        assert letter is not None
+        if self._done_from + len(self._done) >= letter.stop:
+            return True
+        if self._done[-1].nbytes >= PUBLISH_BYTES:
+            return True
+        return self._clock.monotonic() >= self._publish_at
+
+    def _settle(self) -> Step:
+        """Publish; then, if the letter is at its end, give it back. What fails is tried again."""
+        letter = self._letter
+        assert letter is not None
+        try:
+            self._commit()
+            if self._retry is not None:
+                write_note(self._files, self._base, self._retry)
+        except FileNotFoundError:
+            self._journal.log("warning", f"run {letter.run} is gone: its results are dropped")
+            self._done.clear()
+            self._end_letter()
+            return Step.WORKED
+        except OSError as error:
+            if not self._blocked:
+                self._journal.log("error", f"results wait in memory: {error.strerror}")
+            self._blocked = str(error)
+            self._say("blocked", letter, self._done_from)
+            return Step.BLOCKED
+        if self._blocked:
+            self._blocked = ""
+            self._journal.log("info", "results could be written again")
+        if self._retry is not None or self._done_from >= letter.stop:
+            self._retry = None
+            self._end_letter()
+        return Step.WORKED
+
+    def _commit(self) -> None:
+        if not self._done:
+            return
+        assert self._card is not None and self._letter is not None
+        first = self._done_from
+        maker = Maker(
+            self._agent_id, self._gpu, self._pid, self._done_at, attempt=self._letter.attempt
+        )
+        pickle = self._sheet is not None and self._sheet.options.pickle
+
+        def pack(start: int) -> list[Buffer]:
+            try:
+                return pack_outcomes(start, self._done[start - first :], maker, pickle=pickle)
+            except PayloadError:
+                self._done = [_saveable(done, pickle=pickle) for done in self._done]
+                return pack_outcomes(start, self._done[start - first :], maker, pickle=pickle)
+
+        stop = first + len(self._done)
+        publish_results(self._files, self._base, self._card, first, stop, pack)
+        self._done_from = stop
+        self._done = []
+        self._publish_at = self._clock.monotonic() + PUBLISH_S
+
+    def _end_letter(self) -> None:
+        self._letter = None
+        self._say("idle")
+        self._box.clear()
+
+    def _say(
+        self, state: str, letter: Letter | None = None, job: int = -1, since: float | None = None
+    ) -> None:
+        line = InHand(
+            state,
+            letter.letter_id if letter else "-",
+            job,
+            self._clock.wall() if since is None else since,
+            self._finished,
+        )
+        # On a full disk the line may stay old: it is a hint for people and for blame.
+        with contextlib.suppress(OSError):
+            self._hand.write(line.encode())
+
+
+def _saveable(done: Done, *, pickle: bool) -> Done:
+    """Turn a result that cannot travel into a failure that names the value."""
+    try:
+        payload.encode([done.value], label="result", pickle=pickle)
+    except PayloadError as error:
+        failure = Failure(Outcome.FAILED, "PayloadError", str(error))
+        return Done(failure=failure, seconds=done.seconds)
+    return done

@@ -1,0 +1,408 @@
+"""The guardian: pins a GPU, holds its locks, watches the worker, kills it and starts it again.
+
+    STARTING --ready--> SERVING --worker dies--> STARTING (what it had is noted and given on)
+        |                  |--SIGTERM, Ctrl-C--> DRAINING --worker ends--> gone
+        |                  |--again------------> worker killed ----------> gone
+        '-- three workers in a row die with different jobs, or three before they are ready: gone
+
+It never imports torch, so it starts at once, stays small, and is not hurt by what hurts a worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+from ..agent import AgentCard, read_agent_card
+from ..base import Base
+from ..contents import Done, Failure, Maker, Outcome, pack_outcomes
+from ..errors import PostroomError
+from ..files import LocalFiles, LocalLock
+from ..gpus.processes import myself
+from ..journal import Journal
+from ..mailbox import read_in_hand, read_letter
+from ..runs import Note, first_missing, lay_down, publish_results, read_card, write_note
+from .tree import MARK, adopt_orphans, reap, sweep
+
+# A session whose workers keep dying is the likelier cause than the jobs: it stops itself.
+MOST_DEATHS = 3
+PACKAGE_PARENT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+@dataclass
+class Slot:
+    """What a session is to run on."""
+
+    agent_id: str
+    gpu: str  # the card's uuid, or "cpu"
+    gpu_name: str
+    environment: dict[str, str]  # pins the worker
+    lease_fds: tuple[int, ...] = ()  # handed down to every process of the session
+    threads: int | None = None
+    preload: list[str] = field(default_factory=lambda: ["torch"])
+
+
+class SessionError(PostroomError):
+    """A session cannot start, or had to stop itself."""
+
+
+class Guardian:
+    """One session's watching half."""
+
+    def __init__(self, base: Base, slot: Slot, *, talk: bool = True) -> None:
+        self._files = LocalFiles()
+        self._base = base
+        self._slot = slot
+        self._talk = talk
+        self._journal = Journal(base, f"guardian {slot.agent_id}")
+        self._mark = f"{base.root}:{slot.agent_id}"
+        self._lock = self._take_lock()
+        self._selector = selectors.DefaultSelector()
+        self._signals = 0
+        self._worker: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+        self._ready = False
+        self._deadline: float | None = None
+        self._timeout: dict[str, Any] = {}
+        self._deaths: list[tuple[str, int]] = []  # the jobs lost since one was finished
+        self._stillborn = 0
+        self._output = b""
+
+    def run(self) -> int:
+        """Serve until told to stop; return the exit code."""
+        adopt_orphans()
+        strays = sweep(self._mark)
+        if strays:
+            self._journal.log("warning", f"{strays} processes of an earlier session were ended")
+        lay_down(
+            self._files, self._base, self._slot.agent_id, reason="its agent died", at=time.time()
+        )
+        with self._catching_signals():
+            self._write_card()
+            try:
+                self._start_worker()
+                while self._worker is not None:
+                    self._wait()
+            finally:
+                self._leave()
+        return 0
+
+    # Locks and cards
+
+    def _take_lock(self) -> LocalLock:
+        # A Master that clears up behind a dead session holds the lock for a moment.
+        give_up_at = time.monotonic() + 2.0
+        while True:
+            lock = self._files.try_lock(self._base.agent_lock(self._slot.agent_id))
+            if lock is not None:
+                return lock
+            if time.monotonic() > give_up_at:
+                card = read_agent_card(self._files, self._base, self._slot.agent_id)
+                who = f" (pid {card.pid}, on {card.gpu_name})" if card else ""
+                raise SessionError(
+                    f"agent {self._slot.agent_id} of {self._base.root} lives already{who}: "
+                    f"stop it first with python agent.py stop {self._base.root} "
+                    f"{self._slot.agent_id}"
+                )
+            time.sleep(0.02)
+
+    def _write_card(self) -> None:
+        me = myself()
+        card = AgentCard(
+            agent=self._slot.agent_id,
+            gpu=self._slot.gpu,
+            gpu_name=self._slot.gpu_name,
+            host=socket.gethostname(),
+            boot_id=me.boot_id,
+            pid=me.pid,
+            started=me.started_ticks,
+            since=time.time(),
+        )
+        temporary = self._base.temporary()
+        self._files.write_new(temporary, [card.encode()])
+        self._files.move(temporary, self._base.agent_card(self._slot.agent_id))
+
+    def _leave(self) -> None:
+        sweep(self._mark)
+        self._files.remove(self._base.mailbox(self._slot.agent_id))
+        self._files.remove(self._base.agent_card(self._slot.agent_id))
+        self._journal.log("info", f"session {self._slot.agent_id} ended")
+        self._lock.release()
+
+    # The worker
+
+    def _start_worker(self) -> None:
+        ours, theirs = socket.socketpair()
+        settings = {
+            "base": self._base.root,
+            "agent": self._slot.agent_id,
+            "gpu": self._slot.gpu,
+            "parent": os.getpid(),
+            "lock_fd": self._lock.fd,
+            "socket_fd": theirs.fileno(),
+            "threads": self._slot.threads,
+            "preload": self._slot.preload,
+        }
+        self._worker = subprocess.Popen(
+            [sys.executable, "-m", "postroom.session.worker", json.dumps(settings)],
+            cwd=PACKAGE_PARENT,
+            env={**os.environ, **self._slot.environment, MARK: self._mark},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=(self._lock.fd, theirs.fileno(), *self._slot.lease_fds),
+            start_new_session=True,
+        )
+        theirs.close()
+        ours.setblocking(False)
+        self._socket = ours
+        self._ready = False
+        assert self._worker.stdout is not None
+        os.set_blocking(self._worker.stdout.fileno(), False)
+        self._selector.register(ours, selectors.EVENT_READ, self._hear)
+        self._selector.register(self._worker.stdout, selectors.EVENT_READ, self._read_output)
+
+    def _wait(self) -> None:
+        timeout = None
+        if self._deadline is not None:
+            timeout = max(0.0, self._deadline - time.monotonic())
+        for key, _ in self._selector.select(timeout):
+            key.data(key.fileobj)
+        if self._deadline is not None and time.monotonic() >= self._deadline:
+            self._deadline = None
+            self._end_overdue_job()
+        if self._worker is not None and self._worker.poll() is not None:
+            self._bury_worker()
+
+    def _hear(self, line: socket.socket) -> None:
+        with contextlib.suppress(BlockingIOError, ConnectionError):
+            data = line.recv(1 << 16)
+            if not data:
+                self._selector.unregister(line)
+                assert self._worker is not None
+                self._worker.wait()
+                return
+            for text in data.splitlines():
+                self._obey(json.loads(text))
+
+    def _obey(self, message: dict[str, Any]) -> None:
+        if message.get("ready"):
+            assert self._worker is not None
+            self._ready = True
+            self._stillborn = 0
+            self._journal.event("ready", agent=self._slot.agent_id, worker=self._worker.pid)
+            where = f"{self._slot.gpu_name}, {message['device']}"
+            self._say(f"ready on {where} (worker pid {self._worker.pid})")
+            if self._signals:
+                self._tell_to_stop()
+        elif message.get("deadline_s") is not None:
+            self._timeout = message
+            self._deadline = time.monotonic() + float(message["deadline_s"])
+        else:
+            self._deadline = None
+
+    def _read_output(self, pipe: IO[bytes]) -> None:
+        """What kernels print goes into the log, line by line."""
+        with contextlib.suppress(BlockingIOError):
+            data = os.read(pipe.fileno(), 1 << 16)
+            if not data:
+                self._selector.unregister(pipe)
+            self._output += data
+            *lines, self._output = self._output.split(b"\n")
+            if (self._output and not data) or len(self._output) > 1 << 16:
+                lines, self._output = [*lines, self._output], b""
+            for line in lines:
+                text = line.decode(errors="replace")
+                self._journal.log("info", text, agent=self._slot.agent_id, stream="output")
+
+    def _bury_worker(self) -> None:
+        """The worker is dead: end what it started, note what it had in hand, start another."""
+        worker, self._worker = self._worker, None
+        assert worker is not None and self._socket is not None
+        for fileobj in (worker.stdout, self._socket):
+            if fileobj is not None:
+                with contextlib.suppress(KeyError):
+                    self._selector.unregister(fileobj)
+        if worker.stdout is not None:
+            with contextlib.suppress(OSError):
+                self._read_rest(worker.stdout)
+            worker.stdout.close()
+        self._socket.close()
+        self._deadline = None
+        sweep(self._mark)
+        told = self._signals > 0
+        reason = f"its worker {_describe_exit(worker.returncode)}"
+        hand = read_in_hand(self._files, self._base, self._slot.agent_id)
+        left = self._lay_down(reason, blame=not told)
+        if told:
+            return
+        self._journal.log("error", f"worker {worker.pid} {_describe_exit(worker.returncode)}")
+        self._say(f"worker {_describe_exit(worker.returncode)}; starting another")
+        self._count_death(hand.done if hand else 0, left)
+        self._start_worker()
+
+    def _read_rest(self, pipe: IO[bytes]) -> None:
+        while data := os.read(pipe.fileno(), 1 << 16):
+            self._output += data
+        for line in self._output.splitlines():
+            self._journal.log(
+                "info", line.decode(errors="replace"), agent=self._slot.agent_id, stream="output"
+            )
+        self._output = b""
+
+    def _lay_down(self, reason: str, *, blame: bool) -> Note | None:
+        while True:
+            try:
+                left = lay_down(
+                    self._files,
+                    self._base,
+                    self._slot.agent_id,
+                    reason=reason,
+                    at=time.time(),
+                    blame=blame,
+                )
+                return left[1] if left else None
+            except OSError as error:
+                # A full disk: the range must not go on without its note.
+                self._journal.log("error", f"cannot lay down the letter: {error.strerror}")
+                time.sleep(0.5)
+
+    def _count_death(self, done: int, note: Note | None) -> None:
+        if not self._ready:
+            self._stillborn += 1
+            if self._stillborn >= MOST_DEATHS:
+                raise SessionError(
+                    f"session {self._slot.agent_id}: {MOST_DEATHS} workers in a row died before "
+                    f"they were ready; see {self._base.log}"
+                )
+            return
+        if done > 1:
+            self._deaths.clear()
+        if note is not None and (note.run, note.job) not in self._deaths:
+            self._deaths.append((note.run, note.job))
+        if len(self._deaths) >= MOST_DEATHS:
+            raise SessionError(
+                f"session {self._slot.agent_id}: its workers died with {MOST_DEATHS} different "
+                f"jobs in a row, so it takes no more; see {self._base.log}"
+            )
+
+    def _end_overdue_job(self) -> None:
+        """A job is past its time: its outcome is written for it, and the worker is ended."""
+        assert self._worker is not None
+        letter = read_letter(self._files, self._base, self._slot.agent_id)
+        hand = read_in_hand(self._files, self._base, self._slot.agent_id)
+        self._worker.kill()
+        self._worker.wait()
+        sweep(self._mark)
+        if letter is None or hand is None or hand.letter_id != letter.letter_id:
+            return
+        if (
+            first_missing(self._files, self._base, letter.run, letter.first, letter.stop)
+            != hand.job
+        ):
+            return
+        limit = self._timeout["deadline_s"]
+        reason = f"took longer than its {limit:g} s"
+        if letter.failed < self._timeout["retries"]:
+            note = Note(
+                letter.run,
+                hand.job,
+                letter.attempt,
+                "failed",
+                self._slot.agent_id,
+                reason=reason,
+                at=time.time(),
+            )
+            write_note(self._files, self._base, note)
+            return
+        done = Done(failure=Failure(Outcome.TIMED_OUT, "timed out", reason), seconds=float(limit))
+        maker = Maker(
+            self._slot.agent_id, self._slot.gpu, self._worker.pid, hand.since, letter.attempt
+        )
+        publish_results(
+            self._files,
+            self._base,
+            read_card(self._files, self._base, letter.run),
+            hand.job,
+            hand.job + 1,
+            lambda first: pack_outcomes(first, [done], maker),
+        )
+
+    # Signals
+
+    @contextlib.contextmanager
+    def _catching_signals(self) -> Iterator[None]:
+        reader, writer = socket.socketpair()
+        reader.setblocking(False)
+        writer.setblocking(False)
+        self._selector.register(reader, selectors.EVENT_READ, self._on_signal)
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
+        before = {number: signal.signal(number, lambda *_: None) for number in numbers}
+        wakeup = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(wakeup)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            self._selector.unregister(reader)
+            reader.close()
+            writer.close()
+
+    def _on_signal(self, reader: socket.socket) -> None:
+        for number in reader.recv(64):
+            if number == signal.SIGCHLD:
+                self._reap_orphans()
+                continue
+            self._signals += 1
+            if self._worker is None:
+                continue
+            if self._signals == 1:
+                self._say("finishing the job in hand; again to stop at once")
+                if self._ready:
+                    self._tell_to_stop()
+                else:
+                    self._worker.kill()
+            else:
+                self._worker.kill()
+
+    def _reap_orphans(self) -> None:
+        """Reap what we adopted; the worker itself is left to `Popen.poll`."""
+        worker = self._worker
+        if worker is None:
+            reap()
+            return
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                seen = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                if seen is None or seen.si_pid == worker.pid:
+                    return
+                os.waitpid(seen.si_pid, os.WNOHANG)
+
+    def _tell_to_stop(self) -> None:
+        assert self._socket is not None
+        with contextlib.suppress(OSError):
+            self._socket.send(b"stop\n")
+
+    def _say(self, text: str) -> None:
+        if self._talk:
+            print(f"session {self._slot.agent_id}: {text}", file=sys.stderr, flush=True)
+
+
+def _describe_exit(code: int) -> str:
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        return f"was ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was ended by signal {-code}"

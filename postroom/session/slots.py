@@ -1,0 +1,72 @@
+"""From what a user types to a slot for a session: the card, its lease, its environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from ..base import Base
+from ..errors import GpuError
+from ..gpus import inventory
+from ..gpus.ledger import Lease, Request, open_ledger
+from .guardian import Slot
+
+PRELOAD = "POSTROOM_PRELOAD"
+
+
+def open_slot(
+    base: Base,
+    gpu: str,
+    *,
+    agent_id: str | None = None,
+    wait: bool = False,
+    threads: int | None = None,
+    say: Callable[[str], None],
+) -> tuple[Slot, Lease | None]:
+    """Find a card, take its lease, and say how a worker is pinned to it.
+
+    With no card on the machine, or when asked for "cpu", the slot is on the CPU, which is not
+    leased: any number of sessions may use it.
+    """
+    agent_id = agent_id or gpu.replace(".", "-")
+    preload = [name for name in os.environ.get(PRELOAD, "torch").split(",") if name]
+    if gpu == "cpu" or not inventory.cards():
+        if gpu != "cpu":
+            say("no GPU found: running on the CPU")
+        hidden = {"CUDA_VISIBLE_DEVICES": "", "POSTROOM_GPU": ""}
+        return Slot(agent_id, "cpu", "CPU", hidden, threads=threads, preload=preload), None
+    card = inventory.find(gpu)
+    if card.problem:
+        raise GpuError(f"GPU {card.index} ({card.name}) cannot be used: {card.problem}")
+    ledger = open_ledger()
+    request = Request(
+        cards=(card.uuid,), name=f"session {agent_id} of {base.root}", group=base.root
+    )
+    if wait:
+        lease = ledger.acquire(request, waiting=lambda why: say(f"waiting for GPU {gpu}: {why}"))
+    else:
+        lease = ledger.try_acquire(request)
+    strangers = [usage for usage in card.processes if usage.compute]
+    for usage in strangers:
+        say(
+            f"note: {usage.command} (pid {usage.pid} of {usage.user}) uses {usage.used_mib} MiB of "
+            f"this card, and did not ask the ledger"
+        )
+    environment = inventory.pin(card)
+    name = f"GPU {card.index} {card.name}"
+    return Slot(agent_id, card.uuid, name, environment, lease.fds, threads, preload), lease
+
+
+def choose_gpus(count: int) -> list[str]:
+    """The first so many cards; without any, so many slots on the CPU."""
+    found = inventory.cards()
+    if not found:
+        return [str(number) for number in range(count)]
+    usable = [card for card in found if not card.problem]
+    if count > len(usable):
+        names = ", ".join(f"{card.index} ({card.name})" for card in usable) or "none usable"
+        raise GpuError(
+            f"{count} GPUs were asked for, and this machine has {len(usable)}: {names}; "
+            "ask for fewer, or start more sessions on one card with --gpus 0,0,1"
+        )
+    return [str(card.index) for card in usable[:count]]
