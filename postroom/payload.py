@@ -244,12 +244,10 @@ def _is_plain_key(key: object) -> bool:
 
 
 def _brief(key: object) -> str:
+    """What a message can show of a key or name: one line, not long, no control characters."""
     # Python refuses to write very long integers in decimal.
-    return _shorten(hex(key) if type(key) is int and key.bit_length() > 64 else repr(key))
-
-
-def _shorten(text: str) -> str:
-    return text if len(text) <= 60 else f"{text[:28]}...{text[-28:]}"
+    text = hex(key) if type(key) is int and key.bit_length() > 64 else repr(key)
+    return text if len(text) <= 80 else f"{text[:38]}...{text[-38:]}"
 
 
 def _members(
@@ -342,7 +340,7 @@ def _check_descr(descr: object) -> None:
     """ValueError unless numpy can be given this: plain dtypes, or structures of them."""
     if isinstance(descr, str):
         if not _IS_PLAIN_DTYPE.fullmatch(descr):
-            raise ValueError(f"the dtype {_shorten(descr)} is not plain data")
+            raise ValueError(f"the dtype {_brief(descr)} is not plain data")
         return
     if not isinstance(descr, list):
         raise ValueError("a dtype is neither plain nor a structure")
@@ -380,7 +378,7 @@ def _parse_header(header: bytes) -> tuple[DType, tuple[int, ...], bool, int]:
     try:
         dtype = _parse_dtype(match[1])
     except _NO_DTYPE as error:
-        raise ValueError(f"its dtype cannot be read: {error}") from None
+        raise ValueError(f"its dtype cannot be read: {_brief(error)}") from None
     fortran = match[2] == "True"
     shape = tuple(int(digits) for digits in (match[3] or "").split(",") if digits)
     # Numpy leaves out the empty dimensions when it looks for overflow.
@@ -390,7 +388,7 @@ def _parse_header(header: bytes) -> tuple[DType, tuple[int, ...], bool, int]:
         if _header(dtype, shape, fortran) != header:
             raise ValueError("its header is not as a parcel's is")
     except TypeError:
-        raise ValueError(f"its dtype is {_shorten(str(dtype))}") from None
+        raise ValueError(f"its dtype is {_brief(dtype)}") from None
     return dtype, shape, fortran, math.prod(shape) * dtype.itemsize
 
 
@@ -448,12 +446,12 @@ class _Decoder:
             if key[:1] == "$":
                 read = self._BY_TAG.get(key)
                 if read is None:
-                    raise self._bad(f"its tree has an unknown {_shorten(repr(key))}")
+                    raise self._bad(f"its tree has an unknown {_brief(key)}")
                 return read(self, inner, depth)
         value = {}
         for key, inner in node.items():
             if key[:1] == "$":
-                raise self._bad(f"its tree has a stray {_shorten(repr(key))}")
+                raise self._bad(f"its tree has a stray {_brief(key)}")
             value[key] = self._node(inner, depth)
         return value
 
@@ -538,19 +536,19 @@ class _Decoder:
         try:
             return pickles.loads(self._bytes(node, depth))  # noqa: S301 - the job asked for it
         except Exception as error:  # unpickling runs the value's own code
-            raise self._bad(f"it holds a pickle that cannot be read: {error}") from error
+            raise self._bad(f"it holds a pickle that cannot be read: {_brief(error)}") from error
 
     def _array(self, node: object, depth: int) -> Array:
         name = self._text(node)
         if name in self._used:
             # One large member named many times would be a bomb.
-            raise self._bad(f"its tree uses array {_shorten(name)} twice")
+            raise self._bad(f"its tree uses array {_brief(name)} twice")
         self._used.add(name)
         if self._stacked.get(name) is not True:
             return self._open(_member_of_one(name, self._number))[...]
         stack = self._open(f"{name}.npy")
         if stack.ndim == 0 or len(stack) != self._count:
-            raise self._bad(f"array {_shorten(name)} is not a stack of {self._count}")
+            raise self._bad(f"array {_brief(name)} is not a stack of {self._count}")
         value: Array = stack[self._position, ...]
         return value
 
@@ -562,7 +560,7 @@ class _Decoder:
         try:
             view = self._parcel.member(member)
         except KeyError:
-            raise self._bad(f"it has no member {_shorten(member)}") from None
+            raise self._bad(f"it has no member {_brief(member)}") from None
         try:
             header = _header_of(view)
             dtype, shape, fortran, data_size = _parse_header(header)

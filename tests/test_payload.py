@@ -577,6 +577,8 @@ def test_a_member_that_is_not_an_array_of_its_size_is_refused(member: bytes) -> 
 BAD_NODES: dict[str, Any] = {
     "missing member": {"$array": "y"},
     "path": {"$array": "../x"},
+    "control characters": {"$array": "\x1b[2J\n\ud800"},
+    "control characters in a tag": {"$\x1b[2J\n\ud800": 1},
     "name that is none": {"$array": 5},
     "array that is none": {"$array": None},
     "unknown tag": {"$eval": "1"},
@@ -623,8 +625,9 @@ BAD_NODES: dict[str, Any] = {
 
 @pytest.mark.parametrize("node", BAD_NODES.values(), ids=BAD_NODES)
 def test_a_lying_node_is_refused(node: Any) -> None:
-    with pytest.raises(BadFileError, match=r"^p\.npz: it"):
+    with pytest.raises(BadFileError, match=r"^p\.npz: it") as refusal:
         unwrap(wrap(TREE | {"trees": [node]}, [("000000000.x.npy", npy(GOOD))]))
+    assert str(refusal.value).isprintable()
 
 
 BAD_TREES: dict[str, Any] = {
