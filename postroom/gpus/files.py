@@ -94,9 +94,10 @@ class FileLedger:
         *,
         waiting: Callable[[str], None] | None = None,
         wanted: Callable[[], bool] | None = None,
+        cards: list[Card] | None = None,
     ) -> Lease:
         """Wait in line for the cards; raise `CardHeld` after `timeout_s`."""
-        cards = self._cards()
+        cards = self._cards() if cards is None else cards
         entry = self.entry(request, cards)
         draft = self._draft(entry)
         try:

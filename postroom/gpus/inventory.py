@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import TracebackType
 
 from ..errors import GpuError
 
@@ -70,6 +71,35 @@ def cards() -> list[Card]:
 
             found = amd.cards()
     return visible(found, os.environ)
+
+
+class Watch:
+    """Asks for the cards again and again, keeping the child that asks the driver."""
+
+    def __init__(self) -> None:
+        from . import nvml
+
+        fake = "POSTROOM_FAKE_GPUS" in os.environ
+        self._probe = None if fake else nvml.Probe()
+
+    def cards(self) -> list[Card]:
+        """List the cards in sight as they are now."""
+        if self._probe is None:
+            return cards()
+        found = self._probe.cards()
+        return visible(found, os.environ) if found else cards()
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._probe is not None:
+            self._probe.close()
 
 
 def visible(found: Sequence[Card], environment: os._Environ[str] | dict[str, str]) -> list[Card]:

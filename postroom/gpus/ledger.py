@@ -48,6 +48,8 @@ from .processes import Process
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from .inventory import Card
+
 
 @dataclass(frozen=True)
 class Request:
@@ -195,10 +197,12 @@ class Ledger(Protocol):
         *,
         waiting: Callable[[str], None] | None = None,
         wanted: Callable[[], bool] | None = None,
+        cards: list[Card] | None = None,
     ) -> Lease:
         """Wait in line for the cards; raise `CardHeld` after `timeout_s`.
 
-        `waiting` is told once why it waits; when `wanted` says no, the wait is given up.
+        `waiting` is told once why it waits; when `wanted` says no, the wait is given up. `cards`
+        are the cards in sight, for a caller who has asked for them already.
         """
         ...
 

@@ -46,7 +46,6 @@ class Stat:
     parent: int
     session: int
     started_ticks: int
-    stack_start: int  # 0 where the process may not be inspected
 
 
 def stat(pid: int) -> Stat | None:
@@ -67,7 +66,6 @@ def stat(pid: int) -> Stat | None:
         parent=int(fields[1]),
         session=int(fields[3]),
         started_ticks=int(fields[19]),
-        stack_start=int(fields[25]),
     )
 
 

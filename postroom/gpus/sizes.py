@@ -1,0 +1,27 @@
+"""Amounts of memory as people write them."""
+
+from __future__ import annotations
+
+from ..errors import GpuError
+
+UNITS = {"": 1, "m": 1, "mb": 1, "mib": 1, "g": 1024, "gb": 1024, "gib": 1024}
+
+
+def to_mib(text: str) -> int:
+    """Return `8G`, `8GiB`, `1.5G`, `500M` or a bare number of MiB as MiB."""
+    number = text.strip().rstrip("GMBgmbi")
+    unit = text.strip()[len(number) :].strip().lower()
+    try:
+        size = float(number) * UNITS[unit]
+        if not 1 <= size < 2**40:
+            raise ValueError
+    except (ValueError, KeyError):
+        raise GpuError(f"{text!r} is no amount of memory; write it like 8G or 500M") from None
+    return int(size)
+
+
+def from_mib(memory_mib: int) -> str:
+    """Return MiB in the shortest form that is exact to a tenth of a GiB."""
+    if memory_mib < 1024:
+        return f"{memory_mib}M"
+    return f"{memory_mib / 1024:.1f}G".replace(".0G", "G")
