@@ -1,0 +1,92 @@
+"""Run many expensive tasks on the GPUs of this machine.
+
+python main.py                       start agents, run the jobs, stop the agents
+python main.py --hot-start           use the agents that ./start_agent.sh started
+python main.py --resume              go on with the last run that was not finished
+python main.py --n-tasks 500 --size 1024
+"""
+
+import sys
+import time
+from contextlib import nullcontext
+
+import numpy as np
+
+from jobs import Job
+from postroom import Master, PostroomError
+from postroom.kernels import check_kernel
+from postroom.report import interrupted, progress, summary
+from postroom.session.launch import hired
+from postroom.settings import read_settings
+
+# Settings: edit them here, or pass --base, --n-gpu, ..., or set POSTROOM_BASE, POSTROOM_N_GPU, ...
+BASE = "./base"  # the post room: a folder, made if it is missing
+N_GPU = 2  # how many agents to start, a GPU each (on the CPU if there is no GPU)
+HOT_START = False  # True: use agents that live already, and leave them warm for the next run
+N_TASKS = 60  # how many jobs
+SIZE = 512  # how large the tensors are
+RESUME = None  # a run's id, or "" for the newest unfinished one: compute only what is missing
+
+TASK = "expensive_task:expensive_task"
+
+
+def build_jobs(n_tasks: int, size: int) -> list[Job]:
+    """The list of tasks: two tensors each."""
+    random = np.random.default_rng(0)
+    return [
+        Job(
+            TASK,
+            name=f"product {number}",
+            a=random.standard_normal((size, size), dtype=np.float32),
+            b=random.standard_normal((size, size), dtype=np.float32),
+        )
+        for number in range(n_tasks)
+    ]
+
+
+def main() -> int:
+    """Build the jobs, run them, say what came of them; 1 if any failed."""
+    settings = read_settings(
+        __doc__,
+        BASE=BASE,
+        N_GPU=N_GPU,
+        HOT_START=HOT_START,
+        N_TASKS=N_TASKS,
+        SIZE=SIZE,
+        RESUME=RESUME,
+    )
+    with Master(settings.base) as master:
+        if settings.hot_start:
+            if not master.agents():
+                raise PostroomError(
+                    f"no agent lives on {master.base.root}: start some with ./start_agent.sh "
+                    f"{settings.n_gpu} {settings.base}, or run without --hot-start"
+                )
+            agents = nullcontext()
+        else:
+            check_kernel(master.project, TASK)
+            agents = hired(master.base, settings.n_gpu, say=print)
+
+        with agents:
+            started = time.monotonic()
+            if settings.resume is None:
+                size = settings.size
+                shared = {"weights": np.ones((size, size), dtype=np.float32) / size}
+                pool = master.submit(build_jobs(settings.n_tasks, size), shared)
+            else:
+                pool = master.resume(settings.resume or None, job=Job)
+            try:
+                with progress(master, pool) as show:
+                    master.wait(pool, progress=show)
+            except KeyboardInterrupt:
+                interrupted(pool, f"python main.py --resume {pool.run} --base {settings.base}")
+                return 130
+            summary(master, pool, time.monotonic() - started)
+    return 1 if pool.failures() else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except PostroomError as error:
+        sys.exit(f"main.py: {error}")

@@ -1,1 +1,41 @@
-"""Postroom spreads jobs over GPUs through nothing but a folder."""
+"""Postroom spreads jobs over GPUs through nothing but a folder.
+
+from postroom import Job, Master
+
+with Master("./base") as master:
+    pool = master.run([Job("expensive_task:expensive_task", a=a) for a in arrays])
+outputs = pool.results()
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .agent import Agent
+    from .contents import Outcome
+    from .errors import JobFailed, PostroomError
+    from .jobs import Job, JobPool, Status
+    from .master import Master
+
+__all__ = ["Master", "Job", "JobPool", "Agent", "Outcome", "Status", "JobFailed", "PostroomError"]
+
+_HOMES = {
+    "Master": "master",
+    "Job": "jobs",
+    "JobPool": "jobs",
+    "Status": "jobs",
+    "Agent": "agent",
+    "Outcome": "contents",
+    "JobFailed": "errors",
+    "PostroomError": "errors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Late: `postroom gpu get` must not pay for numpy.
+    if name not in _HOMES:
+        raise AttributeError(f"module 'postroom' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f".{_HOMES[name]}", __name__), name)

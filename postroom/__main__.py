@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import click
@@ -20,10 +21,10 @@ def postroom() -> None:
     """
 
 
-def main() -> None:
+def run_command(command: click.Command) -> None:
     """Run one command; an error of ours is a sentence on stderr, never a traceback."""
     try:
-        sys.exit(postroom(standalone_mode=False) or codes.OK)
+        sys.exit(command(standalone_mode=False) or codes.OK)
     except click.exceptions.Exit as end:
         sys.exit(end.exit_code)
     except click.ClickException as error:
@@ -36,8 +37,13 @@ def main() -> None:
         sys.stderr.close()
         sys.exit(codes.OK)
     except PostroomError as error:
-        click.echo(f"postroom: {error}", err=True)
+        click.echo(f"{os.path.basename(sys.argv[0])}: {error}", err=True)
         sys.exit(codes.USAGE)
+
+
+def main() -> None:
+    """Run `postroom`."""
+    run_command(postroom)
 
 
 if __name__ == "__main__":

@@ -173,7 +173,7 @@ class LocalBox:
         return os.pread(self._fd, LETTER_LIMIT, 0)
 
     def write(self, letter: bytes) -> None:
-        # Nothing may be done to the box after the last byte: the reader may have emptied it by then.
+        # Nothing may follow the last byte: by then the reader may have emptied the box.
         offset = 0
         while offset < len(letter):
             offset += os.pwrite(self._fd, letter[offset:], offset)

@@ -10,6 +10,8 @@ import ast
 import hashlib
 import importlib.util
 import os
+import subprocess
+import sys
 
 from .errors import KernelError
 
@@ -34,6 +36,26 @@ def source_version(project: str, task: str) -> str:
     if not _defines(tree, function.partition(".")[0]):
         raise KernelError(f"{path} defines no {function!r}, which task {task!r} names")
     return version_of(source)
+
+
+def check_kernel(project: str, task: str) -> None:
+    """Import a task's function for real, in a process of its own; KernelError says what is wrong.
+
+    Worth its seconds before agents are started: a missing package would else fail every job.
+    """
+    source_version(project, task)
+    done = subprocess.run(
+        [sys.executable, "-m", "postroom.session.check", project, task],
+        cwd=os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if done.returncode:
+        words = done.stderr.strip().splitlines()
+        raise KernelError(words[-1] if words else f"importing {task!r} ended the interpreter")
 
 
 def version_of(source: bytes) -> str:

@@ -32,10 +32,10 @@ from .runs import (
     create_run,
     list_firsts,
     list_runs,
-    reach,
     read_card,
     read_parcel_bytes,
 )
+from .status import count_done
 from .watch import Waiter
 
 # Small jobs share a parcel up to these bounds.
@@ -221,16 +221,9 @@ class Master:
         for run in reversed(list_runs(self._files, self.base)):
             firsts = list_firsts(self._files, self.base.asked(run))
             asked = asked_until(self._files, self.base, run, firsts)
-            if asked > self._count_done(run):
+            if asked > count_done(self._files, self.base, run):
                 return run
         raise PostroomError(f"no run in {self.base.root} is unfinished: nothing to resume")
-
-    def _count_done(self, run: str) -> int:
-        folder = self.base.answered(run)
-        return sum(
-            reach(self._files, self.base.result(run, first), "results")
-            for first in list_firsts(self._files, folder)
-        )
 
     # Working
 

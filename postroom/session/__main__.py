@@ -46,6 +46,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--threads", type=int, metavar="N", help="CPU threads for torch in this session"
     )
+    parser.add_argument(
+        "--while-pid", type=int, metavar="PID", help="stop when that process ends, however it ends"
+    )
     options = parser.parse_args(arguments)
     try:
         return run(options)
@@ -74,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         guardian = Guardian(base, slot)
         with exclusive_mode(slot.gpu, wanted=options.exclusive, say=say):
-            return guardian.run()
+            return guardian.run(while_pid=options.while_pid)
     finally:
         if lease is not None:
             lease.release()

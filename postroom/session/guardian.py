@@ -78,8 +78,8 @@ class Guardian:
         self._stillborn = 0
         self._output = b""
 
-    def run(self) -> int:
-        """Serve until told to stop; return the exit code."""
+    def run(self, while_pid: int | None = None) -> int:
+        """Serve until told to stop, or until another process has ended; return the exit code."""
         adopt_orphans()
         strays = sweep(self._mark)
         if strays:
@@ -88,6 +88,8 @@ class Guardian:
             self._files, self._base, self._slot.agent_id, reason="its agent died", at=time.time()
         )
         with self._catching_signals():
+            if while_pid is not None:
+                self._watch_process(while_pid)
             self._write_card()
             try:
                 self._start_worker()
@@ -363,18 +365,33 @@ class Guardian:
         for number in reader.recv(64):
             if number == signal.SIGCHLD:
                 self._reap_orphans()
-                continue
-            self._signals += 1
-            if self._worker is None:
-                continue
-            if self._signals == 1:
-                self._say("finishing the job in hand; again to stop at once")
-                if self._ready:
-                    self._tell_to_stop()
-                else:
-                    self._worker.kill()
             else:
-                self._worker.kill()
+                self._stop()
+
+    def _watch_process(self, pid: int) -> None:
+        try:
+            pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            self._stop()
+            return
+
+        def ended(fd: int) -> None:
+            self._selector.unregister(fd)
+            os.close(fd)
+            self._stop()
+
+        self._selector.register(pidfd, selectors.EVENT_READ, ended)
+
+    def _stop(self) -> None:
+        """Once: after the job in hand. Twice: at once."""
+        self._signals += 1
+        if self._worker is None:
+            return
+        if self._signals > 1 or not self._ready:
+            self._worker.kill()
+            return
+        self._say("finishing the job in hand; again to stop at once")
+        self._tell_to_stop()
 
     def _reap_orphans(self) -> None:
         """Reap what we adopted; the worker itself is left to `Popen.poll`."""

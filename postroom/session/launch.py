@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ..agent import AgentCard, read_agent_card
 from ..base import Base
 from ..errors import PostroomError
 from ..files import Files, LocalFiles
-from ..gpus.processes import Process, alive, pid_namespace
+from ..status import living
 from .guardian import PACKAGE_PARENT
+from .slots import choose_gpus
 
 # Importing torch on a busy machine takes a while; a session that is still silent then is broken.
 READY_S = 180.0
@@ -34,9 +35,16 @@ class Started:
 
 
 def start_sessions(
-    base: Base, slots: Sequence[tuple[str, str]], *, say: Callable[[str], None]
+    base: Base,
+    slots: Sequence[tuple[str, str]],
+    *,
+    say: Callable[[str], None],
+    while_pid: int | None = None,
 ) -> list[Started]:
-    """Start a detached session for each (agent id, GPU) that has none, and wait until all serve."""
+    """Start a detached session for each (agent id, GPU) that has none, and wait until all serve.
+
+    With `while_pid` the new ones end when that process does, however it ends.
+    """
     files = LocalFiles()
     started = []
     for agent_id, gpu in slots:
@@ -44,17 +52,36 @@ def start_sessions(
         if card is not None:
             started.append(Started(agent_id, card.pid, new=False))
         else:
-            started.append(_spawn(base, agent_id, gpu, threads=_share_of_cores(len(slots))))
-    for session in started:
-        _wait_until_ready(files, base, session)
-        if session.new:
-            say(
-                f"agent {session.agent_id} started (pid {session.pid}); log: {base.log}; "
-                f"stop: python agent.py stop {_quote(base.root)} {session.agent_id}"
-            )
-        else:
-            say(f"agent {session.agent_id} lives already (pid {session.pid})")
+            threads = _share_of_cores(len(slots))
+            started.append(_spawn(base, agent_id, gpu, threads=threads, while_pid=while_pid))
+    try:
+        for session in started:
+            _wait_until_ready(files, base, session)
+            if session.new:
+                say(
+                    f"agent {session.agent_id} started (pid {session.pid}); log: {base.log}; "
+                    f"stop: python agent.py stop {shlex.quote(base.root)} {session.agent_id}"
+                )
+            else:
+                say(f"agent {session.agent_id} lives already (pid {session.pid})")
+    except BaseException:
+        for session in started:
+            if session.process is not None and session.process.poll() is None:
+                session.process.terminate()
+                session.process.wait()
+        raise
     return started
+
+
+@contextlib.contextmanager
+def hired(base: Base, n_gpu: int, *, say: Callable[[str], None]) -> Iterator[list[str]]:
+    """Have agents while the block runs: living ones are used, new ones stopped afterwards."""
+    slots = [(gpu, gpu) for gpu in choose_gpus(n_gpu, say=say)]
+    started = start_sessions(base, slots, say=say, while_pid=os.getpid())
+    try:
+        yield [session.agent_id for session in started]
+    finally:
+        stop_sessions(base, [session.agent_id for session in started if session.new], say=say)
 
 
 def stop_sessions(
@@ -93,23 +120,16 @@ def stop_sessions(
     return stopped
 
 
-def living(files: Files, base: Base, agent_id: str) -> AgentCard | None:
-    """The card of a session that is alive; None when there is none."""
-    card = read_agent_card(files, base, agent_id)
-    if card is None:
-        return None
-    process = Process(card.pid, card.started, card.boot_id, pid_namespace())
-    return card if alive(process) else None
-
-
 def session_log(base: Base, agent_id: str) -> str:
     """Where a detached session's own words go, for the day it cannot start."""
     return f"{os.path.dirname(base.log)}/session-{agent_id}.txt"
 
 
-def _spawn(base: Base, agent_id: str, gpu: str, *, threads: int) -> Started:
+def _spawn(base: Base, agent_id: str, gpu: str, *, threads: int, while_pid: int | None) -> Started:
     command = [sys.executable, "-m", "postroom.session", gpu, base.root, "--agent", agent_id]
     command += ["--threads", str(threads)]
+    if while_pid is not None:
+        command += ["--while-pid", str(while_pid)]
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
     log = os.open(session_log(base, agent_id), flags, 0o600)
     try:
@@ -152,9 +172,3 @@ def _last_words(base: Base, agent_id: str) -> str:
 
 def _share_of_cores(sessions: int) -> int:
     return max(1, len(os.sched_getaffinity(0)) // max(sessions, 1))
-
-
-def _quote(path: str) -> str:
-    import shlex
-
-    return shlex.quote(path)

@@ -57,10 +57,11 @@ def open_slot(
     return Slot(agent_id, card.uuid, name, environment, lease.fds, threads, preload), lease
 
 
-def choose_gpus(count: int) -> list[str]:
+def choose_gpus(count: int, *, say: Callable[[str], None]) -> list[str]:
     """The first so many cards; without any, so many slots on the CPU."""
     found = inventory.cards()
     if not found:
+        say("no GPU found: the agents run on the CPU")
         return [str(number) for number in range(count)]
     usable = [card for card in found if not card.problem]
     if count > len(usable):

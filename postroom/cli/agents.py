@@ -1,0 +1,97 @@
+"""`postroom agents`, and `python agent.py`: start, stop and list the sessions of a base."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+
+import click
+
+from ..base import create_base, open_base
+from ..errors import GpuError
+from ..session.launch import start_sessions, stop_sessions
+from ..session.slots import choose_gpus
+from ..status import AgentStatus, snapshot
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def command() -> None:
+    """Start, stop and list the agents of a base.
+
+    \b
+      agent.py start 4 ./base          one agent on each of four GPUs
+      agent.py list ./base             who is there, and what they do
+      agent.py stop ./base             all of them, after the jobs in hand
+      agent.py stop ./base 2 --now     agent 2, at once
+    """
+
+
+@command.command()
+@click.argument("count", type=click.IntRange(1), required=False)
+@click.argument("base")
+@click.option("--gpus", metavar="LIST", help="Cards by index; a repeated one gets another session.")
+def start(count: int | None, base: str, gpus: str | None) -> None:
+    """Start COUNT agents on BASE, a GPU each, detached from the terminal.
+
+    Agents that live already are left as they are; only what is missing is started.
+    """
+    if (count is None) == (gpus is None):
+        raise click.UsageError("say how many agents to start, or name cards with --gpus 0,0,1")
+    if gpus is None:
+        slots = [(gpu, gpu) for gpu in choose_gpus(count or 0, say=click.echo)]
+    else:
+        slots = _name_slots([gpu.strip() for gpu in gpus.split(",")])
+    start_sessions(create_base(base), slots, say=click.echo)
+
+
+@command.command()
+@click.argument("base")
+@click.argument("agents", nargs=-1)
+@click.option("--now", is_flag=True, help="Do not let the job in hand finish; it is given on.")
+def stop(base: str, agents: tuple[str, ...], now: bool) -> None:
+    """Stop the AGENTS of BASE (all of them, if none is named)."""
+    opened = open_base(base)
+    known = [agent.agent for agent in snapshot(opened, runs=False).agents if agent.state != "dead"]
+    if not (agents or known):
+        click.echo("no agent lives")
+    stop_sessions(opened, agents or known, now=now, say=click.echo)
+
+
+@command.command(name="list")
+@click.argument("base")
+@click.option("--json", "as_json", is_flag=True, help="As JSON, for scripts.")
+def list_(base: str, as_json: bool) -> None:
+    """Show the agents of BASE: their GPU, state, job in hand and jobs done."""
+    agents = snapshot(open_base(base, write=False), runs=False).agents
+    if as_json:
+        click.echo(json.dumps([asdict(agent) for agent in agents], indent=1))
+        return
+    if not agents:
+        click.echo(f"no agents; start some: python agent.py start 1 {base}")
+        return
+    rows = [["agent", "GPU", "state", "job", "done", "pid", "up"], *map(_row, agents)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        click.echo(line.rstrip())
+
+
+def _row(agent: AgentStatus) -> list[str]:
+    job = f"{agent.run}/{agent.job}" if agent.run and agent.job is not None else "-"
+    up = f"{int(time.time() - agent.since)} s" if agent.state != "dead" else "-"
+    done, pid = str(agent.done), str(agent.pid)
+    return [agent.agent, agent.gpu_name or "-", agent.state, job, done, pid, up]
+
+
+def _name_slots(gpus: list[str]) -> list[tuple[str, str]]:
+    """Name the agents of a list of cards: 0, 0b, 0c for three sessions on one."""
+    slots: list[tuple[str, str]] = []
+    for gpu in gpus:
+        if not gpu:
+            raise GpuError("the list of GPUs has an empty place: write it as 0,0,1")
+        again = sum(known == gpu for _, known in slots)
+        if again > 25:
+            raise GpuError(f"GPU {gpu} is named {again} times: at most 26 sessions share a card")
+        slots.append((gpu if not again else f"{gpu}{chr(ord('a') + again)}", gpu))
+    return slots

@@ -1,0 +1,32 @@
+"""`postroom new`: the template project, in an empty folder."""
+
+from __future__ import annotations
+
+import shutil
+import stat
+from pathlib import Path
+
+import click
+
+TEMPLATE = Path(__file__).parent.parent / "template"
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("folder")
+def command(folder: str) -> None:
+    """Write the template project into FOLDER, which must be empty or new.
+
+    \b
+      postroom new my_project
+      cd my_project && python main.py
+    """
+    target = Path(folder)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise click.UsageError(f"{folder} is not an empty folder: nothing was written")
+    target.mkdir(parents=True, exist_ok=True)
+    for source in sorted(TEMPLATE.iterdir()):
+        if source.suffix in (".py", ".sh"):
+            shutil.copyfile(source, target / source.name)
+    script = target / "start_agent.sh"
+    script.chmod(script.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+    click.echo(f"wrote {target}: edit expensive_task.py, then python main.py")

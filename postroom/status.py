@@ -1,0 +1,139 @@
+"""What a base looks like now: the one query that every listing, table and page prints."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import dataclass
+
+from .agent import AgentCard, read_agent_card
+from .base import Base
+from .errors import BadFileError
+from .files import LETTER_LIMIT, Files, LocalFiles
+from .gpus.processes import Process, alive, pid_namespace
+from .mailbox import InHand, Letter, is_plain_name, read_in_hand, read_letter
+from .runs import asked_until, list_firsts, list_runs, reach, read_card
+
+
+@dataclass(frozen=True)
+class AgentStatus:
+    """One session, seen from outside."""
+
+    agent: str
+    state: str  # "starting", "idle", "running", "blocked", "dead"
+    gpu: str
+    gpu_name: str
+    pid: int
+    since: float
+    run: str | None  # of the letter it works on
+    job: int | None  # in its hand
+    done: int  # jobs since its worker started
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """One run, counted from the names in its folders."""
+
+    run: str
+    label: str
+    created_at: float
+    asked: int
+    done: int
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A base at one moment, or nearly: the folders are read one after another."""
+
+    base: str
+    agents: list[AgentStatus]
+    runs: list[RunStatus]
+    master_pid: int | None  # of the acting Master; None: nobody acts
+
+
+def snapshot(base: Base, *, files: Files | None = None, runs: bool = True) -> Snapshot:
+    """Look at a base, changing nothing; `runs=False` spares listing the runs' folders."""
+    files = files or LocalFiles()
+    return Snapshot(
+        base=base.root,
+        agents=[_agent(files, base, agent_id) for agent_id in _agent_ids(files, base)],
+        runs=[_run(files, base, run) for run in list_runs(files, base)] if runs else [],
+        master_pid=_acting_master(files, base),
+    )
+
+
+def living(files: Files, base: Base, agent_id: str) -> AgentCard | None:
+    """The card of a session that is alive; None when there is none."""
+    card = read_agent_card(files, base, agent_id)
+    if card is None:
+        return None
+    process = Process(card.pid, card.started, card.boot_id, pid_namespace())
+    return card if alive(process) else None
+
+
+def _agent_ids(files: Files, base: Base) -> list[str]:
+    names = {
+        stem
+        for name in files.names(base.agent_pool)
+        for stem, dot, kind in [name.rpartition(".")]
+        if dot and kind in ("POOL", "json") and is_plain_name(stem)
+    }
+    return sorted(names, key=lambda name: (len(name), name))
+
+
+def _agent(files: Files, base: Base, agent_id: str) -> AgentStatus:
+    card = read_agent_card(files, base, agent_id)
+    has_mailbox = files.exists(base.mailbox(agent_id))
+    letter = read_letter(files, base, agent_id)
+    hand = read_in_hand(files, base, agent_id)
+    lives = living(files, base, agent_id) is not None
+    return AgentStatus(
+        agent=agent_id,
+        state=_state(lives, has_mailbox, letter, hand),
+        gpu=card.gpu if card else "",
+        gpu_name=card.gpu_name if card else "",
+        pid=card.pid if card else 0,
+        since=card.since if card else 0.0,
+        run=letter.run if letter else None,
+        job=hand.job if letter and hand and hand.letter_id == letter.letter_id else None,
+        done=hand.done if hand else 0,
+    )
+
+
+def _state(lives: bool, has_mailbox: bool, letter: Letter | None, hand: InHand | None) -> str:
+    if not lives:
+        return "dead"
+    if not has_mailbox:
+        return "starting"
+    if letter is None:
+        return "idle"
+    return "blocked" if hand is not None and hand.state == "blocked" else "running"
+
+
+def _run(files: Files, base: Base, run: str) -> RunStatus:
+    label, created_at, asked, done = "", 0.0, 0, 0
+    with contextlib.suppress(FileNotFoundError, BadFileError):
+        card = read_card(files, base, run)
+        label, created_at = card.label, card.created_at
+        asked = asked_until(files, base, run, list_firsts(files, base.asked(run)))
+        done = count_done(files, base, run)
+    return RunStatus(run, label, created_at, asked, done)
+
+
+def count_done(files: Files, base: Base, run: str) -> int:
+    """How many jobs of a run are covered by results."""
+    done = 0
+    for first in list_firsts(files, base.answered(run)):
+        with contextlib.suppress(BadFileError):
+            done += reach(files, base.result(run, first), "results")
+    return done
+
+
+def _acting_master(files: Files, base: Base) -> int | None:
+    lock = files.try_lock(base.master_lock, shared=True)
+    if lock is not None:
+        lock.release()
+        return None
+    with contextlib.suppress(FileNotFoundError, BadFileError, ValueError, KeyError, TypeError):
+        return int(json.loads(files.read(base.master_card, LETTER_LIMIT))["pid"])
+    return None
