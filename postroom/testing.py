@@ -1,0 +1,193 @@
+"""For your own tests: real sessions on invented cards, and waiting that explains itself.
+
+    with sessions(tmp_path / "base", project=tmp_path) as room:
+        room.start("0")
+        with room.master() as master:
+            pool = master.run([Job("kernels:double", x=4)])
+        os.kill(room.worker("0"), signal.SIGKILL)  # real processes: really kill them
+        wait_until(lambda: room.ready("0"), folder=room.base.root)
+
+Nothing here is a mock. The cards are invented (`POSTROOM_FAKE_GPUS`), and so is their ledger; the
+sessions, the folder and the signals are the real ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from .base import Base, create_base
+from .files import LocalFiles
+from .master import Master
+from .session.guardian import PACKAGE_PARENT
+from .session.tree import marked, sweep
+
+# Longer than anything takes on a busy machine: who waits so long waits for something else.
+PATIENCE_S = 60.0
+POLL_S = 0.005
+CARDS = "4x24G"
+
+T = TypeVar("T")
+
+
+def wait_until(
+    condition: Callable[[], T],
+    *,
+    what: str = "the condition",
+    folder: str | os.PathLike[str] | None = None,
+    timeout_s: float = PATIENCE_S,
+) -> T:
+    """Wait until a condition is true and return what it said; giving up shows the folder."""
+    give_up_at = time.monotonic() + timeout_s
+    while not (said := condition()):
+        if time.monotonic() > give_up_at:
+            shown = f"; {os.fspath(folder)} holds:\n{listing(folder)}" if folder else ""
+            raise AssertionError(f"{what} did not come true within {timeout_s:g} s{shown}")
+        time.sleep(POLL_S)
+    return said
+
+
+def listing(folder: str | os.PathLike[str], *, most: int = 200) -> str:
+    """Every file below a folder with its size, and the ends of the logs among them."""
+    lines: list[str] = []
+    tails: list[str] = []
+    root = os.fspath(folder)
+    for parent, folders, files in os.walk(root):
+        folders.sort()
+        for name in sorted(files):
+            path = os.path.join(parent, name)
+            with contextlib.suppress(OSError):
+                lines.append(f"{os.path.getsize(path):>10}  {os.path.relpath(path, root)}")
+                if parent.endswith("/log") and not name.startswith("events"):
+                    tails.append(f"--- {os.path.relpath(path, root)}\n{_tail(path)}")
+    if len(lines) > most:
+        lines[most:] = [f"... and {len(lines) - most} more"]
+    return "\n".join([*lines, *tails])
+
+
+@contextlib.contextmanager
+def sessions(
+    base: str | os.PathLike[str], *, project: str | os.PathLike[str] | None = None
+) -> Iterator[Sessions]:
+    """Have real sessions on invented cards while the block runs; afterwards none is left.
+
+    Processes that outlive their sessions are ended, and are an AssertionError.
+    """
+    ledger = tempfile.mkdtemp(prefix="postroom-ledger-")
+    room = Sessions(create_base(base), os.fspath(project) if project is not None else None, ledger)
+    try:
+        yield room
+    finally:
+        strays = room.close()
+        shutil.rmtree(ledger, ignore_errors=True)
+    if strays:
+        raise AssertionError(f"{strays} processes outlived their sessions")
+
+
+class Sessions:
+    """The sessions that a test started on one base."""
+
+    def __init__(self, base: Base, project: str | None, ledger: str) -> None:
+        self.base = base
+        self.project = project
+        self.environment = {
+            **os.environ,
+            "POSTROOM_FAKE_GPUS": CARDS,
+            "POSTROOM_PRELOAD": "numpy",  # a worker without torch starts in a third of a second
+            "POSTROOM_LEDGER": ledger,
+        }
+        self.guardians: dict[str, subprocess.Popen[bytes]] = {}
+        self._started: list[subprocess.Popen[bytes]] = []
+        self._agents: set[str] = set()
+        self._files = LocalFiles()
+
+    def master(self, *, durable: bool = False) -> Master:
+        """A Master in this process."""
+        return Master(self.base.root, project=self.project, durable=durable)
+
+    def start(self, agent_id: str = "0", gpu: str = "0", *, wait: bool = True) -> int:
+        """Start a session, and wait until it takes letters; return the guardian's pid."""
+        command = [sys.executable, "-m", "postroom.session", gpu, self.base.root]
+        with open(self.words(agent_id), "ab") as words:
+            guardian = subprocess.Popen(
+                [*command, "--agent", agent_id],
+                cwd=PACKAGE_PARENT,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=words,
+                stderr=words,
+                start_new_session=True,
+            )
+        self.guardians[agent_id] = guardian
+        self._started.append(guardian)
+        self._agents.add(agent_id)
+        if wait:
+            self.wait_until(
+                lambda: self.ready(agent_id) or guardian.poll() is not None,
+                what=f"session {agent_id} being ready",
+            )
+            if guardian.returncode is not None:
+                raise AssertionError(f"session {agent_id} ended: {_tail(self.words(agent_id))}")
+        return guardian.pid
+
+    def words(self, agent_id: str) -> str:
+        """The file that holds what a session said on stdout and stderr."""
+        return f"{os.path.dirname(self.base.log)}/session-{agent_id}.txt"
+
+    def ready(self, agent_id: str = "0") -> bool:
+        """Whether a session has its mailbox up."""
+        return self._files.exists(self.base.mailbox(agent_id))
+
+    def worker(self, agent_id: str = "0") -> int:
+        """The pid of a session's worker; 0 while it has none."""
+        guardian = self.guardians[agent_id].pid
+        children = f"/proc/{guardian}/task/{guardian}/children"
+        with contextlib.suppress(OSError, IndexError), open(children, encoding="ascii") as file:
+            return int(file.read().split()[0])
+        return 0
+
+    def wait_until(self, condition: Callable[[], T], *, what: str = "the condition") -> T:
+        """Wait; giving up shows the base."""
+        return wait_until(condition, what=what, folder=self.base.root)
+
+    def kill(self, agent_id: str = "0") -> None:
+        """End a guardian with SIGKILL; its worker dies with it."""
+        self.guardians[agent_id].kill()
+        self.guardians[agent_id].wait()
+
+    def stop(self, agent_id: str = "0") -> int:
+        """Have a session finish its job and end; return its exit code."""
+        self.guardians[agent_id].terminate()
+        return self.guardians[agent_id].wait(PATIENCE_S)
+
+    def processes(self, agent_id: str) -> list[int]:
+        """Every living process below a session's guardian, however far it has strayed."""
+        return marked(f"{self.base.root}:{agent_id}")
+
+    def close(self) -> int:
+        """End every session that was started, by its pid; return how many processes were left."""
+        for guardian in self._started:
+            if guardian.poll() is None:
+                guardian.send_signal(signal.SIGCONT)
+                guardian.terminate()
+        for guardian in self._started:
+            try:
+                guardian.wait(10)
+            except subprocess.TimeoutExpired:
+                guardian.terminate()  # the second time means at once
+                guardian.wait(PATIENCE_S)
+        return sum(sweep(f"{self.base.root}:{agent_id}") for agent_id in self._agents)
+
+
+def _tail(path: str, *, size: int = 2000) -> str:
+    with open(path, "rb") as file:
+        file.seek(max(0, os.path.getsize(path) - size))
+        return file.read().decode(errors="replace")
