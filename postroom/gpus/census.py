@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from types import TracebackType
 
 from . import records
 from .folder import RECORD_LIMIT, Folder, lock_is_free, locker, lockers, open_file
@@ -43,7 +44,10 @@ class Snapshot:
 
 
 class Census:
-    """Takes snapshots; what does not change between two of them is not read again."""
+    """Takes snapshots; what does not change between two of them is not read again.
+
+    For one thread and one stretch of work: it keeps the files open that it has seen.
+    """
 
     def __init__(self, folder: Folder) -> None:
         self.folder = folder
@@ -109,24 +113,26 @@ class Census:
             if key not in present or number >= OPEN_LIMIT:
                 os.close(self._files.pop(key).fd)
 
-    def close(self) -> None:
-        """Give the descriptors back."""
+    def __enter__(self) -> Census:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._forget(set())
 
-    def __del__(self) -> None:
-        with suppress(Exception):
-            self.close()
-
-    def unmask(self, entries: list[Entry]) -> list[Entry]:
+    def unmask(self, snapshot: Snapshot) -> Snapshot:
         """Name whoever keeps a lock that is not theirs: a dead lease is then held by a squatter."""
-        shown = []
-        for entry in entries:
-            for file in self._files.values():
-                if file.entry is entry and self._is_squatted(file):
-                    entry = replace(entry, squatter=locker(os.fstat(file.fd)))
-                    break
-            shown.append(entry)
-        return shown
+        squatters = {
+            file.entry.lease_id: locker(os.fstat(file.fd))
+            for file in self._files.values()
+            if not file.dead and self._is_squatted(file)
+        }
+        held = [replace(e, squatter=squatters.get(e.lease_id, "")) for e in snapshot.held]
+        return replace(snapshot, held=held)
 
     def _is_squatted(self, file: _File) -> bool:
         for pid in lockers(os.fstat(file.fd)):

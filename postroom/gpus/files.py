@@ -32,6 +32,14 @@ class _Draft:
     path: str
 
 
+@dataclass(frozen=True)
+class Refusal:
+    """Not yet: how many are before us in the line, and, for whoever asks, why."""
+
+    before: int
+    reason: Callable[[], str]
+
+
 class FileLedger:
     """Leases as files with kernel locks on them."""
 
@@ -39,18 +47,19 @@ class FileLedger:
         self.folder = Folder(where)
         self.where = self.folder.path
         self.notes = Notes(self.folder)
-        self.census = Census(self.folder)
         self._cards = cards
 
     # Who is there
 
     def holders(self) -> list[Entry]:
         """List the living leases, oldest first; a lock that a stranger keeps is said so."""
-        return self.census.unmask(self.census.take().held)
+        with Census(self.folder) as census:
+            return census.unmask(census.take()).held
 
     def queue(self) -> list[Entry]:
         """List those who wait, first in line first."""
-        return self.census.take().line
+        with Census(self.folder) as census:
+            return census.take().line
 
     def log(self) -> list[dict[str, Any]]:
         """Return what happened, oldest first."""
@@ -98,60 +107,79 @@ class FileLedger:
     ) -> Lease:
         """Wait in line for the cards; raise `CardHeld` after `timeout_s`."""
         cards = self._cards() if cards is None else cards
-        entry = self.entry(request, cards)
+        return self.take(
+            self.entry(request, cards),
+            cards,
+            pack=request.pack,
+            timeout_s=timeout_s,
+            waiting=waiting,
+            wanted=wanted,
+        )
+
+    def take(
+        self,
+        entry: Entry,
+        cards: list[Card],
+        *,
+        pack: bool = False,
+        timeout_s: float | None = None,
+        waiting: Callable[[str], None] | None = None,
+        wanted: Callable[[], bool] | None = None,
+    ) -> Lease:
+        """Do as `acquire` does, for an entry that was made already."""
         draft = self._draft(entry)
+        began = time.monotonic()
         try:
-            with self.folder.mutex():
-                snapshot = self.census.take()
-                self._tidy(snapshot)
-                found, _ = self._decide(entry, snapshot, cards, pack=request.pack)
-                if found is not None:
-                    return self._grant(draft, found)
-                if timeout_s is None or timeout_s > 0:
-                    # The number is given under the mutex, by a clock that all processes share.
-                    number = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-                    self._rename(draft, f"ticket-{number:020d}-{entry.lease_id}")
-            reason = self._reason(entry, snapshot, cards)
-            if timeout_s is not None and timeout_s <= 0:
-                raise CardHeld(reason)
-            if waiting is not None:
-                waiting(reason)
-            return self._wait(draft, cards, request.pack, timeout_s=timeout_s, wanted=wanted)
+            with Census(self.folder) as census:
+                found = self._ask(draft, census, cards, pack=pack, stay=timeout_s != 0)
+                while isinstance(found, Refusal):
+                    waited_s = time.monotonic() - began
+                    if timeout_s is not None and waited_s >= timeout_s:
+                        raise CardHeld(found.reason())
+                    if wanted is not None and not wanted():
+                        raise CardHeld("nobody waits for the card any more")
+                    if waiting is not None:
+                        waiting(found.reason())
+                        waiting = None
+                    pause(waited_s, found.before, timeout_s)
+                    found = self._ask_again(draft, census, cards, pack=pack)
+                return found
         except BaseException:
             with suppress(OSError):
                 os.unlink(draft.path)
             os.close(draft.fd)
             raise
 
-    def _wait(
-        self,
-        draft: _Draft,
-        cards: list[Card],
-        pack: bool,
-        *,
-        timeout_s: float | None,
-        wanted: Callable[[], bool] | None,
-    ) -> Lease:
-        began = time.monotonic()
-        while True:
-            # What is seen without the mutex is a hint; what is seen under it counts.
-            snapshot = self.census.take()
-            found, before = self._decide(draft.entry, snapshot, cards, pack=pack)
+    def _ask(
+        self, draft: _Draft, census: Census, cards: list[Card], *, pack: bool, stay: bool
+    ) -> Lease | Refusal:
+        """Take the cards, or else a place in the line if we are to stay."""
+        with self.folder.mutex():
+            snapshot = census.take()
+            self._tidy(snapshot)
+            found, before = self.decide(draft.entry, snapshot, cards, pack=pack)
             if found is not None:
-                with self.folder.mutex():
-                    snapshot = self.census.take()
-                    found, before = self._decide(draft.entry, snapshot, cards, pack=pack)
-                    if found is not None:
-                        return self._grant(draft, found)
-            waited_s = time.monotonic() - began
-            if timeout_s is not None and waited_s >= timeout_s:
-                raise CardHeld(self._reason(draft.entry, snapshot, cards))
-            if wanted is not None and not wanted():
-                raise CardHeld("nobody waits for the card any more")
-            # The far end of the line, and those who wait for hours, need not look so often.
-            pause_s = min(max(POLL_S, waited_s / 100), 5 * POLL_S) * (1 + before)
-            left_s = POLL_LIMIT_S if timeout_s is None else timeout_s - waited_s
-            time.sleep(max(0.0, min(pause_s, POLL_LIMIT_S, left_s)))
+                return self._grant(draft, found)
+            if stay:
+                # The number is given under the mutex, by a clock that all processes share.
+                number = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+                self._rename(draft, f"ticket-{number:020d}-{draft.entry.lease_id}")
+        return Refusal(before, lambda: self.reason(draft.entry, census.unmask(snapshot), cards))
+
+    def _ask_again(
+        self, draft: _Draft, census: Census, cards: list[Card], *, pack: bool
+    ) -> Lease | Refusal:
+        """Look whether it is our turn."""
+        # What is seen without the mutex is a hint; what is seen under it counts.
+        snapshot = census.take()
+        found, before = self.decide(draft.entry, snapshot, cards, pack=pack)
+        if found is not None:
+            with self.folder.mutex():
+                snapshot = census.take()
+                found, before = self.decide(draft.entry, snapshot, cards, pack=pack)
+                if found is not None:
+                    return self._grant(draft, found)
+        return Refusal(before, lambda: self.reason(draft.entry, census.unmask(snapshot), cards))
 
     def entry(self, request: Request, cards: list[Card]) -> Entry:
         """Turn a request into an entry; what no card of this machine could satisfy is refused."""
@@ -181,7 +209,7 @@ class FileLedger:
                 )
         return records.new_entry(request, among, count)
 
-    def _decide(
+    def decide(
         self, entry: Entry, snapshot: Snapshot, cards: list[Card], *, pack: bool
     ) -> tuple[tuple[str, ...] | None, int]:
         """Return the cards that an entry may take now, or None, and how many are before it."""
@@ -206,7 +234,7 @@ class FileLedger:
             line.append(_want(waiting))
         return grant(slots, shares, line, _want(entry), pack=pack), len(line)
 
-    def _reason(self, entry: Entry, snapshot: Snapshot, cards: list[Card]) -> str:
+    def reason(self, entry: Entry, snapshot: Snapshot, cards: list[Card]) -> str:
         """Say why an entry has to wait: card by card, with who holds it."""
         managed, sick = self.notes.managed(), self.notes.quarantined()
         reasons = []
@@ -215,7 +243,7 @@ class FileLedger:
                 continue
             holders = [
                 held.describe()
-                for held in self.census.unmask(snapshot.held)
+                for held in snapshot.held
                 if card.uuid in held.cards or not held.cards
             ]
             if managed is not None and card.uuid not in managed:
@@ -279,6 +307,10 @@ class FileLedger:
 
         return Lease(entry, (draft.fd,), settle=settle, amend=amend)
 
+    def path_of(self, lease: Lease) -> str:
+        """Return where a lease of ours is."""
+        return os.path.join(self.folder.mine(), f"lease-{lease.lease_id}")
+
     # The dead
 
     def _bury(self, path: str) -> bool:
@@ -313,12 +345,20 @@ class FileLedger:
     def purge(self) -> list[tuple[str, str]]:
         """Tidy up what is provably dead: names and reasons. Nothing depends on it."""
         with self.folder.mutex():
-            done = self._tidy(self.census.take())
+            with Census(self.folder) as census:
+                done = self._tidy(census.take())
             folder = self.folder.mine()
             for name in os.listdir(folder):
                 if name.startswith("new-") and self._bury(os.path.join(folder, name)):
                     done.append((name, "a request whose process died before it was made"))
         return done
+
+
+def pause(waited_s: float, before: int, timeout_s: float | None) -> None:
+    """Wait before the next look; the end of the line, and a long wait, need not look so often."""
+    pause_s = min(max(POLL_S, waited_s / 100), 5 * POLL_S) * (1 + before)
+    left_s = POLL_LIMIT_S if timeout_s is None else timeout_s - waited_s
+    time.sleep(max(0.001, min(pause_s, POLL_LIMIT_S, left_s)))
 
 
 def _want(entry: Entry) -> Want:

@@ -1,15 +1,215 @@
-"""The ledger across hosts, through Redis."""
+"""The ledger across hosts: Redis decides who is next, this host's own locks say who has a card.
+
+    <prefix>:entries       hash: lease id -> the entry's text, a ticket or a lease
+    <prefix>:numbers       hash: lease id -> its place in the line
+    <prefix>:tokens        hash: lease id -> the token of its latest change
+    <prefix>:alive:<id>    exists while somebody renews the entry, which is dead when it expires
+    <prefix>:version       changed by every change of the entries
+    <prefix>:fence         the last token given; they only grow, also past a flush (server's clock)
+
+    ticket --commit--> lease in Redis --lock in this host's folder--> locked --confirm--> ours
+
+* A decision is made by `allocation.grant` on a snapshot, and written by a script that refuses if
+  anything has changed since: nobody decides on what is no longer true.
+* Then the cards are locked in this host's folder, as without Redis. Redis may be flushed, restarted
+  with an old state, or lie: no lock, no card. Of what is held on this host the locks are the truth,
+  so that a death frees a card here at once, and not when an entry expires.
+* Once it is locked, the token must still stand in Redis. A process that slept between the two,
+  while its entry expired and another got the card, is fenced off there, and starts again.
+* A lease is renewed by a small process of its own (`renewal`), which watches the lock: the owner
+  may be a shell command that knows nothing of all this. What a flush removed is written again.
+* Which cards are managed or sick, and the log, are this host's own matters and stay in its folder.
+"""
 
 from __future__ import annotations
 
-from ..errors import GpuError
-from .files import FileLedger
-from .ledger import default_folder
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from ..errors import CardHeld, GpuError
+from . import inventory, processes
+from .census import Census, Snapshot
+from .files import FileLedger, pause
+from .inventory import Card
+from .ledger import Entry, Lease, Request, Verdict
+from .renewal import start_renewal
+from .store import TTL_S, Row, Store
 
 
-class RedisLedger(FileLedger):
-    """Leases in Redis, with this host's own locks below them."""
+class RedisLedger:
+    """Leases across hosts: in Redis for who is next, and in this host's folder for who has it."""
 
-    def __init__(self, url: str) -> None:
-        super().__init__(default_folder())
-        raise GpuError(f"{url}: the Redis ledger is not there yet")
+    def __init__(self, url: str, *, cards: Callable[[], list[Card]] = inventory.cards) -> None:
+        self.store = Store(url)
+        self.local = FileLedger(self.store.folder, cards=cards)
+        self.where = f"{self.store.where} with the locks in {self.local.where}"
+        self._cards = cards
+        folder = os.stat(self.local.where)
+        self.place = f"{processes.boot_id()}:{folder.st_dev}:{folder.st_ino}"
+
+    # This host's own matters
+
+    def log(self) -> list[dict[str, Any]]:
+        """Return what happened on this host, oldest first."""
+        return self.local.log()
+
+    def managed(self) -> tuple[str, ...] | None:
+        """Return the uuids that are handed out; None is all of them."""
+        return self.local.managed()
+
+    def manage(self, uuids: Sequence[str] | None) -> None:
+        """Say which cards are handed out from now on; None is all of them."""
+        self.local.manage(uuids)
+
+    def quarantined(self) -> dict[str, Verdict]:
+        """Return the cards that get no work, with the reason."""
+        return self.local.quarantined()
+
+    def quarantine(self, uuid: str, reason: str) -> None:
+        """Give a card no more work."""
+        self.local.quarantine(uuid, reason)
+
+    def heal(self, uuid: str) -> None:
+        """Let a quarantined card work again."""
+        self.local.heal(uuid)
+
+    def purge(self) -> list[tuple[str, str]]:
+        """Tidy up what is provably dead."""
+        return self.local.purge()
+
+    # Who is there
+
+    def holders(self) -> list[Entry]:
+        """List the living leases of all hosts, oldest first."""
+        _, rows = self.store.snapshot()
+        others = [row.entry for row in rows if row.entry.cards and row.place != self.place]
+        return sorted(self.local.holders() + others, key=lambda entry: entry.granted_at or 0.0)
+
+    def queue(self) -> list[Entry]:
+        """List those who wait on all hosts, first in line first."""
+        with Census(self.local.folder) as census:
+            return self.snapshot(census)[1].line
+
+    def snapshot(self, census: Census) -> tuple[str, Snapshot]:
+        """Return the version of Redis, and who holds and who waits, here and elsewhere."""
+        version, rows = self.store.snapshot()
+        here = census.take()
+        others = [row.entry for row in rows if row.entry.cards and row.place != self.place]
+        # A waiter of this host that died is not waited for until its ticket expires.
+        tickets = [
+            row for row in rows if not row.entry.cards and processes.alive(row.waiter) is not False
+        ]
+        tickets.sort(key=lambda row: int(row.number))
+        line = here.line + [row.entry for row in tickets]
+        return version, Snapshot(here.held + others, line, here.dead)
+
+    # Taking
+
+    def try_acquire(self, request: Request) -> Lease:
+        """Take the cards now, or raise `CardHeld`, whose message says who has them."""
+        return self.acquire(request, timeout_s=0)
+
+    def acquire(
+        self,
+        request: Request,
+        timeout_s: float | None = None,
+        *,
+        waiting: Callable[[str], None] | None = None,
+        wanted: Callable[[], bool] | None = None,
+        cards: list[Card] | None = None,
+    ) -> Lease:
+        """Wait in line for the cards; raise `CardHeld` after `timeout_s`."""
+        attempt = _Attempt(self, request, self._cards() if cards is None else cards)
+        began = time.monotonic()
+        try:
+            while True:
+                lease = attempt.step(time.monotonic())
+                if lease is not None:
+                    return lease
+                waited_s = time.monotonic() - began
+                if timeout_s is not None and waited_s >= timeout_s and attempt.refused:
+                    raise CardHeld(attempt.reason)
+                if wanted is not None and not wanted():
+                    raise CardHeld("nobody waits for the card any more")
+                if waiting is not None and attempt.refused:
+                    waiting(attempt.reason)
+                    waiting = None
+                pause(waited_s, attempt.before, timeout_s)
+        except BaseException:
+            attempt.give_up()
+            raise
+
+
+class _Attempt:
+    """One request on its way: a ticket in Redis, tried again and again."""
+
+    def __init__(self, ledger: RedisLedger, request: Request, cards: list[Card]) -> None:
+        self.ledger = ledger
+        self.store = ledger.store
+        self.request = request
+        self.cards = cards
+        self.entry = ledger.local.entry(request, cards)
+        row = self.store.put(Row(self.entry, ledger.place, processes.myself()))
+        assert row is not None  # with no version given, nothing can have changed
+        self.row = row
+        self.refused = False
+        self.reason = ""
+        self.before = 0
+        self._renewed = time.monotonic()
+
+    def step(self, now: float) -> Lease | None:
+        """Try once; None: not yet, for the reason in `reason`."""
+        try:
+            lease = self._try()
+            if lease is None and now - self._renewed > TTL_S / 5:
+                self.store.renew(self.row)
+                self._renewed = now
+        except GpuError as error:
+            # A server that restarts is waited for; without one, nothing is handed out.
+            self.refused, self.reason = True, str(error)
+            return None
+        return lease
+
+    def _try(self) -> Lease | None:
+        with Census(self.ledger.local.folder) as census:
+            version, snapshot = self.ledger.snapshot(census)
+        local = self.ledger.local
+        found, self.before = local.decide(self.entry, snapshot, self.cards, pack=self.request.pack)
+        if found is None:
+            self.refused = True
+            self.reason = local.reason(self.entry, snapshot, self.cards)
+            return None
+        granted = replace(self.entry, cards=found, granted_at=time.time())
+        row = self.store.put(replace(self.row, entry=granted), version=version)
+        if row is None:
+            return None  # somebody was faster: look again
+        self.row = row
+        try:
+            return self._lock(row, found)
+        except (CardHeld, GpuError) as error:
+            self.refused, self.reason = True, str(error)
+            # Back into the line, at the place we had.
+            self.row = self.store.put(replace(row, entry=self.entry)) or row
+            return None
+
+    def _lock(self, row: Row, found: tuple[str, ...]) -> Lease:
+        wanted = replace(self.entry, among=found, count=len(found))
+        lease = self.ledger.local.take(wanted, self.cards, timeout_s=0)
+        try:
+            if not self.store.confirm(row):
+                raise CardHeld("the grant had expired before the card was locked")
+        except (CardHeld, GpuError):
+            lease.release()
+            raise
+        lease.amend(token=int(row.token))
+        start_renewal(self.store.url, self.ledger.local.path_of(lease), row)
+        return lease
+
+    def give_up(self) -> None:
+        """Leave the line."""
+        with suppress(GpuError):
+            self.store.drop(self.row)

@@ -96,3 +96,66 @@ def python(start: Callable[..., subprocess.Popen[str]]) -> Callable[..., subproc
         return start(sys.executable, "-c", head + code, *arguments, **options)
 
     return python
+
+
+class RedisServer:
+    """A real redis-server on a socket of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.socket = folder / "redis.sock"
+        self.program = needs("redis-server")
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(
+            [
+                self.program,
+                *("--port", "0", "--unixsocket", str(self.socket), "--dir", str(self.folder)),
+                *("--save", "", "--appendonly", "no"),
+            ],
+            stdout=subprocess.DEVNULL,
+        )
+        wait_until(lambda: self._answers(), show="redis-server does not answer")
+
+    def client(self) -> Any:
+        import redis
+
+        return redis.Redis(unix_socket_path=str(self.socket))
+
+    def _answers(self) -> bool:
+        import redis
+
+        try:
+            return bool(self.client().ping())
+        except redis.RedisError:
+            return False
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+        self.process = None
+
+    def url(self, folder: Path, prefix: str) -> str:
+        return f"unix://{self.socket}?prefix={prefix}&folder={folder}"
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    server.start()
+    yield server
+    if server.process is not None:
+        server.kill()
+
+
+@pytest.fixture(params=["files", "redis"])
+def ledger(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Each store in turn, which children of the test open, too."""
+    from postroom.gpus.ledger import open_ledger
+
+    if request.param == "redis":
+        server: RedisServer = request.getfixturevalue("redis_server")
+        monkeypatch.setenv("POSTROOM_LEDGER", server.url(folder, f"t{os.urandom(4).hex()}"))
+    return open_ledger()

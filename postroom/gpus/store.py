@@ -1,0 +1,122 @@
+"""The entries in Redis, and the scripts that change them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import parse_qs, urlencode
+
+from ..errors import GpuError
+from . import records, scripts
+from .ledger import Entry, default_folder
+from .processes import Process
+
+TTL_S = 10.0  # what nobody has renewed for so long is dead, as far as other hosts can know
+ANSWER_S = 5.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """One entry in Redis: a ticket, or a lease once it has cards."""
+
+    entry: Entry
+    place: str  # which folder of locks it belongs to: of this host, or of another
+    waiter: Process  # whose death ends it while it waits; then the lock does
+    number: str = ""  # its place in the line
+    token: str = ""  # of its latest change; tokens only grow
+
+    def encode(self) -> str:
+        """Return what is kept as the entry's text."""
+        return json.dumps(
+            {
+                "place": self.place,
+                "waiter": self.waiter.encode(),
+                "uid": self.entry.uid,
+                "user": self.entry.user,
+                "request": records.encode_request(self.entry).decode(),
+                "cards": self.entry.cards,
+                "granted_at": self.entry.granted_at,
+            }
+        )
+
+    @classmethod
+    def decode(cls, text: bytes, number: bytes, token: bytes) -> Row:
+        """Read it back; raises ValueError, KeyError or TypeError on what makes no sense."""
+        value: dict[str, Any] = json.loads(text)
+        lines = value["request"].encode()
+        if value["cards"]:
+            lines += records.encode_change({k: value[k] for k in ("cards", "granted_at")})
+        entry = records.decode(lines, int(value["uid"]))
+        if entry is None:
+            raise ValueError("no entry of ours")
+        entry = replace(entry, user=str(value["user"]), token=int(token))
+        waiter = Process.decode(value["waiter"])
+        return cls(entry, str(value["place"]), waiter, number.decode(), token.decode())
+
+
+class Store:
+    """A Redis server, by a url that may also say `prefix` and `folder` (of this host's locks)."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            import redis
+        except ImportError:
+            raise GpuError(
+                "a ledger in Redis needs the extra: pip install 'postroom[redis]'"
+            ) from None
+        self.url = url
+        server, _, query = url.partition("?")
+        options = parse_qs(query)
+        self.prefix = options.pop("prefix", ["postroom"])[0]
+        self.folder = options.pop("folder", [default_folder()])[0]
+        # A password in the url is not for messages.
+        self.where = re.sub("//[^/]*@", "//", server)
+        self._failure: type[Exception] = redis.RedisError
+        self._client = redis.Redis.from_url(
+            f"{server}?{urlencode(options, doseq=True)}",
+            socket_timeout=ANSWER_S,
+            socket_connect_timeout=ANSWER_S,
+        )
+
+    def _call(self, script: str, *arguments: str | int) -> Any:
+        try:
+            return self._client.eval(script, 1, self.prefix, *arguments)
+        except self._failure as error:
+            raise GpuError(f"Redis at {self.where} does not answer: {error}") from None
+
+    def snapshot(self) -> tuple[str, list[Row]]:
+        """Return the version and the living entries."""
+        version, *values = self._call(scripts.SNAPSHOT, os.urandom(8).hex())
+        rows = []
+        for start in range(0, len(values), 4):
+            with suppress(ValueError, KeyError, TypeError):
+                rows.append(Row.decode(*values[start + 1 : start + 4]))
+        return version.decode(), rows
+
+    def put(self, row: Row, *, version: str = "") -> Row | None:
+        """Write an entry; None when something has changed since `version`."""
+        token = self._call(
+            scripts.PUT, version, row.entry.lease_id, row.number, row.encode(), _ttl_ms()
+        ).decode()
+        return replace(row, number=row.number or token, token=token) if int(token) else None
+
+    def confirm(self, row: Row) -> bool:
+        """Say whether an entry still stands as it was put."""
+        return bool(self._call(scripts.CONFIRM, row.entry.lease_id, row.token, _ttl_ms()))
+
+    def renew(self, row: Row) -> bool:
+        """Keep an entry alive, or bring it back after a flush; False: its token has passed."""
+        arguments = (row.entry.lease_id, row.token, _ttl_ms(), row.number, row.encode())
+        return bool(self._call(scripts.RENEW, *arguments))
+
+    def drop(self, row: Row) -> None:
+        """Take an entry out."""
+        self._call(scripts.DROP, row.entry.lease_id, row.token)
+
+
+def _ttl_ms() -> int:
+    return int(TTL_S * 1000)
