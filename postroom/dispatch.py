@@ -123,8 +123,13 @@ class Dispatcher:
         files, base = self._files, self._base
         try:
             card = read_card(files, base, run)
-        except (FileNotFoundError, BadFileError) as error:
-            self._journal.log("error", f"run {run} cannot be served: {error}")
+        except FileNotFoundError:  # on its way out, or its card was put aside
+            return
+        except NotADirectoryError:
+            self._reject(BadFileError(base.asked(run), "is not a run's folder"))
+            return
+        except BadFileError as error:
+            self._reject(error)
             return
         queue = RunQueue()
         active = ActiveRun(card, queue, wanted=self._is_wanted(card))

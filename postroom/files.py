@@ -223,7 +223,7 @@ class LocalFiles:
     def names(self, folder: str) -> list[str]:
         try:
             return os.listdir(folder)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
 
     def read(self, path: str, limit: int) -> bytes:

@@ -1,0 +1,18 @@
+"""What every test has: a ledger of its own, simulated cards, and no torch in the workers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _own_world(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger: Path = tmp_path_factory.mktemp("ledger")
+    ledger.chmod(0o700)
+    monkeypatch.setenv("POSTROOM_LEDGER", str(ledger))
+    monkeypatch.setenv("POSTROOM_FAKE_GPUS", "4x24G")
+    monkeypatch.setenv("POSTROOM_PRELOAD", "numpy")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
