@@ -1,0 +1,1 @@
+"""Programs that try to break Postroom: `python -m benchmarks.chaos --help`, or `make chaos`."""

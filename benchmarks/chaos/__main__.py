@@ -1,0 +1,54 @@
+"""`python -m benchmarks.chaos storm`: see `python -m benchmarks.chaos --help`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+from typing import Any
+
+from .storm import run_storm
+
+
+def main() -> int:
+    """Run one program; 1 when Postroom broke a promise."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.chaos", description=__doc__)
+    programs = parser.add_subparsers(dest="program", required=True)
+    storm = programs.add_parser("storm", help="kill and stop random processes while jobs run")
+    storm.add_argument("--jobs", type=int, default=20_000)
+    storm.add_argument("--sessions", type=int, default=4)
+    storm.add_argument("--every-s", type=float, default=0.2)
+    storm.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 30))
+    storm.add_argument("--limit-s", type=float, default=3600.0)
+    for program in programs.choices.values():
+        program.add_argument("--json", metavar="FILE", help="keep the table there, too")
+    options = vars(parser.parse_args())
+    options.pop("program")
+    path = options.pop("json")
+    print(f"storm, seed {options['seed']}", file=sys.stderr)
+    table = run_storm(**options)
+    show(table)
+    keep(table, path)
+    return 0 if table["good"] else 1
+
+
+def show(table: dict[str, Any]) -> None:
+    """Print a table of figures, one per line."""
+    width = max(map(len, table))
+    for name, value in table.items():
+        print(f"{name:<{width}}  {value}")
+
+
+def keep(table: dict[str, Any], path: str | None) -> None:
+    """Write a table as JSON."""
+    if path is not None:
+        os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(table, file, indent=1)
+            file.write("\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""Reads a run from its folder with no code of Postroom's, only zipfile and json.
+
+Whoever checks a program with the program itself finds its own mistakes again. This reader knows
+only the documented format: a parcel is a zip named by its first job, with a JSON sheet inside.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class Findings:
+    """What the folder says of one run."""
+
+    asked: int = 0
+    covers: Counter[int] = field(default_factory=Counter)  # job: by how many result parcels
+    values: dict[int, Any] = field(default_factory=dict)
+    failures: dict[int, str] = field(default_factory=dict)
+    written_at: dict[int, float] = field(default_factory=dict)
+    result_parcels: int = 0
+    notes: int = 0
+
+    @property
+    def lost(self) -> list[int]:
+        """Jobs that were asked and have no result of their own: none at all, or 'poison'."""
+        return [job for job in range(self.asked) if job not in self.values]
+
+    @property
+    def doubled(self) -> list[int]:
+        """Jobs that two result parcels cover."""
+        return [job for job, parcels in self.covers.items() if parcels > 1]
+
+    @property
+    def strangers(self) -> list[int]:
+        """Results of jobs that nobody asked."""
+        return [job for job in self.covers if not 0 <= job < self.asked]
+
+
+def audit(base: str, run: str) -> Findings:
+    """Count every job of a run."""
+    found = Findings()
+    for first, sheet, _ in _parcels(f"{base}/job_pool/{run}", "jobs.json"):
+        assert first == found.asked, f"the jobs of {run} have a gap or overlap at {first}"
+        found.asked += sheet["values"]["count"]
+    for first, sheet, path in _parcels(f"{base}/result_pool/{run}", "outcomes.json"):
+        found.result_parcels += 1
+        count = len(sheet["seconds"])
+        found.covers.update(range(first, first + count))
+        for job, failure in sheet["failures"].items():
+            found.failures[int(job)] = f"{failure['outcome']}: {failure['message']}"
+        good = [n for n in range(first, first + count) if n not in found.failures]
+        # The storm's kernel returns plain numbers, which lie in the sheet itself.
+        found.values.update(zip(good, sheet["values"]["trees"], strict=True))
+        written = os.stat(path).st_mtime
+        found.written_at.update(dict.fromkeys(range(first, first + count), written))
+    attempts = f"{base}/attempts/{run}"
+    found.notes = len(os.listdir(attempts)) if os.path.isdir(attempts) else 0
+    return found
+
+
+def _parcels(folder: str, member: str) -> Iterator[tuple[int, Any, str]]:
+    for name in sorted(os.listdir(folder)):
+        if name.endswith(".npz"):
+            path = f"{folder}/{name}"
+            with zipfile.ZipFile(path) as archive:
+                assert archive.testzip() is None, f"{path} is damaged"
+                yield int(name.removesuffix(".npz")), json.loads(archive.read(member)), path

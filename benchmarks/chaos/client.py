@@ -1,0 +1,46 @@
+"""The storm's client: hands in its run once, and after every death takes it up again.
+
+`python -m benchmarks.chaos.client BASE STATE JOBS SEED`: the file STATE gets the run's id once it
+is handed in. A client that is killed before has been told nothing, and hands in a new run.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+
+from postroom import Job, Master
+
+PROJECT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "project")
+# Every second job takes no time, so that letters hold ranges and parcels hold many results.
+LONGEST_S = 0.01
+
+
+def main() -> int:
+    """Hand in or resume, wait for every job, check every value."""
+    base, state, jobs, seed = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    with Master(base, project=PROJECT) as master:
+        try:
+            with open(state, encoding="ascii") as file:
+                pool = master.resume(file.read())
+        except FileNotFoundError:
+            length = random.Random(seed)
+            ledger = f"{state}.deeds"
+            seconds = [n % 2 * length.uniform(0, LONGEST_S) for n in range(jobs)]
+            pool = master.submit(
+                Job("deeds:deed", number=n, seconds=seconds[n], ledger=ledger) for n in range(jobs)
+            )
+            with open(f"{state}.new", "w", encoding="ascii") as file:
+                file.write(pool.run)
+            os.replace(f"{state}.new", state)
+        pool.wait()
+        wrong = [n for n, value in enumerate(pool.results()) if value != n * n + 1]
+    for failure in pool.failures()[:10]:
+        print(failure, file=sys.stderr)
+    print(f"done: {len(pool)} jobs, {len(wrong)} wrong", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
