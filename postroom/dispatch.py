@@ -65,12 +65,14 @@ class Dispatcher:
         clock: Clock,
         journal: Journal,
         deliver: Callable[[str, OutcomeSheet], None],
+        sweep: Callable[[str], int] = lambda agent_id: 0,
     ) -> None:
         self._files = files
         self._base = base
         self._clock = clock
         self._journal = journal
         self._deliver = deliver
+        self._sweep = sweep  # ends what a dead agent has left running
         self._serial = 0
         self._list_at = 0.0
         self._blocked_until = 0.0
@@ -283,6 +285,9 @@ class Dispatcher:
         if lock is None:
             return False
         try:
+            strays = self._sweep(agent.agent_id)
+            if strays:
+                self._journal.log("warning", f"{strays} processes of a dead agent were ended")
             if agent.letter is not None:
                 self._gather(agent, agent.letter)
             if not agent.box.gone():

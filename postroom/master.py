@@ -309,11 +309,19 @@ class Master:
             clock=self._clock,
             journal=self._journal,
             deliver=self._deliver,
+            sweep=self._sweep,
         )
         self._write_card(self._dispatcher.epoch)
         self._journal.event("acts", epoch=self._dispatcher.epoch)
         for pool in self._pools.values():
             pool.refresh()
+
+    def _sweep(self, agent_id: str) -> int:
+        if not isinstance(self._files, LocalFiles):
+            return 0  # in a simulation there are no processes
+        from .session.tree import mark_of, sweep
+
+        return sweep(mark_of(self.base.root, agent_id))
 
     def _write_card(self, epoch: int) -> None:
         card = {"epoch": epoch, "pid": os.getpid(), "host": socket.gethostname()}

@@ -28,7 +28,7 @@ from .base import Base, create_base
 from .files import LocalFiles
 from .master import Master
 from .session.guardian import PACKAGE_PARENT
-from .session.tree import marked, sweep
+from .session.tree import mark_of, marked, sweep
 
 # Longer than anything takes on a busy machine: who waits so long waits for something else.
 PATIENCE_S = 60.0
@@ -170,7 +170,7 @@ class Sessions:
 
     def processes(self, agent_id: str) -> list[int]:
         """Every living process below a session's guardian, however far it has strayed."""
-        return marked(f"{self.base.root}:{agent_id}")
+        return marked(mark_of(self.base.root, agent_id))
 
     def close(self) -> int:
         """End every session that was started, by its pid; return how many processes were left."""
@@ -184,7 +184,7 @@ class Sessions:
             except subprocess.TimeoutExpired:
                 guardian.terminate()  # the second time means at once
                 guardian.wait(PATIENCE_S)
-        return sum(sweep(f"{self.base.root}:{agent_id}") for agent_id in self._agents)
+        return sum(sweep(mark_of(self.base.root, agent_id)) for agent_id in self._agents)
 
 
 def _tail(path: str, *, size: int = 2000) -> str:

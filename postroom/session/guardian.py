@@ -32,7 +32,7 @@ from ..gpus.processes import myself
 from ..journal import Journal
 from ..mailbox import read_in_hand, read_letter
 from ..runs import Note, first_missing, lay_down, publish_results, read_card, write_note
-from .tree import MARK, adopt_orphans, reap, sweep
+from .tree import MARK, adopt_orphans, below, mark_of, reap, sweep
 
 # A session whose workers keep dying is the likelier cause than the jobs: it stops itself.
 MOST_DEATHS = 3
@@ -65,7 +65,8 @@ class Guardian:
         self._slot = slot
         self._talk = talk
         self._journal = Journal(base, f"guardian {slot.agent_id}")
-        self._mark = f"{base.root}:{slot.agent_id}"
+        self._mark = mark_of(base.root, slot.agent_id)
+        self._helpers = below(os.getpid())  # a ledger may have given its lease a process
         self._lock = self._take_lock()
         self._selector = selectors.DefaultSelector()
         self._signals = 0
@@ -135,7 +136,7 @@ class Guardian:
         self._files.move(temporary, self._base.agent_card(self._slot.agent_id))
 
     def _leave(self) -> None:
-        sweep(self._mark)
+        sweep(self._mark, own_but=self._helpers)
         self._files.remove(self._base.mailbox(self._slot.agent_id))
         self._files.remove(self._base.agent_card(self._slot.agent_id))
         self._journal.log("info", f"session {self._slot.agent_id} ended")
@@ -241,7 +242,7 @@ class Guardian:
             worker.stdout.close()
         self._socket.close()
         self._deadline = None
-        sweep(self._mark)
+        sweep(self._mark, own_but=self._helpers)
         told = self._signals > 0
         reason = f"its worker {_describe_exit(worker.returncode)}"
         hand = read_in_hand(self._files, self._base, self._slot.agent_id)
@@ -305,7 +306,7 @@ class Guardian:
         hand = read_in_hand(self._files, self._base, self._slot.agent_id)
         self._worker.kill()
         self._worker.wait()
-        sweep(self._mark)
+        sweep(self._mark, own_but=self._helpers)
         if letter is None or hand is None or hand.letter_id != letter.letter_id:
             return
         if (

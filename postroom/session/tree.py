@@ -2,7 +2,7 @@
 
 Killing a process group leaves double-forked children behind. So a session marks the environment of
 everything it starts, is the reaper of what loses its parent, and ends a tree by sweeping until
-nothing that carries the mark is left.
+nothing is left that carries the mark or descends from the session.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ import ctypes
 import os
 import signal
 import time
+from collections.abc import Collection
+
+from ..gpus.processes import stat
 
 MARK = "POSTROOM_SESSION"
 _PR_SET_PDEATHSIG = 1
@@ -32,6 +35,11 @@ def die_with_parent(parent: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def mark_of(base_root: str, agent_id: str) -> str:
+    """What the processes of one session carry in their environment, whoever looks for them."""
+    return f"{os.path.realpath(base_root)}:{agent_id}"
+
+
 def marked(mark: str) -> list[int]:
     """Every living process of this user that carries the mark, but this one."""
     wanted = f"{MARK}={mark}".encode()
@@ -44,18 +52,40 @@ def marked(mark: str) -> list[int]:
     return found
 
 
-def sweep(mark: str) -> int:
-    """Kill everything that carries the mark, until nothing does; return how many there were."""
+def below(ancestor: int) -> list[int]:
+    """Every living descendant of a process."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        process = stat(int(name)) if name.isdigit() else None
+        if process is not None and process.state != "Z":
+            children.setdefault(process.parent, []).append(process.pid)
+    found, new = [], [ancestor]
+    while new:
+        new = [child for pid in new for child in children.get(pid, [])]
+        found += new
+    return found
+
+
+def sweep(mark: str, *, own_but: Collection[int] | None = None) -> int:
+    """Kill everything that carries the mark, until nothing does; return how many there were.
+
+    A guardian sweeps its own, too: what descends from it and has dropped the mark, `own_but` for
+    its helpers. Only then are dead children reaped: elsewhere they are somebody else's to wait for.
+    """
+    own = own_but is not None
     killed: set[int] = set()
     give_up_at = time.monotonic() + _PATIENCE_S
-    while (left := marked(mark)) and time.monotonic() < give_up_at:
+    while time.monotonic() < give_up_at:
+        left = {*marked(mark), *(below(os.getpid()) if own else ())}.difference(own_but or ())
+        if own:
+            reap()
+        if not left:
+            break
         for pid in left:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
                 killed.add(pid)
-        reap()
         time.sleep(0.002)
-    reap()
     return len(killed)
 
 
