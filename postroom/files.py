@@ -251,7 +251,11 @@ class LocalFiles:
             os.close(fd)
 
     def exists(self, path: str) -> bool:
-        return os.path.lexists(path)
+        try:
+            os.lstat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
     def make_folder(self, path: str) -> None:
         with contextlib.suppress(FileExistsError):

@@ -58,13 +58,14 @@ class Master:
         durable: bool = False,
         files: Files | None = None,
         clock: Clock | None = None,
+        journal: Journal | None = None,
     ) -> None:
         self.base: Base = create_base(base) if files is None else Base(base)
         self.project = os.path.abspath(project or _script_folder())
         self.durable = durable
         self._files: Files = files or LocalFiles()
         self._clock: Clock = clock or SystemClock()
-        self._journal = Journal(self.base, "master", clock=self._clock)
+        self._journal = journal or Journal(self.base, "master", clock=self._clock)
         self._pools: dict[str, JobPool] = {}
         self._wanted: dict[str, Lock] = {}
         self._lock: Lock | None = None
@@ -82,13 +83,10 @@ class Master:
     def close(self) -> None:
         """Let go of the base: another Master may act, embedded runs stop where they are."""
         self._waiter.close()
-        self._dispatcher = None
         for lock in self._wanted.values():
             lock.release()
         self._wanted.clear()
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
+        self._step_down()
 
     @property
     def acting(self) -> bool:
@@ -230,24 +228,37 @@ class Master:
     def step(self, now: float) -> bool:
         """One round: act, or stand by; True when something moved."""
         try:
-            if self._dispatcher is None and now >= self._ask_at:
-                self._ask_at = now + STAND_BY_S
-                self._try_to_act()
-            if self._dispatcher is not None:
-                return self._dispatcher.step(now)
-            if now >= self._refresh_at:
-                moved = [pool.refresh() for pool in self._pools.values() if not pool.done]
-                # A long listing is not repeated at once: it may take a tenth of the time at most.
-                took = self._clock.monotonic() - now
-                self._refresh_at = now + max(0.02, 10 * took)
-                return any(moved)
-        except FileNotFoundError as error:
-            if not os.path.isdir(self.base.root):
+            return self._round(now)
+        except OSError as error:
+            self._step_down()
+            self._ask_at = now + STAND_BY_S
+            self._journal.log("error", f"blocked, and trying again: {error}")
+            if isinstance(error, FileNotFoundError) and not self._files.exists(self.base.root):
                 raise BaseFolderError(
                     f"the base {self.base.root} was removed while it was in use"
                 ) from error
-            raise
         return False
+
+    def _round(self, now: float) -> bool:
+        if self._dispatcher is None and now >= self._ask_at:
+            self._ask_at = now + STAND_BY_S
+            self._try_to_act()
+        if self._dispatcher is not None:
+            return self._dispatcher.step(now)
+        if now < self._refresh_at:
+            return False
+        moved = [pool.refresh() for pool in self._pools.values() if not pool.done]
+        # A long listing is not repeated at once: it may take a tenth of the time at most.
+        took = self._clock.monotonic() - now
+        self._refresh_at = now + max(0.02, 10 * took)
+        return any(moved)
+
+    def _step_down(self) -> None:
+        """Stop acting. What was known may be half of it: acting again begins with recovery."""
+        self._dispatcher = None
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
 
     def rounds(self, pool: JobPool, timeout_s: float | None = None) -> Iterator[None]:
         """Work round by round until a pool is done or the time is up."""
@@ -303,7 +314,7 @@ class Master:
         if lock is None:
             return
         self._lock = lock
-        self._dispatcher = Dispatcher(
+        dispatcher = Dispatcher(
             self._files,
             self.base,
             clock=self._clock,
@@ -311,8 +322,10 @@ class Master:
             deliver=self._deliver,
             sweep=self._sweep,
         )
-        self._write_card(self._dispatcher.epoch)
-        self._journal.event("acts", epoch=self._dispatcher.epoch)
+        # Before the first letter: the next Master's epoch must be higher than this one.
+        self._write_card(dispatcher.epoch)
+        self._dispatcher = dispatcher
+        self._journal.event("acts", epoch=dispatcher.epoch)
         for pool in self._pools.values():
             pool.refresh()
 
