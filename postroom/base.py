@@ -5,6 +5,7 @@ base/
   agent_pool/0.POOL              mailbox: absent = no agent, empty = idle, a letter = at work
   agent_pool/0.lock              flock of guardian and worker: the kernel's own proof of life
   agent_pool/0.json              the session's card: GPU, host, pid, since
+  agent_pool/<gpu>.gate, .hall   flocks of workers that share a card, for exclusive jobs
   in_hand/0                      one line: the job in the worker's hand, and how many it has done
   job_pool/<run>/<first>.npz     a parcel: the arguments of jobs first, first+1, ...
   job_pool/<run>/run.json        what all jobs of the run have in common
@@ -78,6 +79,10 @@ class Base:
     def agent_card(self, agent_id: str) -> str:
         """What the session says of itself."""
         return f"{self.agent_pool}/{agent_id}.json"
+
+    def card_lock(self, gpu: str, part: str) -> str:
+        """Held by workers that share a card: `part` is "gate" or "hall"."""
+        return f"{self.agent_pool}/{gpu.replace('/', '-')}.{part}"
 
     def in_hand(self, agent_id: str) -> str:
         """The line that names the job in the worker's hand."""

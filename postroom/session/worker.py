@@ -23,6 +23,7 @@ from ..journal import Journal
 from ..runs import RunCard
 from ..watch import Waiter
 from .desk import Desk, Step
+from .hall import STAY_S, Hall
 from .tree import die_with_parent
 
 # How long results that cannot be written wait before they are tried again.
@@ -72,7 +73,19 @@ def work(base: Base, agent_id: str, settings: dict[str, Any], line: Line, journa
     files = LocalFiles()
     kernels = Kernels(files, base.data, journal)
 
+    # On the CPU there is no card that a job could have to itself.
+    hall = Hall(base, settings["gpu"]) if settings["gpu"] != "cpu" else None
+
     def run_job(card: RunCard, sheet: JobSheet, job: int, attempt: int) -> Done:
+        if hall is None:
+            return run_in_time(card, sheet, job, attempt)
+        if sheet.options.exclusive:
+            with hall.alone():
+                return run_in_time(card, sheet, job, attempt)
+        hall.enter()
+        return run_in_time(card, sheet, job, attempt)
+
+    def run_in_time(card: RunCard, sheet: JobSheet, job: int, attempt: int) -> Done:
         if sheet.options.timeout_s is None:
             return kernels.run_job(card, sheet, job, attempt)
         line.say(deadline_s=sheet.options.timeout_s, retries=sheet.options.retries)
@@ -100,7 +113,13 @@ def work(base: Base, agent_id: str, settings: dict[str, Any], line: Line, journa
         if step is Step.WORKED:
             waiter.stir(clock.monotonic())
         elif step is Step.BLOCKED:
+            if hall is not None:
+                hall.leave()
             line.stopping.wait(BLOCKED_S)
+        elif hall is not None and hall.inside:
+            # The next letter is likely to come at once; if not, rest outside.
+            if not waiter.wait(STAY_S, lambda: desk.box.size() > 0) and not desk.box.size():
+                hall.leave()
         else:
             # A letter may come without an event: look again every second.
             waiter.wait(1.0, lambda: desk.box.size() > 0)
