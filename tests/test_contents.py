@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from postroom.contents import (
+    Done,
+    Failure,
+    JobSheet,
+    Maker,
+    Options,
+    Outcome,
+    OutcomeSheet,
+    pack_data,
+    pack_jobs,
+    pack_outcomes,
+    unpack_data,
+    weight,
+)
+from postroom.errors import BadFileError
+from postroom.files import Buffer
+
+MAKER = Maker("0", "cpu", 1, 2.0)
+
+
+def joined(chunks: list[Buffer]) -> bytes:
+    return b"".join(bytes(chunk) for chunk in chunks)
+
+
+def test_jobs_come_back_with_their_names_options_and_arguments() -> None:
+    options = Options(retries=2, timeout_s=1.5)
+    passed: list[dict[str, Any]] = [{"x": np.arange(3) + n, "n": n} for n in range(4)]
+    sheet = JobSheet("p", joined(pack_jobs(10, "m:f", options, list("abcd"), passed)))
+    assert (sheet.first, sheet.count, sheet.task, sheet.options) == (10, 4, "m:f", options)
+    assert sheet.name(12) == "c"
+    assert sheet.arguments(12)["n"] == 2
+    np.testing.assert_array_equal(sheet.arguments(13)["x"], np.arange(3) + 3)
+
+
+def test_failures_do_not_shift_the_results_behind_them() -> None:
+    failed = Done(failure=Failure(Outcome.FAILED, "ValueError", "no", "trace"), seconds=0.5)
+    done = [Done(np.full(2, 0)), failed, Done(np.full(2, 2)), failed, Done(np.full(2, 4))]
+    sheet = OutcomeSheet("p", joined(pack_outcomes(7, done, MAKER)))
+    assert [sheet.done(7 + n).value[0] for n in (0, 2, 4)] == [0, 2, 4]
+    assert sheet.done(8).failure == failed.failure
+    assert sheet.seconds == [0.0, 0.5, 0.0, 0.5, 0.0]
+    assert sheet.maker == MAKER
+
+
+def test_a_parcel_of_another_kind_is_refused() -> None:
+    jobs = joined(pack_jobs(0, "m:f", Options(), None, [{}]))
+    results = joined(pack_outcomes(0, [Done(1)], MAKER))
+    for sheet, data in ((JobSheet, results), (OutcomeSheet, jobs)):
+        with pytest.raises(BadFileError, match="is a parcel of"):
+            sheet("p", data)
+    with pytest.raises(BadFileError, match="is a parcel of"):
+        unpack_data("p", jobs)
+
+
+def test_shared_data_comes_back() -> None:
+    shared = {"table": np.arange(5.0), "names": ["a", "b"], "depth": 3}
+    back = unpack_data("p", joined(pack_data(shared)))
+    np.testing.assert_array_equal(back["table"], shared["table"])
+    assert back["names"] == ["a", "b"]
+
+
+def test_weight_tells_large_from_small() -> None:
+    assert weight({"x": [np.zeros(1000), np.zeros(24)], "s": "abc", "n": 1}) == 8192 + 3 + 8
