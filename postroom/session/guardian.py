@@ -289,7 +289,7 @@ class Guardian:
                     f"they were ready; see {self._base.log}"
                 )
             return
-        if done > 1:
+        if done:
             self._deaths.clear()
         if note is not None and (note.run, note.job) not in self._deaths:
             self._deaths.append((note.run, note.job))

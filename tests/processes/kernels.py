@@ -1,0 +1,79 @@
+"""Kernels for the tests of real processes, copied into a project's folder."""
+
+import os
+import signal
+import subprocess
+import time
+
+
+def double(x):
+    return x * 2
+
+
+def attempt_number(log):
+    """Write down which attempt this is."""
+    with open(log, "a") as file:
+        file.write(os.environ["POSTROOM_ATTEMPT"] + "\n")
+    return int(os.environ["POSTROOM_ATTEMPT"])
+
+
+def fail_until(attempt, log):
+    """Fail in every attempt before the one that is named."""
+    if attempt_number(log) < attempt:
+        raise ValueError("not yet")
+    return attempt
+
+
+def die(log, until=1 << 30):
+    """Take the worker down, in every attempt before `until`."""
+    if attempt_number(log) < until:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "survived"
+
+
+def hang(log):
+    attempt_number(log)
+    time.sleep(1000)
+
+
+def wait_for(path):
+    """Wait for a file, then return."""
+    while not os.path.exists(path):
+        time.sleep(0.005)
+    return path
+
+
+def grow_tree(token, unmarked):
+    """Start processes that are hard to end, and stay: near, double-forked, deaf, unmarked."""
+    deaf = "trap '' TERM INT HUP; "
+    far = f'(setsid bash -c "{deaf} exec -a {token}-far sleep 1000" &); '
+    subprocess.Popen(["bash", "-c", f"{deaf}{far} exec -a {token}-near sleep 1000"])
+    if unmarked:
+        script = f"{deaf}{far.replace('-far', '-bare-far')} exec -a {token}-bare sleep 1000"
+        subprocess.Popen(["env", "-i", "bash", "-c", script])
+    time.sleep(1000)
+
+
+def occupy(log, kind, card):
+    """Write down when this job has the card, by a clock that all processes share."""
+    began = time.monotonic()
+    time.sleep(0.01)
+    line = f"{card} {kind} {began} {time.monotonic()}\n".encode()
+    fd = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.write(fd, line)
+    os.close(fd)
+
+
+def meet(folder, me, other):
+    """Return when the other one has begun, too: only possible at the same time."""
+    open(f"{folder}/{me}.here", "w").close()
+    wait_for(f"{folder}/{other}.here")
+
+
+def blob(size, number):
+    """Return so many bytes that all say which job they came from."""
+    return bytes([number % 251]) * size
+
+
+def open_files():
+    return len(os.listdir("/proc/self/fd"))
