@@ -54,6 +54,9 @@ def start_sessions(
         else:
             threads = _share_of_cores(len(slots))
             started.append(_spawn(base, agent_id, gpu, threads=threads, while_pid=while_pid))
+    new = [session.agent_id for session in started if session.new]
+    if new:
+        say(f"starting agents {', '.join(new)} (importing torch may take a moment)")
     try:
         for session in started:
             _wait_until_ready(files, base, session)
