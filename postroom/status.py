@@ -130,6 +130,8 @@ def count_done(files: Files, base: Base, run: str) -> int:
 
 
 def _acting_master(files: Files, base: Base) -> int | None:
+    if not files.exists(base.master_lock):
+        return None
     lock = files.try_lock(base.master_lock, shared=True)
     if lock is not None:
         lock.release()

@@ -25,7 +25,7 @@ class Waiter:
     def __init__(self, paths: Sequence[str]) -> None:
         self._paths = paths
         self._observer: Any = None
-        self._blind = False
+        self.blind = False
         self._event = threading.Event()
         self._hot_until = 0.0
 
@@ -39,12 +39,12 @@ class Waiter:
             if ready():
                 return False
             time.sleep(POLL_S)
-        if self._observer is None and not self._blind:
+        if self._observer is None and not self.blind:
             self._watch()
             return True
         if ready():
             return False
-        if self._blind:
+        if self.blind:
             time.sleep(min(seconds, BLIND_S))
             return True
         happened = self._event.wait(seconds)
@@ -92,6 +92,6 @@ class Waiter:
                 observer.schedule(Ring(), path, event_filter=kinds)
             observer.start()
         except OSError:
-            self._blind = True
+            self.blind = True
             return
         self._observer = observer

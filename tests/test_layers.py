@@ -30,6 +30,7 @@ ORDER = [
     "watch",
     "dispatch",
     "status",
+    "doctor",
     "jobs",
     "master",
     "report",

@@ -12,6 +12,7 @@ import click
 # verb: (module below postroom.cli, one line of help)
 VERBS = {
     "agents": ("agents", "Start, stop and list the agents of a base."),
+    "doctor": ("doctor", "Examine a base: what is wrong, or soon will be."),
     "gpu": ("gpu", "Cards, who holds them, and leases for any program."),
     "master": ("master", "Stand: work on whatever is in a base."),
     "new": ("new", "Write the template project into an empty folder."),

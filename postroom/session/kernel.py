@@ -126,6 +126,7 @@ class Kernels:
         version = _version_of_module(module)
         asked = card.kernels.get(task, "")
         self._journal.event("kernel", run=card.run, task=task, version=version, asked=asked)
+        self._journal.log("info", f"run {card.run} uses version {version} of {task}")
         if asked and asked != version:
             self._journal.log(
                 "warning",

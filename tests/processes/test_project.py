@@ -174,9 +174,7 @@ def test_a_hot_start_without_agents_says_how_to_start_some(project: Path) -> Non
 
 
 def test_settings_come_from_options_then_variables_then_the_file(project: Path) -> None:
-    done = python(
-        project, "main.py", "--size", "8", POSTROOM_N_TASKS="7", POSTROOM_SIZE="4096"
-    )
+    done = python(project, "main.py", "--size", "8", POSTROOM_N_TASKS="7", POSTROOM_SIZE="4096")
     assert "7 of 7 ok" in done.stdout, done.stderr
 
 
@@ -201,14 +199,14 @@ def test_a_kernel_that_cannot_be_imported_is_found_before_agents_start(
 
 def test_a_failing_job_makes_the_exit_code_1_and_is_explained(project: Path) -> None:
     (project / "expensive_task.py").write_text(
-        "def expensive_task(a, b):\n    print('printed by the kernel')\n    raise ValueError('no')\n"
+        "def expensive_task(a, b):\n    print('printed by it')\n    raise ValueError('no')\n"
     )
     done = python(project, "main.py", "--n-tasks", "3", "--size", "2")
     assert done.returncode == 1
     assert "0 of 3 ok, 3 failed" in done.stdout
     assert "job 0 (product 0) failed: ValueError: no" in done.stdout
     log = (project / "base" / "log" / "postroom.log").read_text()
-    assert "printed by the kernel" in log
+    assert "printed by it" in log
     assert all(json.loads(line) for line in log.splitlines())
 
 
