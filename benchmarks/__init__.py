@@ -1,0 +1,1 @@
+"""`python -m benchmarks`: Postroom beside what people use instead, on one machine, in one run."""

@@ -1,0 +1,60 @@
+"""The functions that every system runs: the same code for all."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import numpy as np
+
+LARGE_BYTES = 64 << 20
+PAGE_ITEMS = 4096 // 8
+LAYERS = 4
+
+
+def double(x: np.ndarray) -> np.ndarray:
+    """A job that is nothing but overhead."""
+    return x * 2
+
+
+def touch(x: np.ndarray) -> float:
+    """Read something of every page of a large argument."""
+    return float(x[::PAGE_ITEMS].sum())
+
+
+def look_up(shared: np.ndarray, k: int) -> float:
+    """Read a little of large shared data."""
+    return float(shared[k])
+
+
+def small_array(number: int) -> np.ndarray:
+    """One kilobyte."""
+    return np.full(128, float(number))
+
+
+def large_array(number: int) -> np.ndarray:
+    """64 MB, of which each page holds the same."""
+    return np.full(LARGE_BYTES // 8, float(number))
+
+
+def infer(seed: int) -> float:
+    """A small network's forward pass: what a warm session does not have to set up again."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(32, 64, generator=generator)
+    weights = torch.eye(64)
+    for _ in range(LAYERS):
+        x = torch.relu(x @ weights)
+    return float(x.sum())
+
+
+def main(arguments: list[str]) -> Any:
+    """`python kernels.py SEED`: the cold way."""
+    print(infer(int(arguments[0])))
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    main(sys.argv[1:])

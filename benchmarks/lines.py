@@ -1,0 +1,109 @@
+"""The lines of the benchmark: what is measured, against whom, and what is to be reached."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, field
+
+US = "Postroom"
+FLOOR = "floor: "
+
+# What one measurement brings: by line, by system, a value.
+Figures = dict[str, dict[str, float]]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is measured: enough for a figure to trust, or for a first look."""
+
+    rounds: int
+    calls: int  # round trips, one after another
+    jobs: int  # small jobs in one go
+    large: int  # jobs with an argument of 64 MB
+    sharers: int  # jobs that share 64 MB
+    queued: int  # the long queue; the short one is 1,000
+    idle_s: float
+    cold: int  # processes that import torch for one job each
+    shell: int  # shell lines
+    synced: int  # files written and synced one by one
+
+
+FULL = Sizes(5, 500, 2000, 10, 200, 100_000, 20.0, 100, 500, 300)
+QUICK = Sizes(2, 100, 2000, 3, 200, 20_000, 4.0, 4, 200, 100)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line. The score says how many times better than the reference we are."""
+
+    name: str
+    title: str
+    unit: str
+    higher_is_better: bool = False
+    reference: str = "best"  # a system's name, or the best of all others
+    target: float = 1.0  # the score to reach
+
+    def score(self, ours: float, theirs: float) -> float:
+        """Above 1: we are better, by that factor."""
+        return ours / theirs if self.higher_is_better else theirs / ours
+
+
+LINES = (
+    Line("round trip", "one small job, there and back", "ms", reference="ProcessPoolExecutor"),
+    Line("one by one", "small jobs, submitted one by one", "jobs/s", True, target=2.0),
+    Line("one list", "small jobs, submitted in one list", "jobs/s", True),
+    Line("large", "64 MB argument, one job", "ms", reference="Ray tasks"),
+    Line("shared", "64 MB shared by many jobs, each", "ms", reference="Ray tasks", target=3.0),
+    Line("growth", "cost of a job, long queue", "µs", reference="1,000 queued", target=1 / 1.2),
+    Line("growth submit", "submit into a long queue, each", "µs", reference="1,000 queued"),
+    Line("growth start", "start a Master on it, each job", "µs", reference="1,000 queued"),
+    Line("growth list", "list it, each job", "µs", reference="1,000 queued"),
+    Line("growth memory", "Master's memory per queued job", "bytes", reference="limit 2 KB"),
+    Line("idle", "CPU while nothing happens", "% of a core", reference="limit 0.5 %"),
+    Line("warm", "a torch kernel, warm against cold", "ms", reference="python kernels.py"),
+    Line("durable", "durable, in one list", "jobs/s", True, "write+fsync loop", 0.5),
+    Line("durable 1", "durable, one by one", "jobs/s", True, "write+fsync loop", 0.5),
+    Line("shell", "shell lines (true)", "lines/s", True),
+    Line("gpu get", "start of `postroom gpu get`", "ms", reference="python -c pass", target=0.0),
+)
+
+
+@dataclass
+class Results:
+    """The samples of every line and system, and who could not run, and why."""
+
+    samples: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+
+    def add(self, figures: Figures) -> None:
+        """Take in what one measurement brought."""
+        for line, by_system in figures.items():
+            for system, value in by_system.items():
+                self.samples.setdefault(line, {}).setdefault(system, []).append(value)
+
+    def medians(self, line: Line) -> dict[str, float]:
+        """The median of each system that was measured, best first."""
+        found = self.samples.get(line.name, {})
+        medians = {system: statistics.median(values) for system, values in found.items()}
+        ordered = sorted(medians, key=medians.__getitem__, reverse=line.higher_is_better)
+        return {system: medians[system] for system in ordered}
+
+    def reference(self, line: Line) -> tuple[str, float] | None:
+        """Whom a line compares us with; None when there is nobody."""
+        medians = self.medians(line)
+        if line.reference != "best":
+            value = medians.get(line.reference)
+            return None if value is None else (line.reference, value)
+        return next(((name, v) for name, v in medians.items() if is_peer(name)), None)
+
+    def score(self, line: Line) -> float | None:
+        """How many times better than the reference we are; None when it cannot be said."""
+        ours, reference = self.medians(line).get(US), self.reference(line)
+        if ours is None or reference is None:
+            return None
+        return line.score(ours, reference[1])
+
+
+def is_peer(system: str) -> bool:
+    """Whether a name in a line is neither ours nor a measured floor's."""
+    return not system.startswith((US, FLOOR))

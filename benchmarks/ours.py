@@ -1,0 +1,86 @@
+"""Postroom itself, driven as its users drive it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from postroom.base import create_base
+from postroom.jobs import Job
+from postroom.master import Master
+from postroom.session.launch import start_sessions, stop_sessions
+
+from .lines import US, Figures, Sizes
+from .systems import Kernel, measure
+
+PROJECT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+@contextlib.contextmanager
+def scratch() -> Iterator[str]:
+    """A private folder for one measurement."""
+    folder = tempfile.mkdtemp(prefix="postroom-bench-")
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def post_room(
+    *, sessions: int = 2, durable: bool = False, preload: str = "numpy"
+) -> Iterator[Master]:
+    """A base in a folder of its own, with warm sessions on invented cards, and a Master."""
+    with scratch() as folder:
+        os.mkdir(f"{folder}/ledger", 0o700)
+        os.environ["POSTROOM_LEDGER"] = f"{folder}/ledger"
+        os.environ["POSTROOM_FAKE_GPUS"] = f"{max(sessions, 1)}x24G"
+        os.environ["POSTROOM_PRELOAD"] = preload
+        base = create_base(f"{folder}/base")
+        names = [str(number) for number in range(sessions)]
+        started = start_sessions(base, [(name, name) for name in names], say=_quiet)
+        try:
+            with Master(base.root, project=PROJECT, durable=durable) as master:
+                yield master
+        finally:
+            stop_sessions(base, names, now=True, say=_quiet)
+            for session in started:
+                if session.process is not None:
+                    session.process.wait()
+
+
+class Postroom:
+    """The system as the benchmark sees it."""
+
+    def __init__(self, master: Master) -> None:
+        self._master = master
+
+    def call(self, kernel: Kernel, **arguments: Any) -> Any:
+        return self._master.run([Job(kernel, **arguments)])[0].result()
+
+    def each(self, kernel: Kernel, jobs: Iterable[dict[str, Any]]) -> list[Any]:
+        pools = [self._master.submit([Job(kernel, **arguments)]) for arguments in jobs]
+        return [pool.wait()[0].result() for pool in pools]
+
+    def batch(self, kernel: Kernel, jobs: Sequence[dict[str, Any]]) -> list[Any]:
+        return self._master.run([Job(kernel, **arguments) for arguments in jobs]).results()
+
+    def share(self, kernel: Kernel, data: Any, jobs: Sequence[dict[str, Any]]) -> list[Any]:
+        listed = [Job(kernel, **arguments) for arguments in jobs]
+        return self._master.run(listed, shared=data).results()
+
+
+def postroom(sizes: Sizes) -> Figures:
+    """Two warm sessions and a Master."""
+    with post_room() as master:
+        return measure(US, Postroom(master), sizes)
+
+
+def _quiet(text: str) -> None:
+    if "POSTROOM_BENCH_TALK" in os.environ:
+        print(text, file=sys.stderr)

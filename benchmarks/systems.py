@@ -1,0 +1,127 @@
+"""What every system is asked to do, by the same code."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+import psutil
+
+from . import kernels
+from .lines import Figures, Sizes
+
+Kernel = Callable[..., Any]
+
+
+class System(Protocol):
+    """A way to run functions in two other processes, driven through its normal interface."""
+
+    def call(self, kernel: Kernel, **arguments: Any) -> Any:
+        """Run one job and wait for its result."""
+
+    def each(self, kernel: Kernel, jobs: Iterable[dict[str, Any]]) -> list[Any]:
+        """Submit jobs one by one, then gather every result."""
+
+    def batch(self, kernel: Kernel, jobs: Sequence[dict[str, Any]]) -> list[Any] | None:
+        """Hand in a list at once; None where there is no such thing."""
+
+    def share(self, kernel: Kernel, data: Any, jobs: Sequence[dict[str, Any]]) -> list[Any] | None:
+        """Run jobs that all read `data`; None where there is no such thing."""
+
+
+def measure(name: str, system: System, sizes: Sizes) -> Figures:
+    """Every figure of one system that is up."""
+    figures: Figures = {
+        "round trip": {name: round_trip(system, sizes.calls) * 1e3},
+        "one by one": {name: one_by_one(system, sizes.jobs)},
+        "large": {name: large(system, sizes.large) * 1e3},
+    }
+    in_one = one_list(system, sizes.jobs)
+    if in_one is not None:
+        figures["one list"] = {name: in_one}
+    each = shared(system, sizes.sharers)
+    if each is not None:
+        figures["shared"] = {name: each * 1e3}
+    return figures
+
+
+def round_trip(system: System, calls: int) -> float:
+    """The median seconds of one small job, there and back."""
+    taken = []
+    for number in range(calls + 20):
+        x = kernels.small_array(number)
+        started = time.perf_counter()
+        result = system.call(kernels.double, x=x)
+        taken.append(time.perf_counter() - started)
+        assert result[0] == 2 * number
+    return statistics.median(taken[20:])
+
+
+def one_by_one(system: System, jobs: int) -> float:
+    """Small jobs per second, each handed in by a call of its own."""
+    arguments = [{"x": kernels.small_array(number)} for number in range(jobs)]
+    started = time.perf_counter()
+    results = system.each(kernels.double, arguments)
+    taken = time.perf_counter() - started
+    assert [r[0] for r in results] == [2 * number for number in range(jobs)]
+    return jobs / taken
+
+
+def one_list(system: System, jobs: int) -> float | None:
+    """Small jobs per second, handed in at once."""
+    arguments = [{"x": kernels.small_array(number)} for number in range(jobs)]
+    started = time.perf_counter()
+    results = system.batch(kernels.double, arguments)
+    taken = time.perf_counter() - started
+    if results is None:
+        return None
+    assert [r[0] for r in results] == [2 * number for number in range(jobs)]
+    return jobs / taken
+
+
+def large(system: System, calls: int) -> float:
+    """The median seconds of one job with an argument of 64 MB."""
+    taken = []
+    for number in range(calls + 1):
+        x = kernels.large_array(number)
+        started = time.perf_counter()
+        result = system.call(kernels.touch, x=x)
+        taken.append(time.perf_counter() - started)
+        assert result == number * (len(x) // kernels.PAGE_ITEMS)
+    return statistics.median(taken[1:])
+
+
+def shared(system: System, jobs: int) -> float | None:
+    """Seconds per job when many share 64 MB, its distribution included."""
+    data = kernels.large_array(7)
+    arguments = [{"k": number} for number in range(jobs)]
+    started = time.perf_counter()
+    results = system.share(kernels.look_up, data, arguments)
+    taken = time.perf_counter() - started
+    if results is None:
+        return None
+    assert results == [7.0] * jobs
+    return taken / jobs
+
+
+def cpu_share(seconds: float, wait: Callable[[float], None] = time.sleep) -> float:
+    """The share of one core that this process and all below it use in a while."""
+    before = _cpu_seconds()
+    started = time.perf_counter()
+    wait(seconds)
+    return (_cpu_seconds() - before) / (time.perf_counter() - started)
+
+
+def _cpu_seconds() -> float:
+    me = psutil.Process(os.getpid())
+    total = 0.0
+    for process in [me, *me.children(recursive=True)]:
+        try:
+            times = process.cpu_times()
+            total += times.user + times.system
+        except psutil.NoSuchProcess:
+            continue
+    return total
