@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import TracebackType
 
 from . import records
-from .folder import RECORD_LIMIT, Folder, lock_is_free, locker, lockers, open_file
+from .folder import RECORD_LIMIT, Folder, lock_is_free, lock_key, lockers, open_file
 from .ledger import Entry
 
+COARSE_NS = 20_000_000
 OPEN_LIMIT = 256  # descriptors kept open from one look to the next
 
 
@@ -52,9 +54,40 @@ class Census:
     def __init__(self, folder: Folder) -> None:
         self.folder = folder
         self._files: dict[tuple[str, str], _File] = {}
+        self._changed_ns: dict[str, int] = {}
+
+    def moved(self) -> bool:
+        """Say whether files came or went since the last snapshot: a hint, and a cheap one.
+
+        A death leaves its file behind and is not seen by this.
+        """
+        return self._changed_ns != self._changes()
+
+    def _changes(self) -> dict[str, int]:
+        changed = {}
+        for user in self.folder.users():
+            with suppress(OSError):
+                changed[user] = os.stat(os.path.join(self.folder.path, user)).st_mtime_ns
+        return changed
+
+    def before(self, ticket: str) -> int:
+        """Count the tickets before one, by their names alone."""
+        count = 0
+        for user in self.folder.users():
+            with suppress(OSError):
+                names = os.listdir(os.path.join(self.folder.path, user))
+                count += sum(name.startswith("ticket-") and name < ticket for name in names)
+        return count
 
     def take(self) -> Snapshot:
         """Read the living and the line; needs no mutex, and is exact under it."""
+        # A folder's time is coarse: what changed just now may change again and look the same.
+        now_ns = time.time_ns()
+        self._changed_ns = {
+            user: changed_ns
+            for user, changed_ns in self._changes().items()
+            if now_ns - changed_ns > COARSE_NS
+        }
         held: list[Entry] = []
         line: list[tuple[str, Entry]] = []
         dead: list[Grave] = []
@@ -122,21 +155,20 @@ class Census:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the descriptors back."""
         self._forget(set())
 
     def unmask(self, snapshot: Snapshot) -> Snapshot:
         """Name whoever keeps a lock that is not theirs: a dead lease is then held by a squatter."""
-        squatters = {
-            file.entry.lease_id: locker(os.fstat(file.fd))
-            for file in self._files.values()
-            if not file.dead and self._is_squatted(file)
-        }
+        taken = lockers()
+        squatters = {}
+        for file in self._files.values():
+            locker = taken.get(lock_key(file.fd))
+            # A lock of root's may be one that was handed down through sudo.
+            if locker is not None and locker.uid not in (file.entry.uid, 0):
+                squatters[file.entry.lease_id] = str(locker)
         held = [replace(e, squatter=squatters.get(e.lease_id, "")) for e in snapshot.held]
         return replace(snapshot, held=held)
-
-    def _is_squatted(self, file: _File) -> bool:
-        for pid in lockers(os.fstat(file.fd)):
-            with suppress(OSError):
-                if os.stat(f"/proc/{pid}").st_uid not in (file.entry.uid, 0):
-                    return True
-        return False

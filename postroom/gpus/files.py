@@ -7,37 +7,21 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from math import inf
 from typing import Any
 
 from ..errors import CardHeld, GpuError
 from . import inventory, records
-from .allocation import Share, Slot, Want, grant
+from .allocation import Slot
 from .census import Census, Snapshot
 from .folder import Folder
 from .inventory import Card
 from .ledger import Entry, Lease, Request, Verdict
+from .line import Applicant, append
 from .notes import Notes
 
-POLL_S = 0.01  # how often the first in line looks; those behind look less often
-POLL_LIMIT_S = 0.25
-
-
-@dataclass
-class _Draft:
-    """A file of ours with its lock, on the way from request to lease."""
-
-    entry: Entry
-    fd: int
-    path: str
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """Not yet: how many are before us in the line, and, for whoever asks, why."""
-
-    before: int
-    reason: Callable[[], str]
+SLOTS_S = 0.5  # for so long, those who wait go by what they know of the cards
 
 
 class FileLedger:
@@ -127,59 +111,27 @@ class FileLedger:
         wanted: Callable[[], bool] | None = None,
     ) -> Lease:
         """Do as `acquire` does, for an entry that was made already."""
-        draft = self._draft(entry)
         began = time.monotonic()
-        try:
-            with Census(self.folder) as census:
-                found = self._ask(draft, census, cards, pack=pack, stay=timeout_s != 0)
-                while isinstance(found, Refusal):
-                    waited_s = time.monotonic() - began
-                    if timeout_s is not None and waited_s >= timeout_s:
-                        raise CardHeld(found.reason())
-                    if wanted is not None and not wanted():
-                        raise CardHeld("nobody waits for the card any more")
-                    if waiting is not None:
-                        waiting(found.reason())
-                        waiting = None
-                    pause(waited_s, found.before, timeout_s)
-                    found = self._ask_again(draft, census, cards, pack=pack)
-                return found
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(draft.path)
-            os.close(draft.fd)
-            raise
+        slots = _Remembered(lambda: self.slots(cards))
+        with Applicant(self.folder, entry, slots, pack=pack) as applicant:
+            applicant.ask(stay=timeout_s is None or timeout_s > 0)
+            while not applicant.granted:
+                waited_s = time.monotonic() - began
+                if timeout_s is not None and waited_s >= timeout_s:
+                    raise CardHeld(self._refusal(applicant, cards))
+                if wanted is not None and not wanted():
+                    raise CardHeld("nobody waits for the card any more")
+                if waiting is not None:
+                    waiting(self._refusal(applicant, cards))
+                    waiting = None
+                applicant.pause(waited_s, inf if timeout_s is None else timeout_s - waited_s)
+                applicant.ask_again()
+            self._tidy(applicant.snapshot)
+            return self._lease(applicant)
 
-    def _ask(
-        self, draft: _Draft, census: Census, cards: list[Card], *, pack: bool, stay: bool
-    ) -> Lease | Refusal:
-        """Take the cards, or else a place in the line if we are to stay."""
-        with self.folder.mutex():
-            snapshot = census.take()
-            self._tidy(snapshot)
-            found, before = self.decide(draft.entry, snapshot, cards, pack=pack)
-            if found is not None:
-                return self._grant(draft, found)
-            if stay:
-                # The number is given under the mutex, by a clock that all processes share.
-                number = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-                self._rename(draft, f"ticket-{number:020d}-{draft.entry.lease_id}")
-        return Refusal(before, lambda: self.reason(draft.entry, census.unmask(snapshot), cards))
-
-    def _ask_again(
-        self, draft: _Draft, census: Census, cards: list[Card], *, pack: bool
-    ) -> Lease | Refusal:
-        """Look whether it is our turn."""
-        # What is seen without the mutex is a hint; what is seen under it counts.
-        snapshot = census.take()
-        found, before = self.decide(draft.entry, snapshot, cards, pack=pack)
-        if found is not None:
-            with self.folder.mutex():
-                snapshot = census.take()
-                found, before = self.decide(draft.entry, snapshot, cards, pack=pack)
-                if found is not None:
-                    return self._grant(draft, found)
-        return Refusal(before, lambda: self.reason(draft.entry, census.unmask(snapshot), cards))
+    def _refusal(self, applicant: Applicant, cards: list[Card]) -> str:
+        snapshot = applicant.census.unmask(applicant.snapshot)
+        return self.reason(applicant.entry, snapshot, cards)
 
     def entry(self, request: Request, cards: list[Card]) -> Entry:
         """Turn a request into an entry; what no card of this machine could satisfy is refused."""
@@ -209,30 +161,17 @@ class FileLedger:
                 )
         return records.new_entry(request, among, count)
 
-    def decide(
-        self, entry: Entry, snapshot: Snapshot, cards: list[Card], *, pack: bool
-    ) -> tuple[tuple[str, ...] | None, int]:
-        """Return the cards that an entry may take now, or None, and how many are before it."""
+    def slots(self, cards: list[Card]) -> list[Slot]:
+        """Return the cards that may be handed out at all: managed, and not sick."""
         managed, sick = self.notes.managed(), self.notes.quarantined()
         used = self.notes.last_used()
-        slots = [
+        return [
             Slot(card.uuid, card.memory_mib, used.get(card.uuid, 0.0))
             for card in cards
             if (managed is None or card.uuid in managed)
             and card.uuid not in sick
             and not card.problem
         ]
-        shares = [
-            Share(uuid, held.memory_mib, held.uid, held.group)
-            for held in snapshot.held
-            for uuid in held.cards or [slot.uuid for slot in slots]
-        ]
-        line = []
-        for waiting in snapshot.line:
-            if waiting.lease_id == entry.lease_id:
-                break
-            line.append(_want(waiting))
-        return grant(slots, shares, line, _want(entry), pack=pack), len(line)
 
     def reason(self, entry: Entry, snapshot: Snapshot, cards: list[Card]) -> str:
         """Say why an entry has to wait: card by card, with who holds it."""
@@ -259,53 +198,27 @@ class FileLedger:
                 reasons.append(f"card {card.index} is next for {first or 'another request'}")
         return "; ".join(reasons)
 
-    # Moving a file forward: new -> ticket -> lease
-
-    def _draft(self, entry: Entry) -> _Draft:
-        """Write a request and lock it before anybody looks at it."""
-        path = os.path.join(self.folder.mine(), f"new-{entry.lease_id}")
-        # 0600 until it is locked: nobody else can take its lock first.
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _append(fd, records.encode_request(entry))
-            os.fchmod(fd, 0o644)
-        except BaseException:
-            os.unlink(path)
-            os.close(fd)
-            raise
-        return _Draft(entry, fd, path)
-
-    def _rename(self, draft: _Draft, name: str) -> None:
-        path = os.path.join(os.path.dirname(draft.path), name)
-        os.rename(draft.path, path)
-        draft.path = path
-
-    def _grant(self, draft: _Draft, cards: tuple[str, ...]) -> Lease:
-        """Make a request a lease; the rename is the moment at which it is one."""
-        granted_at = time.time()
-        change = {"cards": cards, "granted_at": granted_at}
-        _append(draft.fd, records.encode_change(change))
-        self._rename(draft, f"lease-{draft.entry.lease_id}")
-        entry = replace(draft.entry, cards=cards, granted_at=granted_at)
-        os.set_inheritable(draft.fd, True)
-        with suppress(OSError):  # a full disk must not cost the lease
-            self.notes.touch(cards)
-            self.notes.record("granted", entry)
-        path = draft.path
+    def _lease(self, applicant: Applicant) -> Lease:
+        """Return what was granted, in a form that can be handed down and released."""
+        path = applicant.path
 
         def settle(lease: Lease) -> None:
-            with suppress(OSError):
-                self.notes.touch(cards)
-                self.notes.record("released", lease.entry)
             self._bury(path)
+            self._note("released", lease.entry)
 
         def amend(lease: Lease, changes: dict[str, Any]) -> None:
             if lease.fds:
-                _append(lease.fds[0], records.encode_change(changes))
+                append(lease.fds[0], records.encode_change(changes))
                 lease.entry = replace(lease.entry, **changes)
 
-        return Lease(entry, (draft.fd,), settle=settle, amend=amend)
+        os.set_inheritable(applicant.fd, True)
+        self._note("granted", applicant.entry)
+        return Lease(applicant.entry, (applicant.fd,), settle=settle, amend=amend)
+
+    def _note(self, what: str, entry: Entry) -> None:
+        with suppress(OSError):  # a full disk must not cost the lease
+            self.notes.touch(entry.cards)
+            self.notes.record(what, entry)
 
     def path_of(self, lease: Lease) -> str:
         """Return where a lease of ours is."""
@@ -337,9 +250,7 @@ class FileLedger:
             path = os.path.join(self.where, grave.folder, grave.name)
             if self._bury(path):
                 done.append((grave.name, f"the lock of {grave.entry.describe()} is free"))
-                with suppress(OSError):
-                    self.notes.touch(grave.entry.cards)
-                    self.notes.record("ended", grave.entry)
+                self._note("ended", grave.entry)
         return done
 
     def purge(self) -> list[tuple[str, str]]:
@@ -354,19 +265,16 @@ class FileLedger:
         return done
 
 
-def pause(waited_s: float, before: int, timeout_s: float | None) -> None:
-    """Wait before the next look; the end of the line, and a long wait, need not look so often."""
-    pause_s = min(max(POLL_S, waited_s / 100), 5 * POLL_S) * (1 + before)
-    left_s = POLL_LIMIT_S if timeout_s is None else timeout_s - waited_s
-    time.sleep(max(0.001, min(pause_s, POLL_LIMIT_S, left_s)))
+class _Remembered:
+    """An answer that is good for a while."""
 
+    def __init__(self, ask: Callable[[], list[Slot]]) -> None:
+        self._ask = ask
+        self._answer: list[Slot] = []
+        self._until = 0.0
 
-def _want(entry: Entry) -> Want:
-    return Want(entry.count, entry.among, entry.memory_mib, entry.uid, entry.group)
-
-
-def _append(fd: int, text: bytes) -> None:
-    """Append a whole line or raise: half a line would be no line."""
-    os.lseek(fd, 0, os.SEEK_END)
-    if os.write(fd, text) != len(text):
-        raise GpuError("the ledger's disk is full: a lease could not be recorded")
+    def __call__(self) -> list[Slot]:
+        if time.monotonic() > self._until:
+            self._answer = self._ask()
+            self._until = time.monotonic() + SLOTS_S
+        return self._answer

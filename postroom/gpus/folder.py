@@ -14,6 +14,7 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
 from ..errors import GpuError
 from . import processes
@@ -21,7 +22,7 @@ from . import processes
 PREFIX = "postroom-"
 RECORD_LIMIT = 64 * 1024
 READABLE = 0o755
-MUTEX_PATIENCE_S = 10.0
+MUTEX_PATIENCE_S = 30.0
 NETWORK_FILESYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "gpfs", "beegfs", "9p"}
 
 OPEN_FILE = (
@@ -97,7 +98,7 @@ class Folder:
             else:
                 return
             if time.monotonic() > deadline:
-                who = locker(os.fstat(fd)) or "a process that cannot be seen from here"
+                who = lockers().get(lock_key(fd)) or "a process that cannot be seen from here"
                 raise GpuError(f"the ledger {self.path} is kept locked by {who}")
             time.sleep(pause_s)
             pause_s = min(pause_s * 1.5, 0.01)
@@ -159,27 +160,38 @@ def lock_is_free(fd: int) -> bool:
     return True
 
 
-def lockers(found: os.stat_result) -> list[int]:
-    """Return the pids that took a flock on a file, as far as this namespace may see them."""
-    key = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
-    pids = []
+@dataclass(frozen=True)
+class Locker:
+    """A process that took a kernel lock."""
+
+    pid: int
+    uid: int
+    command: str
+
+    def __str__(self) -> str:
+        return f"pid {self.pid} ({self.command}) of user {processes.user_name(self.uid)}"
+
+
+def lockers() -> dict[str, Locker]:
+    """Return who took which flock, by `lock_key`, as far as this namespace may see them."""
+    found: dict[str, Locker] = {}
     with suppress(OSError), open("/proc/locks") as file:
         for line in file:
             fields = line.split()
-            if len(fields) >= 6 and fields[1] == "FLOCK" and fields[5] == key:
-                pids.append(int(fields[4]))
-    return pids
+            # "5: FLOCK ADVISORY WRITE 812 fd:00:2342 0 EOF"; those who wait have an arrow more.
+            if len(fields) >= 6 and fields[1] == "FLOCK":
+                with suppress(OSError):
+                    pid = int(fields[4])
+                    uid = os.stat(f"/proc/{pid}").st_uid
+                    seen = processes.stat(pid)
+                    found[fields[5]] = Locker(pid, uid, seen.command if seen else "?")
+    return found
 
 
-def locker(found: os.stat_result) -> str:
-    """Name who has the lock of a file: pid, command and user; empty when it can't be seen."""
-    for pid in lockers(found):
-        with suppress(OSError):
-            uid = os.stat(f"/proc/{pid}").st_uid
-            seen = processes.stat(pid)
-            command = seen.command if seen else "?"
-            return f"pid {pid} ({command}) of user {processes.user_name(uid)}"
-    return ""
+def lock_key(fd: int) -> str:
+    """Return how /proc/locks calls an open file."""
+    found = os.fstat(fd)
+    return f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
 
 
 def _own(path: str, uid: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 
@@ -133,6 +134,7 @@ def user_of(pid: int) -> str:
         return "?"
 
 
+@cache
 def user_name(uid: int) -> str:
     """Return a user's name, or the bare number where the machine does not know it."""
     import pwd  # only where a name is shown or recorded

@@ -28,16 +28,20 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 from ..errors import CardHeld, GpuError
 from . import inventory, processes
 from .census import Census, Snapshot
-from .files import FileLedger, pause
+from .files import FileLedger
 from .inventory import Card
 from .ledger import Entry, Lease, Request, Verdict
+from .line import Pace, decide
 from .renewal import start_renewal
 from .store import TTL_S, Row, Store
+
+LOOK_LIMIT_S = 0.25  # a look here is one question to the server
 
 
 class RedisLedger:
@@ -138,7 +142,9 @@ class RedisLedger:
                 if waiting is not None and attempt.refused:
                     waiting(attempt.reason)
                     waiting = None
-                pause(waited_s, attempt.before, timeout_s)
+                left_s = inf if timeout_s is None else timeout_s - waited_s
+                look_s = Pace(attempt.before, waited_s).look_s
+                time.sleep(max(0.001, min(look_s, LOOK_LIMIT_S, left_s)))
         except BaseException:
             attempt.give_up()
             raise
@@ -178,7 +184,8 @@ class _Attempt:
         with Census(self.ledger.local.folder) as census:
             version, snapshot = self.ledger.snapshot(census)
         local = self.ledger.local
-        found, self.before = local.decide(self.entry, snapshot, self.cards, pack=self.request.pack)
+        slots = local.slots(self.cards)
+        found, self.before = decide(self.entry, snapshot, slots, pack=self.request.pack)
         if found is None:
             self.refused = True
             self.reason = local.reason(self.entry, snapshot, self.cards)

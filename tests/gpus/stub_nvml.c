@@ -5,7 +5,8 @@
  *   card I UUID TOTAL_MIB USED_MIB UTIL TEMP MILLIWATT NAME...
  *   process I PID MIB compute|graphics
  *   lost I                  ecc I COUNT            recovery I ACTION        xid I CODE
- *   mig I UUID TOTAL_MIB USED_MIB                  remap_failed I
+ *   mig I UUID TOTAL_MIB USED_MIB                  remap_failed I           mode_refused I
+ * Compute modes that are set go into NVML_STUB.mode, a line "I MODE" each; the last one counts.
  * Compiled with -DOLD it lacks what drivers before the 470 series lacked.
  */
 #include <stdio.h>
@@ -113,6 +114,43 @@ int nvmlDeviceGetUUID(device *d, char *into, unsigned size) {
     CALL();  /* a lost card still knows its uuid: the driver has it in memory */
     if (d->slice >= 0) { slice_of(d, &s); strcpy(into, s.uuid); return OK; }
     strcpy(into, of(d).uuid);
+    return OK;
+}
+static int is_uuid(const char *rest, void *context) {
+    state *s = context, got = {0};
+    sscanf(rest, "%d %95s", &got.card, got.uuid);
+    if (strcmp(got.uuid, s->uuid)) return 0;
+    s->card = got.card;
+    return 1;
+}
+int nvmlDeviceGetHandleByUUID(const char *uuid, device **into) {
+    state s = {0};
+    CALL();
+    snprintf(s.uuid, sizeof s.uuid, "%s", uuid);
+    return each("card", is_uuid, &s) ? nvmlDeviceGetHandleByIndex_v2(s.card, into) : NOT_FOUND;
+}
+static FILE *modes(const char *how) {
+    char path[512];
+    snprintf(path, sizeof path, "%s.mode", getenv("NVML_STUB"));
+    return fopen(path, how);
+}
+int nvmlDeviceGetComputeMode(device *d, unsigned *mode) {
+    FILE *file = modes("r");
+    int card;
+    unsigned seen;
+    ASK(d);
+    *mode = 0;
+    while (file && fscanf(file, "%d %u", &card, &seen) == 2) if (card == d->card) *mode = seen;
+    if (file) fclose(file);
+    return OK;
+}
+int nvmlDeviceSetComputeMode(device *d, unsigned mode) {
+    FILE *file;
+    ASK(d);
+    if (each("mode_refused", is_card, &d->card)) return NO_PERMISSION;
+    file = modes("a");
+    fprintf(file, "%d %u\n", d->card, mode);
+    fclose(file);
     return OK;
 }
 int nvmlDeviceGetName(device *d, char *into, unsigned size) { ASK(d); strcpy(into, of(d).name); return OK; }

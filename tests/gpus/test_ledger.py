@@ -10,10 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import wait_until
 
 from postroom.errors import CardHeld, GpuError
 from postroom.gpus.ledger import Lease, Ledger, Request
+
+from .ledgerkit import wait_until
 
 Start = Callable[..., subprocess.Popen[str]]
 ALL = ("FAKE-0", "FAKE-1", "FAKE-2", "FAKE-3")

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import HERE, needs
 
 from postroom.errors import CardHeld, GpuError
 from postroom.gpus import inventory, nvml
 from postroom.gpus.ledger import Request, open_ledger
+
+from .ledgerkit import HERE, needs
 
 TWO_CARDS = """\
 driver 570.124
