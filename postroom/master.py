@@ -7,6 +7,7 @@ again twice a second, so that it takes over when that one dies.
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import hashlib
 import json
@@ -21,13 +22,12 @@ from .base import Base, create_base, new_run_id
 from .contents import JobSheet, OutcomeSheet, pack_data, pack_jobs, weight
 from .dispatch import Dispatcher
 from .errors import BadFileError, BaseFolderError, PostroomError
-from .files import Clock, Files, LocalFiles, Lock, SystemClock
+from .files import Buffer, Clock, Files, LocalFiles, Lock, SystemClock
 from .jobs import Job, JobPool
 from .journal import Journal
 from .kernels import source_version
 from .runs import (
     RunCard,
-    append,
     asked_until,
     create_run,
     list_firsts,
@@ -120,6 +120,10 @@ class Master:
         for job in listed:
             if not isinstance(job, Job):
                 raise PostroomError(f"{job!r} is not a Job: write Job('module:function', x=...)")
+        with self._in_words("hand in jobs"):
+            return self._submit(listed, shared, label=label, keep=keep)
+
+    def _submit(self, listed: list[Job], shared: Any, *, label: str, keep: bool) -> JobPool:
         tasks = dict.fromkeys(job.task for job in listed)
         durable = self.durable or keep
         card = RunCard(
@@ -131,27 +135,20 @@ class Master:
             durable=durable,
             created_at=self._clock.wall(),
             host=socket.gethostname(),
-            user=getpass.getuser(),
+            user=_user_name(),
             kernels={task: source_version(self.project, task) for task in tasks},
         )
-        create_run(self._files, self.base, card)
-        try:
-            asked = 0
-            for batch in _batches(listed):
-                asked = self._append(card, batch, asked) + len(batch)
-            if card.durable:
-                self._files.sync_folder(self.base.asked(card.run))
-        except BaseException:
-            # All or nothing: a run that its submitter was not told of must not be served.
-            self._files.move(self.base.asked(card.run), f"{self.base.trash}/{card.run}")
-            raise
+        create_run(self._files, self.base, card, _parcels(listed))
         if card.embedded:
             self._want(card.run)
         return self._watch(JobPool(self._files, self.base, card.run, listed, self))
 
     def resume(self, run: str | None = None, *, job: type[Job] = Job) -> JobPool:
         """Take up a run again, by default the newest unfinished: only what is missing runs."""
-        run = run or self._newest_unfinished()
+        with self._in_words("resume a run"):
+            return self._resume(run or self._newest_unfinished(), job)
+
+    def _resume(self, run: str, job: type[Job]) -> JobPool:
         try:
             card = read_card(self._files, self.base, run)
         except (FileNotFoundError, BadFileError):
@@ -164,19 +161,6 @@ class Master:
         pool = JobPool(self._files, self.base, run, self._read_jobs(run, job), self)
         pool.refresh()
         return self._watch(pool)
-
-    def _append(self, card: RunCard, batch: Batch, guess: int) -> int:
-        task, options = batch[0][0].task, batch[0][0].options
-        arguments = [passed for _, passed in batch]
-        named = any(job.name is not None for job, _ in batch)
-        names = [job.name or "" for job, _ in batch] if named else None
-        return append(
-            self._files,
-            self.base,
-            card,
-            lambda first: pack_jobs(first, task, options, names, arguments),
-            guess=guess,
-        )
 
     def _put_data(self, shared: Any, *, durable: bool) -> str:
         """Write shared data once, named by its content."""
@@ -222,6 +206,15 @@ class Master:
             if asked > count_done(self._files, self.base, run):
                 return run
         raise PostroomError(f"no run in {self.base.root} is unfinished: nothing to resume")
+
+    @contextlib.contextmanager
+    def _in_words(self, what: str) -> Iterator[None]:
+        """A full disk, too many open files: said in a sentence."""
+        try:
+            yield
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise BaseFolderError(f"cannot {what} at {self.base.root}: {why}") from error
 
     # Working
 
@@ -352,10 +345,28 @@ def _never() -> bool:
     return False
 
 
+def _user_name() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # in a container, a uid may have no name
+        return str(os.getuid())
+
+
 def _script_folder() -> str:
     """Where kernels are imported from: the folder of the running script, or the current one."""
     script = getattr(sys.modules.get("__main__"), "__file__", None)
     return os.path.dirname(os.path.abspath(script)) if script else os.getcwd()
+
+
+def _parcels(jobs: Sequence[Job]) -> Iterator[tuple[int, list[Buffer]]]:
+    """Pack a list of jobs, each parcel with the number of its first job."""
+    first = 0
+    for batch in _batches(jobs):
+        task, options = batch[0][0].task, batch[0][0].options
+        named = any(job.name is not None for job, _ in batch)
+        names = [job.name or "" for job, _ in batch] if named else None
+        yield first, pack_jobs(first, task, options, names, [passed for _, passed in batch])
+        first += len(batch)
 
 
 def _batches(jobs: Sequence[Job]) -> Iterator[Batch]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -89,20 +89,35 @@ class Note:
         return note
 
 
-def create_run(files: Files, base: Base, card: RunCard) -> None:
-    """Make a run visible in one step, with its card inside and its answer folders in place."""
+def create_run(
+    files: Files, base: Base, card: RunCard, parcels: Iterable[tuple[int, list[Buffer]]] = ()
+) -> None:
+    """Make a run visible in one step: its card, its parcels, and its answer folders in place.
+
+    All or nothing: a run that its submitter was not told of must not be served.
+    """
+    asked = base.asked(card.run)
     files.make_folder(base.answered(card.run))
     files.make_folder(base.attempts(card.run))
-    birthplace = base.temporary()
-    files.make_folder(birthplace)
-    files.write_new(f"{birthplace}/run.json", [card.encode()], sync=card.durable)
-    if card.durable:
-        files.sync_folder(birthplace)
-    files.move(birthplace, base.asked(card.run))
-    if card.durable:
-        files.sync_folder(base.result_pool)
-        files.sync_folder(f"{base.root}/attempts")
-        files.sync_folder(base.job_pool)
+    place = base.temporary()
+    files.make_folder(place)
+    try:
+        files.write_new(f"{place}/run.json", [card.encode()], sync=card.durable)
+        for first, chunks in parcels:
+            name = base.parcel(card.run, first).removeprefix(asked)
+            files.write_new(place + name, chunks, sync=card.durable)
+        if card.durable:
+            files.sync_folder(place)
+        files.move(place, asked)
+        place = asked
+        if card.durable:
+            files.sync_folder(base.result_pool)
+            files.sync_folder(f"{base.root}/attempts")
+            files.sync_folder(base.job_pool)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            files.move(place, f"{base.trash}/{card.run}")
+        raise
 
 
 def read_card(files: Files, base: Base, run: str) -> RunCard:
