@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from .base import Base, create_base
@@ -113,12 +113,19 @@ class Sessions:
         """A Master in this process."""
         return Master(self.base.root, project=self.project, durable=durable)
 
-    def start(self, agent_id: str = "0", gpu: str = "0", *, wait: bool = True) -> int:
+    def start(
+        self,
+        agent_id: str = "0",
+        gpu: str = "0",
+        *,
+        wait: bool = True,
+        options: Sequence[str] = (),
+    ) -> int:
         """Start a session, and wait until it takes letters; return the guardian's pid."""
         command = [sys.executable, "-m", "postroom.session", gpu, self.base.root]
         with open(self.words(agent_id), "ab") as words:
             guardian = subprocess.Popen(
-                [*command, "--agent", agent_id],
+                [*command, "--agent", agent_id, *options],
                 cwd=PACKAGE_PARENT,
                 env=self.environment,
                 stdin=subprocess.DEVNULL,

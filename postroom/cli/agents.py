@@ -28,20 +28,27 @@ def command() -> None:
 
 
 @command.command()
-@click.argument("count", type=click.IntRange(1), required=False)
-@click.argument("base")
+@click.argument("words", nargs=-1, metavar="[COUNT] BASE")
 @click.option("--gpus", metavar="LIST", help="Cards by index; a repeated one gets another session.")
-def start(count: int | None, base: str, gpus: str | None) -> None:
+def start(words: tuple[str, ...], gpus: str | None) -> None:
     """Start COUNT agents on BASE, a GPU each, detached from the terminal.
 
     Agents that live already are left as they are; only what is missing is started.
+
+    \b
+      agent.py start 4 ./base
+      agent.py start ./base --gpus 0,0,1
     """
-    if (count is None) == (gpus is None):
-        raise click.UsageError("say how many agents to start, or name cards with --gpus 0,0,1")
-    if gpus is None:
-        slots = [(gpu, gpu) for gpu in choose_gpus(count or 0, say=click.echo)]
-    else:
+    if len(words) == 2 and gpus is None:
+        count, base = words
+        if not count.isdecimal() or not int(count):
+            raise click.UsageError(f"{count!r} is no number of agents: write start 4 ./base")
+        slots = [(gpu, gpu) for gpu in choose_gpus(int(count), say=click.echo)]
+    elif len(words) == 1 and gpus is not None:
+        (base,) = words
         slots = _name_slots([gpu.strip() for gpu in gpus.split(",")])
+    else:
+        raise click.UsageError("say how many agents to start, or name cards with --gpus 0,0,1")
     start_sessions(create_base(base), slots, say=click.echo)
 
 

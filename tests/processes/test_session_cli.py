@@ -1,0 +1,183 @@
+"""One session as a user has it in a terminal: signals, cards, what it says and what it costs."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from postroom.jobs import Job
+from postroom.testing import PATIENCE_S, Sessions, wait_until
+
+from .conftest import drive
+
+STUB = Path(__file__).parent.parent / "gpus" / "stub_nvml.c"
+CARD = "driver 570.124\ncard 0 GPU-aaaa1111 24576 300 0 35 21500 NVIDIA Test Card\n"
+
+# Runs until a file appears: a job that is in hand for as long as the test needs it.
+UNTIL = """
+import os, time
+def wait_for(path):
+    while not os.path.exists(path):
+        time.sleep(0.005)
+    return os.getpid()
+"""
+
+
+@pytest.fixture
+def gate(room: Sessions, tmp_path: Path) -> Path:
+    """The file that lets the job of `wait_for` end."""
+    assert room.project is not None
+    Path(room.project, "until.py").write_text(UNTIL)
+    return tmp_path / "gate"
+
+
+def attempts(room: Sessions) -> list[Path]:
+    return list(Path(room.base.root, "attempts").glob("*/*.json"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_the_job_in_hand_finish(
+    room: Sessions, gate: Path, number: signal.Signals
+) -> None:
+    room.start()
+    with room.master() as master:
+        pool = master.submit([Job("until:wait_for", path=str(gate)) for _ in range(2)])
+        drive(master, lambda: master.agents() and room_is_at_work(room))
+        room.guardians["0"].send_signal(number)
+        wait_until(lambda: "finishing the job in hand" in Path(room.words("0")).read_text())
+        gate.touch()
+        assert room.guardians["0"].wait(PATIENCE_S) == 0
+        drive(master, lambda: pool.n_done == 1)
+        assert attempts(room) == []
+        room.start("1", "1")
+        master.wait(pool)
+        assert pool.n_failed == 0
+
+
+def test_a_second_signal_stops_at_once_and_the_job_is_given_on_without_blame(
+    room: Sessions, gate: Path
+) -> None:
+    room.start()
+    with room.master() as master:
+        pool = master.submit([Job("until:wait_for", path=str(gate))])
+        drive(master, lambda: room_is_at_work(room))
+        room.guardians["0"].send_signal(signal.SIGINT)
+        wait_until(lambda: "again to stop at once" in Path(room.words("0")).read_text())
+        room.guardians["0"].send_signal(signal.SIGINT)
+        assert room.guardians["0"].wait(PATIENCE_S) == 0
+        assert pool.n_done == 0 and attempts(room) == []
+        gate.touch()
+        room.start("1", "1")
+        master.wait(pool)
+        assert pool.agents.keys() == {"1"}
+
+
+def test_stop_now_ends_an_agent_that_is_at_work(room: Sessions, gate: Path) -> None:
+    room.start()
+    with room.master() as master:
+        master.submit([Job("until:wait_for", path=str(gate))])
+        drive(master, lambda: room_is_at_work(room))
+        command = [sys.executable, "-m", "postroom", "agents", "stop", room.base.root, "--now"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert "agent 0 stopped" in done.stdout
+        assert room.guardians["0"].wait(PATIENCE_S) == 0
+
+
+def test_stopping_never_touches_a_process_that_took_over_the_pid(room: Sessions) -> None:
+    """A card of a dead session names a pid that somebody else has now."""
+    innocent = subprocess.Popen(["sleep", "600"])
+    try:
+        room.start()
+        card = json.loads(Path(room.base.agent_card("0")).read_text())
+        room.kill()
+        card["pid"] = innocent.pid
+        Path(room.base.agent_card("0")).write_text(json.dumps(card))
+        command = [sys.executable, "-m", "postroom", "agents", "stop", room.base.root, "0"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert "does not live" in done.stdout
+        assert innocent.poll() is None
+    finally:
+        innocent.kill()
+        innocent.wait()
+
+
+def test_a_worker_is_pinned_before_anything_is_imported(room: Sessions) -> None:
+    assert room.project is not None
+    Path(room.project, "pinned.py").write_text(
+        "import os\n"
+        "def pins():\n"
+        "    return [os.environ.get(k) for k in ('CUDA_DEVICE_ORDER', 'CUDA_VISIBLE_DEVICES')]\n"
+    )
+    room.start("0", "2")
+    with room.master() as master:
+        assert master.run([Job("pinned:pins")]).results() == [["PCI_BUS_ID", "2"]]
+
+
+def test_two_sessions_of_one_base_share_a_card_that_is_named_twice(room: Sessions) -> None:
+    start = [sys.executable, "-m", "postroom", "agents", "start", room.base.root, "--gpus", "0,0,1"]
+    done = subprocess.run(start, env=room.environment, capture_output=True, text=True, check=True)
+    try:
+        assert [f"agent {name} started" in done.stdout for name in ("0", "0b", "1")] == [True] * 3
+    finally:
+        stop = [sys.executable, "-m", "postroom", "agents", "stop", room.base.root]
+        subprocess.run(stop, check=True, capture_output=True)
+
+
+@pytest.fixture
+def driver(room: Sessions, tmp_path: Path) -> Path:
+    """Real nvidia-ml-py on a stub of the driver with one card; returns the scenario's file."""
+    compiler = shutil.which("gcc")
+    if compiler is None:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)("gcc is not installed")
+    library = tmp_path / "lib" / "libnvidia-ml.so.1"
+    library.parent.mkdir()
+    subprocess.run([str(compiler), "-shared", "-fPIC", "-o", library, STUB], check=True)
+    scenario = tmp_path / "scenario"
+    scenario.write_text(CARD)
+    del room.environment["POSTROOM_FAKE_GPUS"]
+    room.environment |= {"LD_LIBRARY_PATH": str(library.parent), "NVML_STUB": str(scenario)}
+    return scenario
+
+
+def test_exclusive_mode_is_set_and_put_back(room: Sessions, driver: Path) -> None:
+    modes = Path(f"{driver}.mode")
+    modes.write_text("0 2\n")  # somebody had set it to PROHIBITED
+    room.start("0", "0", options=["--exclusive"])
+    assert modes.read_text().split("\n")[1] == "0 3"
+    assert room.stop() == 0
+    assert modes.read_text().splitlines() == ["0 2", "0 3", "0 2"]
+
+
+def test_a_refused_exclusive_mode_is_said_and_the_session_works(
+    room: Sessions, driver: Path
+) -> None:
+    driver.write_text(CARD + "mode_refused 0\n")
+    room.start("0", "0", options=["--exclusive"])
+    assert "could not be set" in Path(room.words("0")).read_text()
+    with room.master() as master:
+        assert master.run([Job("kernels:double", x=4)]).results() == [8]
+
+
+def test_foreign_processes_on_the_card_are_told_of(room: Sessions, driver: Path) -> None:
+    driver.write_text(CARD + f"process 0 {os.getpid()} 5000 compute\n")
+    room.start("0", "0")
+    words = Path(room.words("0")).read_text()
+    assert f"pid {os.getpid()}" in words and "5000 MiB" in words
+
+
+def test_a_sick_card_is_refused_with_its_reason(room: Sessions, driver: Path) -> None:
+    driver.write_text(CARD + "lost 0\n")
+    with pytest.raises(AssertionError, match="lost"):
+        room.start("0", "0")
+
+
+def room_is_at_work(room: Sessions) -> bool:
+    path = Path(room.base.in_hand("0"))
+    return path.exists() and path.read_bytes().startswith(b"running")
