@@ -49,6 +49,7 @@ class Agent:
     agent_id: str
     box: Box
     letter: Letter | None = None
+    doubtful: bool = False  # writing the letter failed: half of it may lie there, or all
     reached: int = 0  # the first job of the letter whose result has not been seen
     look_at: float = 0.0  # when to look for results in the middle of a letter
     probe_at: float = 0.0  # when to see whether it lives

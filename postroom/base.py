@@ -137,6 +137,16 @@ def number_of(name: str) -> int | None:
     return int(stem)
 
 
+def attempt_of(name: str) -> tuple[int, int] | None:
+    """Return the job and the attempt that a note's file name states, None for any other file."""
+    job, _, rest = name.partition(".")
+    number = rest.removesuffix(".json")
+    if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in (job, number)):
+        return None
+    pair = int(job), int(number)
+    return pair if name == f"{pair[0]:09d}.{pair[1]}.json" else None
+
+
 def new_run_id() -> str:
     """Make a run's id: sortable by time, unique, and safe as a file name."""
     return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{new_token(6)}"

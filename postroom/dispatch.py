@@ -30,11 +30,12 @@ from .runs import (
     publish_results,
     reach,
     read_card,
+    read_note,
     read_notes,
     read_parcel_bytes,
     reject,
 )
-from .schedule import MOST_LOST, RunQueue, Span
+from .schedule import MOST_LOST, RunQueue, Span, gaps
 
 # Events are a hint, listing is the truth: list again this often, whatever the events say.
 LIST_S = 1.0
@@ -79,12 +80,20 @@ class Dispatcher:
         self._turn = 0  # whose turn it is among the runs
         self.runs: dict[str, ActiveRun] = {}
         self.agents: dict[str, Agent] = {}
-        letters = self._recover()
-        self.epoch = self._next_epoch(letters)
+        self._recover()
+        self.epoch = self._next_epoch()
 
     def hint(self) -> None:
         """Something may have changed: list at the next step."""
         self._list_at = 0.0
+
+    def extended(self, run: str, number: int) -> None:
+        """A job was appended to a run here, in this process: no need to look for it."""
+        active = self.runs.get(run)
+        if active is not None and active.queue.asked == number:
+            active.queue.extend([number], number + 1)
+        else:
+            self.hint()
 
     def step(self, now: float) -> bool:
         """One round; True when something moved."""
@@ -107,21 +116,21 @@ class Dispatcher:
         """Whether a mailbox has been emptied since the last step: the cheapest look there is."""
         return any(a.letter is not None and not a.box.size() for a in self.agents.values())
 
+    def awaits_us(self) -> bool:
+        """Whether it is our turn at a mailbox."""
+        return any(not a.box.size() for a in self.agents.values())
+
     # Recovery and listing
 
-    def _recover(self) -> list[Letter]:
+    def _recover(self) -> None:
         runs = list_runs(self._files, self._base)
         asked = {run: list_firsts(self._files, self._base.asked(run)) for run in runs}
-        letters = []
         for agent_id in list_agents(self._files, self._base):
-            agent = self._meet(agent_id)
-            if agent is not None and agent.letter is not None:
-                letters.append(agent.letter)
+            self._meet(agent_id)
         for run in runs:
-            self._load(run, asked[run], [letter for letter in letters if letter.run == run])
-        return letters
+            self._load(run, asked[run])
 
-    def _load(self, run: str, firsts: list[int], letters: list[Letter]) -> None:
+    def _load(self, run: str, firsts: list[int]) -> None:
         files, base = self._files, self._base
         try:
             card = read_card(files, base, run)
@@ -135,14 +144,16 @@ class Dispatcher:
             return
         queue = RunQueue()
         active = ActiveRun(card, queue, wanted=self._is_wanted(card))
-        if not (active.wanted or letters):
+        out = [(agent.letter, agent.reached) for agent in self.agents.values()]
+        sent = [(reached, letter.stop) for letter, reached in out if letter and letter.run == run]
+        if not (active.wanted or sent):
             return
         self.runs[run] = active
+        # A power loss may have left the question and taken the place for the answers.
+        files.make_folder(base.answered(run))
+        files.make_folder(base.attempts(run))
         end = self._asked_until(run, firsts)
-        # A letter's own results are counted when its chain is walked, so they are left out here.
-        sent = [(letter.first, letter.stop) for letter in letters]
-        covered = [span for span in self._covered(run) if not _inside(span, sent)]
-        queue.recover(firsts, end, sent, covered)
+        queue.recover(firsts, end, sent, self._covered(run))
         for note in read_notes(files, base, run):
             queue.note(note)
         self._journal.event("serves", run=run, asked=queue.asked, done=queue.done)
@@ -166,8 +177,8 @@ class Dispatcher:
                 self._reject(error)
         return spans
 
-    def _next_epoch(self, letters: list[Letter]) -> int:
-        epochs = [letter.epoch for letter in letters]
+    def _next_epoch(self) -> int:
+        epochs = [agent.letter.epoch for agent in self.agents.values() if agent.letter]
         with contextlib.suppress(FileNotFoundError, BadFileError, ValueError, TypeError, KeyError):
             card = json.loads(self._files.read(self._base.master_card, LETTER_LIMIT))
             epochs.append(int(card["epoch"]))
@@ -185,11 +196,13 @@ class Dispatcher:
                 self._check_idle(agent)
         present = list_runs(self._files, self._base)
         for run in set(self.runs) - set(present):
-            del self.runs[run]
+            # On some filesystems a listing lags behind.
+            if not self._files.exists(self._base.asked(run)):
+                del self.runs[run]
         for run in present:
             active = self.runs.get(run)
             if active is None:
-                self._load(run, list_firsts(self._files, self._base.asked(run)), [])
+                self._load(run, list_firsts(self._files, self._base.asked(run)))
                 moved |= run in self.runs
             else:
                 active.wanted = self._is_wanted(active.card)
@@ -260,6 +273,10 @@ class Dispatcher:
     def _look(self, agent: Agent, now: float) -> bool:
         """See what became of an agent and of its letter."""
         letter = agent.letter
+        if agent.doubtful:
+            if Letter.decode(agent.box.read()) is None:
+                agent.box.clear()  # half a letter is no letter: nobody has it
+            agent.doubtful = False
         if letter is not None and not agent.box.size():
             self._gather(agent, letter)
             agent.letter = None
@@ -319,18 +336,40 @@ class Dispatcher:
         """Walk the chain of results behind what was seen already."""
         moved = False
         while agent.reached < letter.stop:
-            path = self._base.result(letter.run, agent.reached)
-            try:
-                sheet = OutcomeSheet(path, read_parcel_bytes(self._files, path))
-            except FileNotFoundError:
-                break
-            except BadFileError as error:
-                self._reject(error)
+            sheet = self._read_results(letter.run, agent.reached)
+            if sheet is None:
                 break
             agent.reached += sheet.count
             moved = True
             self._count(letter.run, sheet)
         return moved
+
+    def _gather_behind(self, letter: Letter, reached: int) -> list[tuple[int, int]]:
+        """What of a letter is left behind a hole in its chain, which a power loss may have torn."""
+        found = [(0, reached)]
+        for first, stop in self._covered(letter.run):
+            sheet = (
+                self._read_results(letter.run, first) if reached <= first < letter.stop else None
+            )
+            if sheet is not None:
+                self._count(letter.run, sheet)
+                found.append((first, stop))
+        return gaps(letter.stop, found)
+
+    def _read_results(self, run: str, first: int) -> OutcomeSheet | None:
+        """Read a parcel of results; a bad one is put aside, and its jobs run again.
+
+        Only the acting Master puts results aside: with two who do, the second might take away the
+        good parcel that has come in place of the bad one.
+        """
+        path = self._base.result(run, first)
+        try:
+            return OutcomeSheet(path, read_parcel_bytes(self._files, path))
+        except FileNotFoundError:
+            return None
+        except BadFileError as error:
+            self._reject(error)
+            return None
 
     def _count(self, run: str, sheet: OutcomeSheet) -> None:
         seconds = sum(sheet.seconds)
@@ -359,19 +398,18 @@ class Dispatcher:
             self._journal.event(
                 "attempt ended", run=note.run, job=note.job, attempt=note.attempt, why=note.reason
             )
-        active.queue.put_back(reached, letter.stop)
+        inherited = letter.epoch < self.epoch
+        left = self._gather_behind(letter, reached) if inherited else [(reached, letter.stop)]
+        for first, stop in left:
+            active.queue.put_back(first, stop)
 
     def _notes_of(self, letter: Letter, reached: int) -> list[Note]:
         """The notes that a letter left: at most one, unless somebody tampered with files."""
-        notes = []
-        for job in range(reached, letter.stop):
-            path = self._base.attempt(letter.run, job, letter.attempt)
-            if self._files.exists(path):
-                try:
-                    notes.append(Note.decode(path, self._files.read(path, 1 << 20)))
-                except (BadFileError, FileNotFoundError) as error:
-                    self._journal.log("warning", f"a note could not be read: {error}")
-        return notes
+        jobs = range(reached, letter.stop)
+        found = (
+            read_note(self._files, self._base, letter.run, job, letter.attempt) for job in jobs
+        )
+        return [note for note in found if note is not None]
 
     def _poison(self, active: ActiveRun, job: int) -> None:
         """Publish that a job is lost, instead of letting it kill one more worker."""
@@ -388,8 +426,11 @@ class Dispatcher:
             job + 1,
             lambda first: pack_outcomes(first, [done], maker),
         )
-        path = self._base.result(active.card.run, job)
-        self._count(active.card.run, OutcomeSheet(path, read_parcel_bytes(self._files, path)))
+        sheet = self._read_results(active.card.run, job)
+        if sheet is None:
+            active.queue.put_back(job, job + 1)
+        else:
+            self._count(active.card.run, sheet)
 
     # Deploying
 
@@ -414,10 +455,11 @@ class Dispatcher:
             try:
                 if span.lost >= MOST_LOST:
                     self._poison(active, span.first)
-                elif not self._send(agent, self._letter(active.card.run, span), now):
-                    active.queue.put_back(span.first, span.stop)
+                else:
+                    self._send(agent, self._letter(active.card.run, span), now)
             except OSError as error:
-                active.queue.put_back(span.first, span.stop)
+                if agent.idle:
+                    active.queue.put_back(span.first, span.stop)
                 self._blocked_until = now + BLOCKED_S
                 self._journal.log("error", f"nothing can be sent now: {error.strerror}")
                 return False
@@ -437,21 +479,20 @@ class Dispatcher:
             span.failed,
         )
 
-    def _send(self, agent: Agent, letter: Letter, now: float) -> bool:
-        try:
-            agent.box.write(letter.encode())
-        except OSError:
-            # Half a letter is no letter; the range waits until the disk has room again.
-            with contextlib.suppress(OSError):
-                agent.box.clear()
-            raise
-        if agent.box.gone():
-            self._forget(agent)
-            return False
+    def _send(self, agent: Agent, letter: Letter, now: float) -> None:
+        if agent.box.size():
+            self._clean_box(agent, agent.box.read())
+        # From the first byte on it counts as sent, whatever the write says: the agent may have it,
+        # or may have taken its mailbox down with it. What came of it, its results tell.
         agent.letter = letter
         agent.reached = letter.first
         agent.look_at = now + LOOK_S
         agent.probe_at = now + PROBE_S
+        try:
+            agent.box.write(letter.encode())
+        except OSError:
+            agent.doubtful = True
+            raise
         self._journal.event(
             "sent",
             run=letter.run,
@@ -460,12 +501,7 @@ class Dispatcher:
             agent=agent.agent_id,
             attempt=letter.attempt,
         )
-        return True
 
     def _reject(self, error: BadFileError) -> None:
         self._journal.log("error", f"put aside in rejected/: {error}")
         reject(self._files, self._base, error.path, error.reason)
-
-
-def _inside(span: tuple[int, int], ranges: list[tuple[int, int]]) -> bool:
-    return any(first <= span[0] < stop for first, stop in ranges)

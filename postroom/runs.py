@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from .base import Base, number_of
+from .base import Base, attempt_of, number_of
 from .errors import BadFileError
 from .files import Buffer, Files
 from .mailbox import Letter, is_plain_name, read_in_hand, read_letter
@@ -190,10 +190,11 @@ def publish_results(
     first: int,
     stop: int,
     pack: Callable[[int], list[Buffer]],
-) -> None:
+) -> bool:
     """Publish the outcomes of jobs first..stop; what somebody else has covered is dropped.
 
-    `pack(n)` makes the parcel of jobs n..stop.
+    `pack(n)` makes the parcel of jobs n..stop. False: a bad file has the name, and can be put aside
+    only by the acting Master.
     """
     while first < stop:
         temporary = base.temporary()
@@ -201,11 +202,12 @@ def publish_results(
         if files.publish(temporary, base.result(card.run, first)):
             if card.durable:
                 files.sync_folder(base.answered(card.run))
-            return
+            return True
         try:
             first += reach(files, base.result(card.run, first), "results")
-        except BadFileError as error:
-            reject(files, base, error.path, error.reason)
+        except BadFileError:
+            return False
+    return True
 
 
 def first_missing(files: Files, base: Base, run: str, first: int, stop: int) -> int:
@@ -228,14 +230,26 @@ def write_note(files: Files, base: Base, note: Note) -> None:
     files.publish(temporary, base.attempt(note.run, note.job, note.attempt))
 
 
+def read_note(files: Files, base: Base, run: str, job: int, attempt: int) -> Note | None:
+    """Why an attempt ended with no result; None when there is no note.
+
+    A note that cannot be read still says by its name that the attempt was made. Were it skipped,
+    the same attempt would be made, and its note find the name taken, for ever.
+    """
+    path = base.attempt(run, job, attempt)
+    try:
+        return Note.decode(path, files.read(path, CARD_LIMIT))
+    except FileNotFoundError:
+        return None
+    except BadFileError as error:
+        return Note(run, job, attempt, "lost", "", reason=f"unknown: its note {error.reason}", at=0)
+
+
 def read_notes(files: Files, base: Base, run: str) -> list[Note]:
     """Every note of a run, in the order of jobs and attempts; other files are skipped."""
-    notes = []
-    for name in sorted(files.names(base.attempts(run))):
-        path = f"{base.attempts(run)}/{name}"
-        with contextlib.suppress(BadFileError, FileNotFoundError):
-            notes.append(Note.decode(path, files.read(path, CARD_LIMIT)))
-    return sorted(notes, key=lambda note: (note.job, note.attempt))
+    named = sorted(filter(None, map(attempt_of, files.names(base.attempts(run)))))
+    notes = (read_note(files, base, run, job, attempt) for job, attempt in named)
+    return [note for note in notes if note is not None]
 
 
 def lay_down(

@@ -86,11 +86,15 @@ class RunQueue:
         sent: Iterable[tuple[int, int]],
         covered: Iterable[tuple[int, int]],
     ) -> None:
-        """Start from what the folders say: what is neither out nor covered waits."""
+        """Start from what the folders say: what is neither out nor covered waits.
+
+        What a letter that is out has brought already is counted when its chain is walked.
+        """
         self._parcels = list(firsts)
         self.asked = asked
-        covered = list(covered)
-        self.done = sum(stop - first for first, stop in covered)
+        sent, covered = list(sent), list(covered)
+        counted = [span for span in covered if not any(a <= span[0] < b for a, b in sent)]
+        self.done = sum(stop - first for first, stop in counted)
         self._waiting = gaps(asked, [*sent, *covered])
         heapq.heapify(self._waiting)
 
@@ -106,7 +110,8 @@ class RunQueue:
             return None
         first, stop = heapq.heappop(self._waiting)
         index = bisect.bisect_right(self._parcels, first) - 1
-        parcel = self._parcels[index]
+        # A parcel that a power loss took is named all the same: whoever looks for it says so.
+        parcel = self._parcels[index] if index >= 0 else first
         end = self._parcels[index + 1] if index + 1 < len(self._parcels) else self.asked
         limit = min(stop, end, first + self._length(agents))
         history = self.history.get(first)
@@ -121,7 +126,8 @@ class RunQueue:
         return Span(parcel, first, limit, history.attempt, history.failed, history.lost)
 
     def put_back(self, first: int, stop: int) -> None:
-        """Let a range wait again."""
+        """Let a range wait again, as far as it was asked: a power loss may have cut that off."""
+        stop = min(stop, self.asked)
         if first < stop:
             heapq.heappush(self._waiting, (first, stop))
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import errno
 from typing import Protocol
 
 from .. import payload
@@ -157,22 +158,32 @@ class Desk:
         if not self._done:
             self._done_at = started_at
         self._say("running", letter, job, started_at)
-        done, retries = self._attempt(letter, job)
+        try:
+            done, retries = self._attempt(letter, job)
+        except OSError as error:
+            # Not the job's fault, so not its result.
+            self._retry = self._note(letter, job, "lost", f"its parcel could not be read: {error}")
+            return False
         self._finished += 1
-        if done.failure is not None and letter.failed < retries:
-            self._retry = Note(
-                letter.run,
-                job,
-                letter.attempt,
-                "failed",
-                self._agent_id,
-                reason=f"{done.failure.kind}: {done.failure.message}",
-                at=self._clock.wall(),
-                traceback=done.failure.traceback,
-            )
+        failure = done.failure
+        if failure is not None and letter.failed < retries:
+            reason = f"{failure.kind}: {failure.message}"
+            self._retry = self._note(letter, job, "failed", reason, failure.traceback)
             return False
         self._done.append(done)
         return True
+
+    def _note(self, letter: Letter, job: int, kind: str, reason: str, traceback: str = "") -> Note:
+        return Note(
+            letter.run,
+            job,
+            letter.attempt,
+            kind,
+            self._agent_id,
+            reason=reason,
+            at=self._clock.wall(),
+            traceback=traceback,
+        )
 
     def _attempt(self, letter: Letter, job: int) -> tuple[Done, int]:
         assert self._card is not None
@@ -182,7 +193,9 @@ class Desk:
                 path = self._base.parcel(letter.run, letter.parcel)
                 sheet = JobSheet(path, read_parcel_bytes(self._files, path))
                 self._sheet = sheet
-        except (BadFileError, OSError) as error:
+            if job >= sheet.first + sheet.count:
+                raise BadFileError(sheet.parcel.path, f"does not reach to job {job}")
+        except (BadFileError, FileNotFoundError) as error:
             failure = Failure(Outcome.FAILED, type(error).__name__, f"unreadable parcel: {error}")
             return Done(failure=failure), 0
         return self._run_job(self._card, sheet, job, letter.attempt), sheet.options.retries
@@ -241,7 +254,8 @@ class Desk:
                 return pack_outcomes(start, self._done[start - first :], maker, pickle=pickle)
 
         stop = first + len(self._done)
-        publish_results(self._files, self._base, self._card, first, stop, pack)
+        if not publish_results(self._files, self._base, self._card, first, stop, pack):
+            raise OSError(errno.EEXIST, "a bad file is in the way until the Master puts it aside")
         self._done_from = stop
         self._done = []
         self._publish_at = self._clock.monotonic() + PUBLISH_S

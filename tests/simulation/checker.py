@@ -1,0 +1,183 @@
+"""What must hold: an independent history of what was promised, executed and reported.
+
+It never asks the package what it thinks. It knows what each submitter was told, which execution
+made which value, and what each Master handed out, and compares these with each other and, at the
+end, with the files themselves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from postroom.base import Base, number_of
+from postroom.contents import Done, OutcomeSheet
+from postroom.runs import Note
+
+from .disk import Disk
+
+MOST_LOST = 3  # the promise, not the package's constant
+
+
+class Violation(AssertionError):
+    """A promise was broken."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one job does when it is run."""
+
+    token: int  # unique in the story: tells whose arguments were read
+    kind: str  # "ok", "fails", "flaky", "poison"
+    retries: int = 0
+    fails: int = 0  # how many attempts fail before one succeeds
+    seconds: float = 0.0
+
+
+@dataclass
+class Submission:
+    """One run that a client wants done."""
+
+    plans: list[Plan]
+    keep: bool
+    parcels: int  # how many jobs share a parcel
+    run: str | None = None  # once it was told that it is accepted
+    shaken: bool = False  # it was not durable, and the power failed since
+    reports: dict[int, tuple[str, Any]] = field(default_factory=dict)
+
+
+class Checker:
+    """Remembers everything, and complains."""
+
+    def __init__(self, base: Base) -> None:
+        self._base = base
+        self.submissions: list[Submission] = []
+        self.executions: dict[int, tuple[str, int, Plan, int]] = {}
+        self._by_token: dict[int, Plan] = {}
+        self._notes_lost = False  # notes are not synced: a power loss may cost an attempt more
+
+    def plan(self, submission: Submission) -> None:
+        """Somebody is going to ask for these jobs."""
+        self.submissions.append(submission)
+        self._by_token.update({plan.token: plan for plan in submission.plans})
+
+    def execute(self, run: str, job: int, attempt: int, arguments: dict[str, Any]) -> Plan:
+        """A worker begins a job: its arguments must be somebody's, whole and of that job."""
+        plan = self._by_token.get(arguments.get("token", -1))
+        if plan is None or arguments != {"token": plan.token, "check": -plan.token}:
+            raise Violation(f"job {job} of run {run} was passed {arguments}, which nobody wrote")
+        for submission in self.submissions:
+            if submission.run == run and submission.plans[job] is not plan:
+                raise Violation(f"job {job} of run {run} was passed another job's arguments")
+        return plan
+
+    def record(self, run: str, job: int, plan: Plan, attempt: int) -> int:
+        """A worker finished a job: from now on this value may appear."""
+        serial = len(self.executions)
+        self.executions[serial] = (run, job, plan, attempt)
+        return serial
+
+    def accepted(self, submission: Submission, run: str) -> None:
+        """The submitter was told that its run is in."""
+        submission.run = run
+
+    def power_lost(self) -> None:
+        """What was not durable may be gone, with all that was said about it."""
+        self._notes_lost = True
+        for submission in self.submissions:
+            if submission.run is not None and not submission.keep:
+                submission.shaken = True
+                submission.reports.clear()
+
+    def report(self, submission: Submission, job: int, done: Done) -> None:
+        """A Master handed out a result: it must be true, and stay."""
+        said = self._describe(done)
+        before = submission.reports.setdefault(job, said)
+        if before != said:
+            raise Violation(f"job {job} of {submission.run}: reported {before}, then {said}")
+        self._judge(submission, job, done)
+
+    def _describe(self, done: Done) -> tuple[str, Any]:
+        if done.failure is not None:
+            return done.failure.outcome.value, done.failure.message
+        return "ok", done.value
+
+    def _judge(self, submission: Submission, job: int, done: Done) -> None:
+        plan = submission.plans[job]
+        where = f"job {job} of {submission.run} ({plan})"
+        outcome, value = self._describe(done)
+        if outcome == "ok":
+            if not isinstance(value, dict) or value.get("serial") not in self.executions:
+                raise Violation(f"{where}: {value} appeared from nowhere")
+            run, number, executed, _ = self.executions[value["serial"]]
+            if (run, number, executed) != (submission.run, job, plan):
+                raise Violation(f"{where}: has the value of job {number} of {run}")
+            if plan.kind in ("fails", "poison"):
+                raise Violation(f"{where}: cannot have ended well")
+        elif outcome == "failed":
+            unreadable = submission.shaken and "parcel" in value
+            if plan.kind not in ("fails", "flaky") and not unreadable:
+                raise Violation(f"{where}: failed: {value}")
+        elif outcome != "lost":
+            raise Violation(f"{where}: {outcome}: {value}")
+
+    def missing(self) -> list[tuple[Submission, int]]:
+        """Which accepted jobs nobody has reported yet."""
+        return [
+            (submission, job)
+            for submission in self.submissions
+            if submission.run is not None
+            for job in range(len(submission.plans))
+            if job not in submission.reports
+        ]
+
+    def check_disk(self, disk: Disk) -> None:
+        """Compare the files with the history."""
+        for submission in self.submissions:
+            assert submission.run is not None
+            names = sorted(disk.folder(self._base.answered(submission.run)).entries)
+            self._compare(disk, submission, self._covered(disk, submission.run, names))
+
+    def _covered(self, disk: Disk, run: str, names: list[str]) -> dict[int, Done]:
+        covered: dict[int, Done] = {}
+        for name in names:
+            first = number_of(name)
+            assert first is not None, name
+            path = self._base.result(run, first)
+            sheet = OutcomeSheet(path, disk.file(path).data)
+            if sheet.first != first:
+                raise Violation(f"{path} holds results from {sheet.first} on")
+            for job in range(first, first + sheet.count):
+                if job in covered:
+                    raise Violation(f"job {job} of {run} is covered twice: {names}")
+                covered[job] = sheet.done(job)
+        return covered
+
+    def _compare(self, disk: Disk, submission: Submission, covered: dict[int, Done]) -> None:
+        for job, done in covered.items():
+            self._judge(submission, job, done)
+            if not self._notes_lost:
+                self._check_notes(disk, submission, job, done)
+        for job, said in submission.reports.items():
+            if job not in covered:
+                raise Violation(f"job {job} of {submission.run}: {said} was reported, and is gone")
+            if self._describe(covered[job]) != said:
+                raise Violation(f"job {job} of {submission.run}: {said} changed on disk")
+
+    def _check_notes(self, disk: Disk, submission: Submission, job: int, done: Done) -> None:
+        assert submission.run is not None
+        kinds = []
+        for name in disk.folder(self._base.attempts(submission.run)).entries:
+            if name.startswith(f"{job:09d}."):
+                path = f"{self._base.attempts(submission.run)}/{name}"
+                kinds.append(Note.decode(path, disk.file(path).data).kind)
+        failed, lost = kinds.count("failed"), kinds.count("lost")
+        retries = submission.plans[job].retries
+        outcome = self._describe(done)[0]
+        where = f"job {job} of {submission.run}: {outcome} after {kinds}"
+        if failed > retries or lost > MOST_LOST:
+            raise Violation(f"{where}: more attempts than it asked for")
+        if outcome == "failed" and failed != retries:
+            raise Violation(f"{where}: fewer attempts than it asked for")
+        if outcome == "lost" and lost != MOST_LOST:
+            raise Violation(f"{where}: given up too early")

@@ -1,0 +1,362 @@
+"""A simulated filesystem: whatever was not synced may be lost, torn or reordered.
+
+It is as bad as POSIX and power cuts allow, and no worse: a name that was there before a listing
+began and after it ended is listed; a rename happens or does not; what `fsync` promised is kept.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from collections.abc import Sequence
+
+from postroom.errors import BadFileError
+from postroom.files import LETTER_LIMIT, Buffer
+
+from .kernel import Process
+
+
+class Node:
+    """A file: its bytes now, and those that would survive a power loss."""
+
+    __slots__ = ("data", "holders", "links", "stable")
+
+    def __init__(self, data: bytes = b"") -> None:
+        self.data = data
+        self.stable: bytes | None = None
+        self.links = 0
+        self.holders: list[SimulatedLock] = []
+
+
+class Folder:
+    """A folder: its names now, and those that would survive a power loss."""
+
+    __slots__ = ("entries", "stable")
+
+    def __init__(self) -> None:
+        self.entries: dict[str, Node | Folder] = {}
+        self.stable: dict[str, Node | Folder] = {}
+
+
+# One change of names: all of it survives a power loss, or none.
+Change = list[tuple[Folder, str, "Node | Folder | None"]]
+
+
+class Disk:
+    """The state that all simulated processes share."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.root = Folder()
+        self.full = False
+        self.listing_lag = 0.0  # how often a listing of runs is an earlier one
+        self._old_listings: dict[str, list[str]] = {}
+        self._unsynced: list[Change] = []
+
+    def folder(self, path: str) -> Folder:
+        """Find a folder by its path."""
+        folder = self.root
+        for name in path.split("/")[1:]:
+            child = folder.entries.get(name)
+            if not isinstance(child, Folder):
+                raise _error(errno.ENOENT if child is None else errno.ENOTDIR, path)
+            folder = child
+        return folder
+
+    def place(self, path: str) -> tuple[Folder, str]:
+        """The folder of a path, and the name in it."""
+        parent, _, name = path.rpartition("/")
+        return self.folder(parent), name
+
+    def file(self, path: str) -> Node:
+        """Find a file by its path."""
+        folder, name = self.place(path)
+        node = folder.entries.get(name)
+        if node is None:
+            raise _error(errno.ENOENT, path)
+        if isinstance(node, Folder):
+            raise BadFileError(path, "is not a regular file")
+        return node
+
+    def change(self, *bindings: tuple[Folder, str, Node | Folder | None]) -> None:
+        """Bind names to files or to nothing, all at once."""
+        for folder, name, node in bindings:
+            before = folder.entries.pop(name, None)
+            if isinstance(before, Node):
+                before.links -= 1
+            if node is not None:
+                folder.entries[name] = node
+            if isinstance(node, Node):
+                node.links += 1
+        self._unsynced.append(list(bindings))
+
+    def sync_names(self, folder: Folder) -> None:
+        """Make the names in a folder survive."""
+        rest = []
+        for change in self._unsynced:
+            if any(touched is folder for touched, _, _ in change):
+                _apply(change)
+            else:
+                rest.append(change)
+        self._unsynced = rest
+
+    def sync_everything(self) -> None:
+        """Bring all to the disk: where a story begins."""
+        for change in self._unsynced:
+            _apply(change)
+        self._unsynced = []
+
+    def lose_power(self) -> None:
+        """Forget locks, and let chance decide about everything that was not synced."""
+        survives = self.rng.choice((0.0, 0.5, 0.9, 1.0))
+        for change in self._unsynced:
+            if self.rng.random() < survives:
+                _apply(change)
+        self._unsynced = []
+        self._old_listings = {}
+        self.full = False
+        links: dict[int, int] = {}
+        self._restore(self.root, links, survives)
+
+    def _restore(self, folder: Folder, links: dict[int, int], survives: float) -> None:
+        folder.entries = dict(folder.stable)
+        for node in folder.entries.values():
+            if isinstance(node, Folder):
+                self._restore(node, links, survives)
+                continue
+            if id(node) not in links:
+                if node.stable != node.data and self.rng.random() >= survives:
+                    node.data = self._torn(node)
+                node.stable = node.data
+                node.holders = []
+            links[id(node)] = node.links = links.get(id(node), 0) + 1
+
+    def _torn(self, node: Node) -> bytes:
+        data = node.data
+        cut = self.rng.randrange(len(data) + 1)
+        zeros = bytes(len(data) - cut)
+        earlier = node.stable or b""
+        return self.rng.choice([earlier, data[:cut], bytes(cut) + data[cut:], data[:cut] + zeros])
+
+    def listing(self, path: str, process: Process) -> list[str]:
+        """List a folder while others change it."""
+        try:
+            folder = self.folder(path)
+        except FileNotFoundError:
+            return []
+        before = dict.fromkeys(folder.entries)
+        process.point()
+        names = [
+            name
+            for name in dict.fromkeys([*before, *folder.entries])
+            if (name in before and name in folder.entries) or self.rng.random() < 0.5
+        ]
+        # Runs may be found late, so late it is.
+        if path.endswith("/job_pool"):
+            if path in self._old_listings and self.rng.random() < self.listing_lag:
+                return self._old_listings[path]
+            self._old_listings[path] = names
+        return names
+
+
+class SimulatedLock:
+    """flock(2): belongs to an open file, lives as long as a process that has it open."""
+
+    def __init__(self, node: Node, process: Process, *, shared: bool) -> None:
+        self.node = node
+        self.shared = shared
+        self.owners = [process]
+
+    @property
+    def held(self) -> bool:
+        """Whether somebody living has it."""
+        return self in self.node.holders and any(owner.alive for owner in self.owners)
+
+    def hand_down(self, process: Process) -> None:
+        """Let a child have it too."""
+        self.owners.append(process)
+
+    def release(self) -> None:
+        """Let go; for a dead process the kernel has done so already."""
+        if self in self.node.holders and self.owners[0].alive:
+            self.node.holders.remove(self)
+
+
+class SimulatedBox:
+    """A mailbox through an open descriptor."""
+
+    def __init__(self, files: SimulatedFiles, node: Node) -> None:
+        self._files = files
+        self._node = node
+
+    def size(self) -> int:
+        self._files.operation()
+        return len(self._node.data)
+
+    def read(self) -> bytes:
+        self._files.operation()
+        return self._node.data[:LETTER_LIMIT]
+
+    def write(self, letter: bytes) -> None:
+        self._files.operation()
+        cut = self._files.disk.rng.randrange(len(letter))
+        self._put(letter[:cut])
+        # Here a reader sees half a letter, and a writer that dies or fails leaves it.
+        self._files.operation(grows=len(self._node.data) < len(letter))
+        self._put(letter)
+
+    def _put(self, data: bytes) -> None:
+        self._node.data = data + self._node.data[len(data) :]
+
+    def clear(self) -> None:
+        self._files.operation()
+        self._node.data = b""
+
+    def gone(self) -> bool:
+        self._files.operation()
+        return self._node.links == 0
+
+    def close(self) -> None:
+        pass
+
+
+class SimulatedFiles:
+    """The package's `Files`, for one process on a simulated disk."""
+
+    def __init__(self, disk: Disk, process: Process) -> None:
+        self.disk = disk
+        self.process = process
+
+    def operation(self, path: str = "", *, grows: bool = False) -> None:
+        """Stand before a system call, which may fail."""
+        process = self.process
+        process.point()
+        if grows and self.disk.full:
+            raise _error(errno.ENOSPC, path)
+        if process.fault is not None and process.budget <= 0:
+            fault, process.fault = process.fault, None
+            raise _error(fault, path)
+
+    def write_new(self, path: str, chunks: Sequence[Buffer], *, sync: bool = False) -> None:
+        self.operation(path, grows=True)
+        folder, name = self.disk.place(path)
+        if name in folder.entries:
+            raise _error(errno.EEXIST, path)
+        data = b"".join(chunks)
+        node = Node(data[: self.disk.rng.randrange(len(data) + 1)])
+        self.disk.change((folder, name, node))
+        try:
+            self.operation(path, grows=True)
+            node.data = data
+            if sync:
+                self.operation(path)
+                node.stable = data
+        except OSError:
+            self.disk.change((folder, name, None))
+            raise
+
+    def publish(self, temporary: str, final: str) -> bool:
+        node = self.disk.file(temporary)
+        self.operation(final, grows=True)
+        folder, name = self.disk.place(final)
+        won = name not in folder.entries
+        if won:
+            self.disk.change((folder, name, node))
+        # An error here is the lie of a network filesystem: it says it failed, and it worked.
+        self.operation(temporary)
+        self.disk.change((*self.disk.place(temporary), None))
+        return won
+
+    def names(self, folder: str) -> list[str]:
+        self.operation(folder)
+        return self.disk.listing(folder, self.process)
+
+    def read(self, path: str, limit: int) -> bytes:
+        self.operation(path)
+        data = self.disk.file(path).data
+        if len(data) > limit:
+            raise BadFileError(path, "is too long")
+        return data
+
+    def view(self, path: str, limit: int) -> Buffer:
+        return self.read(path, limit)
+
+    def tail(self, path: str, size: int) -> bytes:
+        self.operation(path)
+        return self.disk.file(path).data[-size:]
+
+    def exists(self, path: str) -> bool:
+        self.operation(path)
+        try:
+            folder, name = self.disk.place(path)
+        except FileNotFoundError:
+            return False
+        return name in folder.entries
+
+    def make_folder(self, path: str) -> None:
+        self.operation(path, grows=True)
+        folder, name = self.disk.place(path)
+        if name not in folder.entries:
+            self.disk.change((folder, name, Folder()))
+
+    def move(self, source: str, target: str) -> None:
+        self.operation(target, grows=True)
+        folder, name = self.disk.place(source)
+        node = folder.entries.get(name)
+        if node is None:
+            raise _error(errno.ENOENT, source)
+        self.disk.change((folder, name, None), (*self.disk.place(target), node))
+
+    def remove(self, path: str) -> None:
+        self.operation(path)
+        folder, name = self.disk.place(path)
+        if name in folder.entries:
+            self.disk.change((folder, name, None))
+
+    def touch(self, path: str) -> None:
+        self.operation(path)
+
+    def sync_folder(self, path: str) -> None:
+        self.operation(path)
+        self.disk.sync_names(self.disk.folder(path))
+
+    def try_lock(self, path: str, *, shared: bool = False) -> SimulatedLock | None:
+        self.operation(path)
+        folder, name = self.disk.place(path)
+        if name not in folder.entries:
+            self.disk.change((folder, name, Node()))
+        node = self.disk.file(path)
+        node.holders = [lock for lock in node.holders if lock.held]
+        if node.holders and not (shared and all(lock.shared for lock in node.holders)):
+            return None
+        lock = SimulatedLock(node, self.process, shared=shared)
+        node.holders.append(lock)
+        return lock
+
+    def create_box(self, path: str) -> SimulatedBox:
+        self.operation(path, grows=True)
+        folder, name = self.disk.place(path)
+        if name in folder.entries:
+            raise _error(errno.EEXIST, path)
+        node = Node()
+        self.disk.change((folder, name, node))
+        return SimulatedBox(self, node)
+
+    def open_box(self, path: str) -> SimulatedBox | None:
+        self.operation(path)
+        try:
+            return SimulatedBox(self, self.disk.file(path))
+        except FileNotFoundError:
+            return None
+
+
+def _apply(change: Change) -> None:
+    for folder, name, node in change:
+        folder.stable.pop(name, None)
+        if node is not None:
+            folder.stable[name] = node
+
+
+def _error(number: int, path: str) -> OSError:
+    return OSError(number, os.strerror(number), path)

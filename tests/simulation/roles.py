@@ -1,0 +1,206 @@
+"""Who lives in the simulated world: Masters, guardians and workers, all with the package's code."""
+
+from __future__ import annotations
+
+import random
+
+from postroom.base import Base
+from postroom.contents import Done, Failure, JobSheet, Outcome
+from postroom.errors import PostroomError
+from postroom.jobs import Job, JobPool
+from postroom.journal import Silence
+from postroom.master import Master
+from postroom.runs import RunCard, lay_down
+from postroom.session.desk import Desk, Step
+
+from .checker import Checker, Submission
+from .disk import Disk, SimulatedFiles, SimulatedLock
+from .kernel import Kernel, Process
+
+ROOT = "/base"
+
+
+class SimulatedClock:
+    """A monotonic clock that all share, and a wall clock that jumps."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self.offset = 1_700_000_000.0
+
+    def wall(self) -> float:
+        return self._kernel.now + self.offset
+
+    def monotonic(self) -> float:
+        return self._kernel.now
+
+
+class Machine:
+    """What all roles share."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.kernel = Kernel()
+        self.clock = SimulatedClock(self.kernel)
+        self.disk = Disk(rng)
+        self.base = Base(ROOT)
+        self.checker = Checker(self.base)
+        self.calm = False  # the faults have stopped
+
+
+class Client:
+    """A user's program: hands in its runs, and works as a Master until they are done.
+
+    Killed, it is started again and takes its runs up where they are; what it was not told of, it
+    hands in anew.
+    """
+
+    def __init__(self, machine: Machine, name: str, submissions: list[Submission]) -> None:
+        self._machine = machine
+        self.name = name
+        self.submissions = submissions
+
+    def __call__(self, process: Process) -> None:
+        machine = self._machine
+        master = Master(
+            ROOT,
+            project=ROOT,
+            files=SimulatedFiles(machine.disk, process),
+            clock=machine.clock,
+            journal=Silence(),
+        )
+        pools = [(s, self._resume(master, s)) for s in self.submissions if s.run is not None]
+        seen: dict[str, int] = {}
+        while True:
+            for submission in self.submissions:
+                if submission.run is None and (machine.calm or machine.rng.random() < 0.3):
+                    pools.append((submission, self._submit(master, submission)))
+            moved = master.step(machine.clock.monotonic())
+            for submission, pool in pools:
+                if pool is not None:
+                    self._look(submission, pool, seen)
+            process.sleep(0.0005 if moved else machine.rng.choice((0.01, 0.05, 0.5)))
+
+    def _submit(self, master: Master, submission: Submission) -> JobPool | None:
+        jobs = [
+            Job(
+                "kernels:run",
+                str(number),
+                retries=plan.retries,
+                # A timeout that never comes true: parcels are cut where options differ.
+                timeout_s=1e9 if number // submission.parcels % 2 else None,
+                token=plan.token,
+                check=-plan.token,
+            )
+            for number, plan in enumerate(submission.plans)
+        ]
+        try:
+            pool = master.submit(jobs, keep=submission.keep)
+        except OSError:
+            return None  # it was told that it failed, and tries again
+        self._machine.checker.accepted(submission, pool.run)
+        return pool
+
+    def _resume(self, master: Master, submission: Submission) -> JobPool | None:
+        while True:
+            try:
+                pool = master.resume(submission.run)
+                if submission.shaken and len(pool) < len(submission.plans):
+                    raise PostroomError("some of its parcels were not synced")
+                return pool
+            except OSError:
+                master._files.process.sleep(0.1)  # type: ignore[attr-defined]
+            except PostroomError:
+                if not submission.shaken:
+                    raise
+                submission.run, submission.shaken = None, False
+                return None
+
+    def _look(self, submission: Submission, pool: JobPool, seen: dict[str, int]) -> None:
+        for number in pool._arrived[seen.get(pool.run, 0) :]:
+            self._machine.checker.report(submission, number, pool[number].done)
+        seen[pool.run] = len(pool._arrived)
+
+
+class Session:
+    """The guardian of one agent, and the worker it starts again and again."""
+
+    def __init__(self, machine: Machine, agent_id: str) -> None:
+        self._machine = machine
+        self.agent_id = agent_id
+        self.name = f"guardian {agent_id}"
+        self.stopping = False
+
+    def __call__(self, process: Process) -> None:
+        machine, base = self._machine, self._machine.base
+        files = SimulatedFiles(machine.disk, process)
+        lock = files.try_lock(base.agent_lock(self.agent_id))
+        while lock is None:
+            process.sleep(0.02)
+            lock = files.try_lock(base.agent_lock(self.agent_id))
+        self.stopping = False
+        self._lay_down(process, files, "its agent died", blame=True)
+        while not self.stopping:
+            worker = self._start_worker(process, lock)
+            while worker.alive:
+                process.sleep(0.2)
+            self._lay_down(process, files, "its worker died", blame=not self.stopping)
+        files.remove(base.mailbox(self.agent_id))
+        lock.release()
+
+    def _lay_down(
+        self, process: Process, files: SimulatedFiles, reason: str, *, blame: bool
+    ) -> None:
+        machine = self._machine
+        while True:
+            try:
+                lay_down(
+                    files, machine.base, self.agent_id, reason=reason, at=machine.clock.wall(),
+                    blame=blame,
+                )  # fmt: skip
+                return
+            except OSError:
+                process.sleep(0.1)
+
+    def _start_worker(self, process: Process, lock: SimulatedLock) -> Process:
+        worker = self._machine.kernel.spawn(f"worker {self.agent_id}", self._work, parent=process)
+        lock.hand_down(worker)
+        return worker
+
+    def _work(self, process: Process) -> None:
+        machine = self._machine
+
+        def run_job(card: RunCard, sheet: JobSheet, job: int, attempt: int) -> Done:
+            return run(machine, process, card, sheet, job, attempt)
+
+        desk = Desk(
+            SimulatedFiles(machine.disk, process),
+            machine.base,
+            self.agent_id,
+            run_job,
+            clock=machine.clock,
+            journal=Silence(),
+        )
+        while not self.stopping:
+            step = desk.step()
+            if step is Step.BLOCKED:
+                process.sleep(0.1)
+            elif step is Step.IDLE:
+                process.sleep(machine.rng.choice((0.01, 0.05, 1.0)))
+        desk.take_down()
+
+
+def run(
+    machine: Machine, process: Process, card: RunCard, sheet: JobSheet, job: int, attempt: int
+) -> Done:
+    """The kernel: does what the job's plan says."""
+    arguments = sheet.arguments(job)
+    plan = machine.checker.execute(card.run, job, attempt, arguments)
+    if plan.seconds:
+        process.sleep(plan.seconds)
+    if plan.kind == "poison":
+        process.die()
+    if plan.kind == "fails" or attempt <= plan.fails:
+        failure = Failure(Outcome.FAILED, "ValueError", f"attempt {attempt} of {plan.token}")
+        return Done(failure=failure, seconds=plan.seconds)
+    serial = machine.checker.record(card.run, job, plan, attempt)
+    return Done({"serial": serial}, seconds=plan.seconds or 0.0001)

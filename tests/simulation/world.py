@@ -1,0 +1,235 @@
+"""One seed is one story: who lives, what they want, what goes wrong, and that all ends well."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import random
+from collections.abc import Iterator
+from unittest import mock
+
+from postroom.base import FOLDERS
+
+from .checker import Plan, Submission, Violation
+from .disk import Folder
+from .kernel import Process
+from .roles import ROOT, Client, Machine, Session
+
+ERRNOS = [
+    errno.EIO, errno.ENOSPC, errno.EACCES, errno.ESTALE, errno.EMFILE, errno.EINTR, errno.EDQUOT,
+    errno.EROFS, errno.ENOMEM,
+]  # fmt: skip
+# How many turns the world has, once the faults have stopped, to finish everything.
+PATIENCE = 30_000
+
+
+class World(Machine):
+    """Masters and sessions on one machine."""
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__(rng)
+        self.kernel.on_exit = self._bury
+        self._roles: dict[Process, Client | Session] = {}
+        self._due: list[tuple[float, Client | Session]] = []  # who is to be started, and when
+        self._doomed: dict[Process, int] = {}  # orphans, and after how many operations they die
+        self.power_losses = 0
+        root = Folder()
+        self.disk.change((self.disk.root, ROOT[1:], root))
+        for name in FOLDERS:
+            self.disk.change((root, name, Folder()))
+        self.disk.sync_everything()
+
+    def start(self, role: Client | Session) -> Process:
+        """Start a role as a new process."""
+        process = self.kernel.spawn(role.name, role)
+        self._roles[process] = role
+        return process
+
+    def living(self) -> list[Process]:
+        """Every process that could be given a turn sooner or later."""
+        return [p for p in self.kernel.processes if p.alive and not p.stopped]
+
+    def turn(self, process: Process, operations: int, fault: int | None = None) -> None:
+        """Give a process a turn; what it did wrong is raised here."""
+        doom = self._doomed.get(process)
+        if doom is not None:
+            # Its parent is dead, and the kernel's signal is on its way.
+            operations, fault = min(operations, doom), None
+            self._doomed[process] = doom - operations
+        self.kernel.now = max(self.kernel.now, process.wake_at)
+        self.kernel.turn(process, operations, fault=fault)
+        if doom is not None and self._doomed.get(process, 1) <= 0:
+            self.kernel.kill(process)
+
+    def lose_power(self) -> None:
+        """Everything ends at once, and the disk has what it has."""
+        self.power_losses += 1
+        for process in list(self.kernel.processes):
+            self.kernel.kill(process)
+        self.disk.lose_power()
+        self.checker.power_lost()
+
+    def start_due(self) -> None:
+        """Start whoever was to be started by now."""
+        due = [(at, role) for at, role in self._due if at <= self.kernel.now]
+        self._due = [entry for entry in self._due if entry not in due]
+        for _, role in due:
+            self.start(role)
+
+    def next_wake(self) -> float:
+        """When something can happen next."""
+        times = [process.wake_at for process in self.living()]
+        return min([*times, *(at for at, _ in self._due)], default=self.kernel.now)
+
+    def _bury(self, process: Process) -> None:
+        error = process.error
+        self._doomed.pop(process, None)
+        for child in self.kernel.children(process):
+            child.stopped = False
+            self._doomed[child] = self.rng.randrange(4)
+        role = self._roles.pop(process, None)
+        if role is not None:
+            self._due.append((self.kernel.now + self.rng.random() * 0.5, role))
+        if error is not None and (not isinstance(error, OSError) or isinstance(role, Client)):
+            raise error
+
+
+class Story(World):
+    """A world whose every choice comes from one seed."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(random.Random(seed))
+        rng = self.rng
+        self.seed = seed
+        tokens = itertools.count(1)
+        n_clients, n_sessions = rng.choice((1, 1, 2, 2, 3, 4)), rng.choice((1, 2, 2, 3, 4, 8))
+        n_jobs, n_runs = rng.choice((1, 2, 5, 10, 20, 30)), rng.choice((1, 1, 2, 3))
+        poisonous, durable = rng.random() < 0.3, rng.random()
+        wanted: list[list[Submission]] = [[] for _ in range(n_clients)]
+        for share in range(n_runs):
+            count = n_jobs // n_runs + (share < n_jobs % n_runs)
+            if count:
+                plans = [self._plan(next(tokens), poisonous) for _ in range(count)]
+                submission = Submission(plans, rng.random() < durable, rng.choice((1, 3, 100)))
+                self.checker.plan(submission)
+                rng.choice(wanted).append(submission)
+        for number, submissions in enumerate(wanted):
+            self.start(Client(self, f"master {number}", submissions))
+        for number in range(n_sessions):
+            self.start(Session(self, str(number)))
+        # How bad it gets, and with what.
+        self._turns = rng.choice((50, 150, 400))
+        self._kill = rng.choice((0.0, 0.01, 0.05))
+        self._fault = rng.choice((0.0, 0.0, 0.02, 0.1))
+        self._power = rng.choice((0.0, 0.0, 0.0, 0.005))
+        self._stop = rng.choice((0.0, 0.01, 0.05))
+        self._fill = rng.choice((0.0, 0.0, 0.01))
+        self._longest = rng.choice((1, 4, 20))
+        self.disk.listing_lag = rng.choice((0.0, 0.3))
+
+    def _plan(self, token: int, poisonous: bool) -> Plan:
+        rng = self.rng
+        kinds = ("ok", "ok", "ok", "fails", "flaky", "poison" if poisonous else "ok")
+        kind = rng.choice(kinds)
+        return Plan(
+            token,
+            kind,
+            retries=rng.choice((0, 1, 2)) if kind in ("fails", "flaky") else 0,
+            fails=rng.choice((1, 2)) if kind == "flaky" else 0,
+            seconds=rng.choice((0.0, 0.0, 0.01, 0.2)),
+        )
+
+    def run(self) -> None:
+        """Live through the faults; then everything must come to its end, and be true."""
+        try:
+            for _ in range(self._turns):
+                self._trouble()
+                self._pass_turn()
+            self._calm_down()
+            for _ in range(PATIENCE):
+                if self._finished():
+                    break
+                self._pass_turn()
+            else:
+                missing = [(s.run, job) for s, job in self.checker.missing()]
+                waiting = [s for s in self.checker.submissions if s.run is None]
+                raise Violation(f"stuck: {missing} without a result, {waiting} not accepted")
+            self.checker.check_disk(self.disk)
+        finally:
+            self.kernel.shut_down()
+
+    def _pass_turn(self) -> None:
+        rng = self.rng
+        self.start_due()
+        ready = [process for process in self.kernel.processes if process.ready]
+        if not ready:
+            self.kernel.now = max(self.kernel.now, self.next_wake())
+            self.start_due()
+            ready = [process for process in self.kernel.processes if process.ready]
+        if not ready:
+            return  # all are stopped: nothing happens
+        process = rng.choice(ready)
+        if self.calm:
+            self.turn(process, 1000)
+            return
+        fault = rng.choice(ERRNOS) if rng.random() < self._fault else None
+        self.turn(process, rng.randint(1, self._longest), fault)
+        if process.alive and rng.random() < self._kill:
+            self.kernel.kill(process)
+
+    def _trouble(self) -> None:
+        rng = self.rng
+        if rng.random() < self._power:
+            self.lose_power()
+        if rng.random() < self._fill:
+            self.disk.full = not self.disk.full
+        if rng.random() < self._stop:
+            self._stop_or_continue()
+
+    def _stop_or_continue(self) -> None:
+        rng = self.rng
+        process = rng.choice(self.kernel.processes) if self.kernel.processes else None
+        choice = rng.randrange(4)
+        if choice == 0:
+            self.clock.offset += rng.choice((-1e6, -3600.0, -1.0, 1.0, 3600.0, 1e6))
+        elif choice == 1 and process is not None and isinstance(self._roles.get(process), Session):
+            self._roles[process].stopping = True  # type: ignore[union-attr]
+        elif process is not None and len(self.living()) > 1:
+            process.stopped = not process.stopped
+            self.kernel.now += rng.choice((0.0, 0.3, 2.0))
+
+    def _calm_down(self) -> None:
+        self.calm = True
+        self.disk.full = False
+        self.disk.listing_lag = 0.0
+        for process in self.kernel.processes:
+            process.stopped = False
+
+    def _finished(self) -> bool:
+        accepted = all(submission.run is not None for submission in self.checker.submissions)
+        return accepted and not self.checker.missing()
+
+
+@contextlib.contextmanager
+def seeded(rng: random.Random) -> Iterator[None]:
+    """Let every name that the package makes up come from the seed."""
+    numbers = itertools.count()
+    with (
+        mock.patch("postroom.base.new_token", lambda n=6: f"{rng.getrandbits(4 * n):0{n}x}"),
+        mock.patch("postroom.master.new_run_id", lambda: f"run-{next(numbers):04d}"),
+        mock.patch("postroom.master.source_version", lambda project, task: "1"),
+    ):
+        yield
+
+
+def tell(seed: int) -> Story:
+    """Run the story of one seed; whatever it raises says how to hear it again."""
+    story = Story(seed)
+    with seeded(random.Random(seed)):
+        try:
+            story.run()
+        except BaseException as error:
+            error.add_note(f"replay: python -m tests.simulation {seed}")
+            raise
+    return story
