@@ -243,9 +243,8 @@ class Parcel:
             raise self._bad("it is too short to be a parcel")
         _, _, _, _, count, size, offset, _ = _END.unpack_from(view, at)
         if offset == _FULL:
+            # If there is no room for it, `at` is negative, and cannot be the sum below.
             at -= _WIDE_LOCATOR.size + _WIDE_END.size
-            if at < 0:
-                raise self._bad("it is too short to be a parcel")
             *_, count, size, offset = _WIDE_END.unpack_from(view, at)
         if count > MAX_MEMBERS or offset + size != at:
             raise self._bad("its directory is not where it should be")
@@ -275,9 +274,7 @@ class Parcel:
                 raise self._bad(f"the headers of member {name.decode()} are not as a parcel's are")
             members[name.decode()] = (start, length, crc)
             at += len(central)
-            offset = start + length
-            if offset > size:
-                raise self._bad(f"member {name.decode()} reaches beyond its place")
+            offset = start + length  # if this lies, neither the next header nor the end will match
         if at != len(directory) or offset != size:
             raise self._bad("there is something between its members and its directory")
         if len(members) != count:

@@ -130,10 +130,11 @@ def test_large_buffers_are_not_copied_and_small_ones_are_joined() -> None:
 
 
 def test_buffers_of_wider_items_are_counted_in_bytes() -> None:
-    for size in (10, 1 << 16):
+    for size, chunks in ((10, 1), (1 << 13, 3), (1 << 16, 3)):
         array = np.arange(float(size))
-        data = b"".join(pack(MARK, [("x.npy", [memoryview(array)])]))
-        assert contents(data)["x.npy"] == array.tobytes()
+        out = pack(MARK, [("x.npy", [memoryview(array)])])
+        assert len(out) == chunks
+        assert contents(b"".join(out))["x.npy"] == array.tobytes()
 
 
 def address(buffer: memoryview) -> int:
@@ -220,10 +221,15 @@ def test_a_member_is_neither_written_nor_read_twice() -> None:
         Parcel("p.npz", forge([(b"a", b"1"), (b"a", b"2")]))
 
 
-def test_more_members_than_allowed_are_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_members_than_allowed_are_neither_written_nor_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = build()
     monkeypatch.setattr(parcel_module, "MAX_MEMBERS", 2)
     with pytest.raises(ValueError, match="3 members"):
         build()
+    with pytest.raises(BadFileError, match="directory is not where"):
+        Parcel("p.npz", data)
 
 
 def flips(data: bytes) -> Iterator[bytes]:
@@ -299,6 +305,12 @@ def test_a_gap_between_members_is_refused() -> None:
         Parcel("p.npz", forge(PAIR, edit_local=lambda i, h: bytes(64) + h if i else h))
     with pytest.raises(BadFileError, match="between its members and its directory"):
         Parcel("p.npz", forge(PAIR, edit_central=lambda i, h: b"" if i else h, count=1))
+
+
+def test_anything_behind_the_last_entry_of_the_directory_is_refused() -> None:
+    for extra in (b"\0", bytes(46), parcel_module._headers(b"c.npy", 0, 0, 0)[1]):
+        with pytest.raises(BadFileError, match="between its members and its directory"):
+            Parcel("p.npz", forge(PAIR, edit_central=lambda i, h, e=extra: h + e if i else h))
 
 
 def test_overlapping_members_are_refused() -> None:

@@ -16,20 +16,20 @@ import re
 import struct
 import tracemalloc
 import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from test_parcel import reseal
 
 from postroom.errors import BadFileError
 from postroom.parcel import MARK_SIZE, Mark, Parcel, pack
 from postroom.payload import decode, encode
 
 BLIND = 100_000
-LIES = 50_000
+LIES = 30_000
 MEMORY_BOUND = 8 << 20
 
 Members = list[tuple[str, bytes]]
@@ -286,6 +286,13 @@ def lie_in_members(rng: random.Random, data: bytes) -> bytes:
     return repack(data, members)
 
 
+def reseal(data: bytes, directory_at: int, directory_size: int) -> bytes:
+    """The file with both checksums of its mark made right."""
+    directory_crc = b"%08x" % zlib.crc32(data[directory_at : directory_at + directory_size])
+    line = data[-MARK_SIZE:-18] + directory_crc + b" "
+    return data[:-MARK_SIZE] + line + b"%08x\n" % zlib.crc32(line)
+
+
 def lie_in_mark(rng: random.Random, data: bytes) -> bytes:
     members = [(name, [raw]) for name, raw in members_of(data)]
     kind = rng.choice(("jobs", "results", "data"))
@@ -364,7 +371,7 @@ PARTICULARS = re.compile(r"[0-9]+|member \S+|array \S+|0x\S+|'.*'")
 
 def test_no_spoilt_file_makes_its_reader_allocate_much(traced: None) -> None:
     rng = random.Random(20240303)
-    for _ in range(10_000):
+    for _ in range(5_000):
         spoil = rng.choice((*DAMAGE, *LYING, *LYING))
         data = spoil(rng, rng.choice(ORIGINALS)) or b"\0"
         assert memory_of_reading(data) < MEMORY_BOUND
