@@ -120,6 +120,25 @@ def _job_failed(number: int, job: Job, failure: Failure, log: str) -> JobFailed:
     return error
 
 
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What one gets for a job handed in: its number, and in time its result."""
+
+    pool: JobPool
+    number: int
+
+    def done(self) -> bool:
+        """Whether it has an outcome."""
+        return self.pool.status(self.number) is Status.DONE
+
+    def result(self, timeout_s: float | None = None) -> Any:
+        """Have the Master work until the job is done, and return its output.
+
+        Raises JobFailed when it has none, TimeoutError when the time is up.
+        """
+        return self.pool.wait_for(self.number, timeout_s).result()
+
+
 @dataclass
 class AgentShare:
     """What one worker did for a pool."""
@@ -184,6 +203,26 @@ class JobPool:
     def status(self, number: int) -> Status:
         """Where one job is."""
         return Status.DONE if number in self._first_of else Status.QUEUED
+
+    def submit(self, job: Job) -> Receipt:
+        """Append a job to the run; it is on disk when this returns, and sent if an agent is idle.
+
+        More is sent, and results come in, whenever this process submits or waits: the Master works
+        in the calls of its user, and has no thread of its own.
+        """
+        return Receipt(self, self._master.append(self, job))
+
+    def wait_for(self, number: int, timeout_s: float | None = None) -> Finished:
+        """Have the Master work until one job is done; raises TimeoutError when the time is up."""
+
+        def arrived() -> bool:
+            return number in self._first_of
+
+        for _ in self._master.rounds(self, timeout_s, until=arrived):
+            pass
+        if not arrived():
+            raise TimeoutError(f"job {number} of run {self.run} is not done")
+        return self[number]
 
     def wait(self, timeout_s: float | None = None) -> JobPool:
         """Have the Master work until every job is done, or the time is up."""

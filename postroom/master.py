@@ -14,15 +14,16 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from .agent import list_agents
 from .base import Base, create_base, new_run_id
-from .contents import JobSheet, OutcomeSheet, pack_data, pack_jobs, weight
+from .contents import JobSheet, OutcomeSheet, pack_data
 from .dispatch import Dispatcher
 from .errors import BadFileError, BaseFolderError, PostroomError
-from .files import Buffer, Clock, Files, LocalFiles, Lock, SystemClock
+from .files import Clock, Files, LocalFiles, Lock, SystemClock
+from .intake import append_job, parcels
 from .jobs import Job, JobPool
 from .journal import Journal
 from .kernels import source_version
@@ -37,11 +38,6 @@ from .runs import (
 )
 from .status import count_done
 from .watch import Waiter
-
-# Small jobs share a parcel up to these bounds.
-PARCEL_JOBS = 256
-PARCEL_BYTES = 1 << 20
-Batch = list[tuple[Job, dict[str, Any]]]
 
 # How often a Master that stands by asks for the lock, and lists results.
 STAND_BY_S = 0.5
@@ -67,6 +63,8 @@ class Master:
         self._clock: Clock = clock or SystemClock()
         self._journal = journal or Journal(self.base, "master", clock=self._clock)
         self._pools: dict[str, JobPool] = {}
+        self._cards: dict[str, RunCard] = {}
+        self._versions: dict[str, str] = {}  # of the tasks that were checked
         self._wanted: dict[str, Lock] = {}
         self._lock: Lock | None = None
         self._dispatcher: Dispatcher | None = None
@@ -138,10 +136,42 @@ class Master:
             user=_user_name(),
             kernels={task: source_version(self.project, task) for task in tasks},
         )
-        create_run(self._files, self.base, card, _parcels(listed))
+        create_run(self._files, self.base, card, parcels(listed))
+        self._cards[card.run] = card
+        self._versions.update(card.kernels)
         if card.embedded:
             self._want(card.run)
         return self._watch(JobPool(self._files, self.base, card.run, listed, self))
+
+    def open(self, shared: Any = None, *, label: str = "", keep: bool = False) -> JobPool:
+        """Open an empty run, for jobs that come one by one: `pool.submit(job).result()`."""
+        return self.submit([], shared, label=label, keep=keep)
+
+    def append(self, pool: JobPool, job: Job) -> int:
+        """Put one job behind the last of a run, hand it to an idle agent, and return its number.
+
+        It is on disk when this returns. Others may append to the same run: their jobs join the
+        pool where they lie between ours.
+        """
+        if not isinstance(job, Job):
+            raise PostroomError(f"{job!r} is not a Job: write Job('module:function', x=...)")
+        if job.task not in self._versions:
+            self._versions[job.task] = source_version(self.project, job.task)
+        card = self._cards[pool.run]
+        with self._in_words("hand in a job"):
+            number = append_job(self._files, self.base, card, job, guess=len(pool))
+        if number > len(pool):
+            pool.jobs += self._read_jobs(pool.run, Job)[len(pool) : number]
+            pool.jobs.append(job)
+            pool.refresh()
+        else:
+            pool.jobs.append(job)
+        dispatcher = self._dispatcher
+        if dispatcher is not None:
+            dispatcher.extended(pool.run, number)
+        if dispatcher is None or dispatcher.awaits_us():
+            self.step(self._clock.monotonic())
+        return number
 
     def resume(self, run: str | None = None, *, job: type[Job] = Job) -> JobPool:
         """Take up a run again, by default the newest unfinished: only what is missing runs."""
@@ -156,6 +186,7 @@ class Master:
             raise PostroomError(
                 f"there is no run {run!r} in {self.base.root}; the newest are: {known}"
             ) from None
+        self._cards[run] = card
         if card.embedded:
             self._want(run)
         pool = JobPool(self._files, self.base, run, self._read_jobs(run, job), self)
@@ -253,11 +284,18 @@ class Master:
             self._lock.release()
             self._lock = None
 
-    def rounds(self, pool: JobPool, timeout_s: float | None = None) -> Iterator[None]:
-        """Work round by round until a pool is done or the time is up."""
+    def rounds(
+        self,
+        pool: JobPool,
+        timeout_s: float | None = None,
+        *,
+        until: Callable[[], bool] | None = None,
+    ) -> Iterator[None]:
+        """Work round by round until a pool is done (or `until`), or the time is up."""
+        done = until or (lambda: pool.done)
         now = self._clock.monotonic()
         deadline = None if timeout_s is None else now + timeout_s
-        while not pool.done:
+        while not done():
             moved = self.step(now)
             yield
             now = self._clock.monotonic()
@@ -356,33 +394,3 @@ def _script_folder() -> str:
     """Where kernels are imported from: the folder of the running script, or the current one."""
     script = getattr(sys.modules.get("__main__"), "__file__", None)
     return os.path.dirname(os.path.abspath(script)) if script else os.getcwd()
-
-
-def _parcels(jobs: Sequence[Job]) -> Iterator[tuple[int, list[Buffer]]]:
-    """Pack a list of jobs, each parcel with the number of its first job."""
-    first = 0
-    for batch in _batches(jobs):
-        task, options = batch[0][0].task, batch[0][0].options
-        named = any(job.name is not None for job, _ in batch)
-        names = [job.name or "" for job, _ in batch] if named else None
-        yield first, pack_jobs(first, task, options, names, [passed for _, passed in batch])
-        first += len(batch)
-
-
-def _batches(jobs: Sequence[Job]) -> Iterator[Batch]:
-    """Cut a list into parcels: neighbours with the same task and options, small enough together."""
-    batch: Batch = []
-    size = 0
-    for job in jobs:
-        passed = job.deploy()
-        job_size = weight(passed)
-        if batch:
-            alike = (job.task, job.options) == (batch[0][0].task, batch[0][0].options)
-            fits = len(batch) < PARCEL_JOBS and size + job_size <= PARCEL_BYTES
-            if not (alike and fits):
-                yield batch
-                batch, size = [], 0
-        batch.append((job, passed))
-        size += job_size
-    if batch:
-        yield batch

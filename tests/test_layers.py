@@ -32,6 +32,7 @@ ORDER = [
     "status",
     "doctor",
     "jobs",
+    "intake",
     "master",
     "report",
     "session",

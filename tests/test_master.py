@@ -9,8 +9,9 @@ import pytest
 
 from postroom.contents import Outcome
 from postroom.errors import JobFailed, KernelError, PayloadError, PostroomError, RemoteTraceback
+from postroom.intake import PARCEL_JOBS
 from postroom.jobs import Job
-from postroom.master import PARCEL_JOBS, Master
+from postroom.master import Master
 from postroom.runs import list_firsts, list_runs
 from tests.office import office
 

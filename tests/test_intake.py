@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from postroom.errors import JobFailed, KernelError, PostroomError
+from postroom.jobs import Job, Receipt
+from postroom.master import Master
+from postroom.runs import list_firsts
+from postroom.session.desk import Step
+from tests.office import Office, office
+
+KERNELS = """
+def double(x):
+    return x * 2
+
+def broken(x):
+    return 1 / x
+"""
+
+
+def work(room: Office) -> None:
+    for desk in room.desks:
+        while desk.step() is Step.WORKED:
+            pass
+
+
+def test_jobs_submitted_one_by_one_come_back_by_their_receipts(tmp_path: Path) -> None:
+    with office(tmp_path, KERNELS, desks=2) as room:
+        pool = room.master.open(label="sweep")
+        receipts = [pool.submit(Job("kernels:double", x=n)) for n in range(50)]
+        assert [receipt.number for receipt in receipts] == list(range(50))
+        room.finish(pool)
+        assert [receipt.result() for receipt in receipts] == [2 * n for n in range(50)]
+        assert all(receipt.done() for receipt in receipts)
+
+
+def test_a_job_is_on_disk_when_submit_returns(tmp_path: Path) -> None:
+    with office(tmp_path, KERNELS, desks=0) as room:
+        pool = room.master.open()
+        for number in range(3):
+            pool.submit(Job("kernels:double", x=number))
+            firsts = list_firsts(room.files, room.base.asked(pool.run))
+            assert firsts == list(range(number + 1))
+
+
+def test_a_run_that_was_handed_in_as_a_list_can_be_appended_to(tmp_path: Path) -> None:
+    with office(tmp_path, KERNELS) as room:
+        pool = room.run([Job("kernels:double", x=n) for n in range(3)])
+        receipt = pool.submit(Job("kernels:double", x=3))
+        assert not pool.done and not receipt.done()
+        room.finish(pool)
+        assert receipt.result() == 6
+        assert pool.results() == [0, 2, 4, 6]
+
+
+def test_an_idle_agent_gets_a_job_while_others_are_still_submitted(tmp_path: Path) -> None:
+    with office(tmp_path, KERNELS) as room:
+        pool = room.master.open()
+        room.master.step(1.0)
+        first = pool.submit(Job("kernels:double", x=1))
+        work(room)
+        pool.submit(Job("kernels:double", x=2))
+        assert first.done()
+
+
+def test_a_receipt_waits_no_longer_than_it_may(tmp_path: Path) -> None:
+    with office(tmp_path, KERNELS, desks=0) as room:
+        receipt = room.master.open().submit(Job("kernels:double", x=1))
+        with pytest.raises(TimeoutError, match=r"job 0 of run .* is not done"):
+            receipt.result(timeout_s=0.01)
+
+
+def test_a_failed_job_raises_at_its_receipt_and_at_no_other(tmp_path: Path) -> None:
+    with office(tmp_path, KERNELS) as room:
+        pool = room.master.open()
+        good, bad = (pool.submit(Job("kernels:broken", x=x)) for x in (2, 0))
+        room.finish(pool)
+        assert good.result() == 0.5
+        with pytest.raises(JobFailed, match="ZeroDivisionError"):
+            bad.result()
+
+
+def test_what_cannot_run_is_refused_at_submit(tmp_path: Path) -> None:
+    with office(tmp_path, KERNELS) as room:
+        pool = room.master.open()
+        with pytest.raises(KernelError, match="defines no 'absent'"):
+            pool.submit(Job("kernels:absent"))
+        with pytest.raises(PostroomError, match="is not a Job"):
+            pool.submit("kernels:double")  # type: ignore[arg-type]
+        assert len(pool) == 0
+
+
+def test_jobs_that_others_append_to_the_same_run_join_the_pool(tmp_path: Path) -> None:
+    with office(tmp_path, KERNELS) as room:
+        pool = room.master.open()
+        pool.submit(Job("kernels:double", x=0))
+        with Master(room.base.root, project=str(room.project)) as rival:
+            theirs = rival.resume(pool.run)
+            assert theirs.submit(Job("kernels:double", x=10)).number == 1
+            ours = pool.submit(Job("kernels:double", x=20))
+            assert ours.number == 2
+            room.finish(pool)
+            assert pool.results() == [0, 20, 40]
+            theirs.refresh()
+            assert Receipt(theirs, 1).result() == 20
+
+
+def test_an_open_run_survives_the_death_of_its_submitter(tmp_path: Path) -> None:
+    with office(tmp_path, KERNELS) as room:
+        run = room.master.open().submit(Job("kernels:double", x=4)).pool.run
+        pool = room.master.resume(run)
+        assert room.finish(pool).results() == [8]
