@@ -9,6 +9,7 @@ changed.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,7 +24,6 @@ from .mailbox import Letter
 from .runs import (
     Note,
     RunCard,
-    asked_until,
     lay_down,
     list_firsts,
     list_runs,
@@ -130,7 +130,7 @@ class Dispatcher:
         for run in runs:
             self._load(run, asked[run])
 
-    def _load(self, run: str, firsts: list[int]) -> None:
+    def _load(self, run: str, listed: list[int]) -> None:
         files, base = self._files, self._base
         try:
             card = read_card(files, base, run)
@@ -152,20 +152,35 @@ class Dispatcher:
         # A power loss may have left the question and taken the place for the answers.
         files.make_folder(base.answered(run))
         files.make_folder(base.attempts(run))
-        end = self._asked_until(run, firsts)
+        firsts, end = self._contiguous(run, listed)
         queue.recover(firsts, end, sent, self._covered(run))
         for note in read_notes(files, base, run):
             queue.note(note)
         self._journal.event("serves", run=run, asked=queue.asked, done=queue.done)
 
-    def _asked_until(self, run: str, firsts: list[int]) -> int:
-        while firsts:
-            try:
-                return asked_until(self._files, self._base, run, firsts)
-            except BadFileError as error:
-                self._reject(error)
-                firsts.pop()
-        return 0
+    def _contiguous(self, run: str, listed: list[int]) -> tuple[list[int], int]:
+        """The parcels up to the first that is missing, and one behind their last job.
+
+        A listing may miss what is appended while it is made and show what came after it, and a
+        power loss may take what was not synced: what lies behind a gap waits until it is filled.
+        """
+        firsts: list[int] = []
+        end = 0
+        for first, behind in itertools.zip_longest(listed, listed[1:], fillvalue=-1):
+            if first != end:
+                break
+            if behind == first + 1:  # one job, without a look inside
+                end = behind
+            else:
+                try:
+                    end = first + reach(self._files, self._base.parcel(run, first), "jobs")
+                except BadFileError as error:
+                    if behind < 0:
+                        self._reject(error)
+                        break
+                    end = behind  # whoever is sent a job of it says why it cannot be done
+            firsts.append(first)
+        return firsts, end
 
     def _covered(self, run: str) -> list[tuple[int, int]]:
         spans = []

@@ -38,10 +38,12 @@ class Plan:
 class Submission:
     """One run that a client wants done."""
 
-    plans: list[Plan]
+    plans: list[Plan]  # handed in together
+    more: list[Plan]  # appended later, one by one
     keep: bool
     parcels: int  # how many jobs share a parcel
     run: str | None = None  # once it was told that it is accepted
+    jobs: dict[int, Plan] = field(default_factory=dict)  # every number that was given out
     shaken: bool = False  # it was not durable, and the power failed since
     reports: dict[int, tuple[str, Any]] = field(default_factory=dict)
 
@@ -59,7 +61,7 @@ class Checker:
     def plan(self, submission: Submission) -> None:
         """Somebody is going to ask for these jobs."""
         self.submissions.append(submission)
-        self._by_token.update({plan.token: plan for plan in submission.plans})
+        self._by_token.update({p.token: p for p in [*submission.plans, *submission.more]})
 
     def execute(self, run: str, job: int, attempt: int, arguments: dict[str, Any]) -> Plan:
         """A worker begins a job: its arguments must be somebody's, whole and of that job."""
@@ -67,7 +69,7 @@ class Checker:
         if plan is None or arguments != {"token": plan.token, "check": -plan.token}:
             raise Violation(f"job {job} of run {run} was passed {arguments}, which nobody wrote")
         for submission in self.submissions:
-            if submission.run == run and submission.plans[job] is not plan:
+            if submission.run == run and submission.jobs.get(job, plan) is not plan:
                 raise Violation(f"job {job} of run {run} was passed another job's arguments")
         return plan
 
@@ -80,6 +82,26 @@ class Checker:
     def accepted(self, submission: Submission, run: str) -> None:
         """The submitter was told that its run is in."""
         submission.run = run
+        submission.jobs = dict(enumerate(submission.plans))
+
+    def appended(self, submission: Submission, number: int, plan: Plan) -> None:
+        """The submitter was told that one more job is in."""
+        if submission.jobs.setdefault(number, plan) is not plan:
+            raise Violation(f"two jobs of {submission.run} were both given number {number}")
+        submission.more.remove(plan)
+
+    def resumed(self, submission: Submission, tokens: list[int]) -> None:
+        """A client took its run up again: whatever was accepted must be in it."""
+        for number, plan in submission.jobs.items():
+            if number >= len(tokens) or tokens[number] != plan.token:
+                raise Violation(f"job {number} of {submission.run} was accepted, and is gone")
+
+    def abandoned(self, submission: Submission) -> None:
+        """The power failed, and what was not durable is gone: it will be handed in anew."""
+        if not submission.shaken:
+            raise Violation(f"run {submission.run} was accepted, and is gone")
+        submission.more += list(submission.jobs.values())[len(submission.plans) :]
+        submission.run, submission.shaken, submission.jobs = None, False, {}
 
     def power_lost(self) -> None:
         """What was not durable may be gone, with all that was said about it."""
@@ -92,6 +114,8 @@ class Checker:
     def report(self, submission: Submission, job: int, done: Done) -> None:
         """A Master handed out a result: it must be true, and stay."""
         said = self._describe(done)
+        if job not in submission.jobs:
+            return  # its submitter was not told that it is in: it need not care
         before = submission.reports.setdefault(job, said)
         if before != said:
             raise Violation(f"job {job} of {submission.run}: reported {before}, then {said}")
@@ -103,7 +127,7 @@ class Checker:
         return "ok", done.value
 
     def _judge(self, submission: Submission, job: int, done: Done) -> None:
-        plan = submission.plans[job]
+        plan = submission.jobs[job]
         where = f"job {job} of {submission.run} ({plan})"
         outcome, value = self._describe(done)
         if outcome == "ok":
@@ -127,7 +151,7 @@ class Checker:
             (submission, job)
             for submission in self.submissions
             if submission.run is not None
-            for job in range(len(submission.plans))
+            for job in submission.jobs
             if job not in submission.reports
         ]
 
@@ -136,7 +160,9 @@ class Checker:
         for submission in self.submissions:
             assert submission.run is not None
             names = sorted(disk.folder(self._base.answered(submission.run)).entries)
-            self._compare(disk, submission, self._covered(disk, submission.run, names))
+            covered = self._covered(disk, submission.run, names)
+            known = {job: done for job, done in covered.items() if job in submission.jobs}
+            self._compare(disk, submission, known)
 
     def _covered(self, disk: Disk, run: str, names: list[str]) -> dict[int, Done]:
         covered: dict[int, Done] = {}
@@ -172,7 +198,7 @@ class Checker:
                 path = f"{self._base.attempts(submission.run)}/{name}"
                 kinds.append(Note.decode(path, disk.file(path).data).kind)
         failed, lost = kinds.count("failed"), kinds.count("lost")
-        retries = submission.plans[job].retries
+        retries = submission.jobs[job].retries
         outcome = self._describe(done)[0]
         where = f"job {job} of {submission.run}: {outcome} after {kinds}"
         if failed > retries or lost > MOST_LOST:

@@ -6,14 +6,14 @@ import random
 
 from postroom.base import Base
 from postroom.contents import Done, Failure, JobSheet, Outcome
-from postroom.errors import PostroomError
+from postroom.errors import BaseFolderError, PostroomError
 from postroom.jobs import Job, JobPool
 from postroom.journal import Silence
 from postroom.master import Master
 from postroom.runs import RunCard, lay_down
 from postroom.session.desk import Desk, Step
 
-from .checker import Checker, Submission
+from .checker import Checker, Plan, Submission
 from .disk import Disk, SimulatedFiles, SimulatedLock
 from .kernel import Kernel, Process
 
@@ -54,10 +54,13 @@ class Client:
     hands in anew.
     """
 
-    def __init__(self, machine: Machine, name: str, submissions: list[Submission]) -> None:
+    def __init__(
+        self, machine: Machine, name: str, own: list[Submission], joined: list[Submission]
+    ) -> None:
         self._machine = machine
         self.name = name
-        self.submissions = submissions
+        self._own = own
+        self._joined = joined  # runs of others, which it appends to
 
     def __call__(self, process: Process) -> None:
         machine = self._machine
@@ -68,57 +71,82 @@ class Client:
             clock=machine.clock,
             journal=Silence(),
         )
-        pools = [(s, self._resume(master, s)) for s in self.submissions if s.run is not None]
+        pools: dict[str, JobPool] = {}
         seen: dict[str, int] = {}
         while True:
-            for submission in self.submissions:
-                if submission.run is None and (machine.calm or machine.rng.random() < 0.3):
-                    pools.append((submission, self._submit(master, submission)))
+            for submission in [*self._own, *self._joined]:
+                if submission.run not in pools and (machine.calm or machine.rng.random() < 0.5):
+                    self._take_up(process, master, submission, pools)
             moved = master.step(machine.clock.monotonic())
-            for submission, pool in pools:
+            for submission in [*self._own, *self._joined]:
+                pool = pools.get(submission.run or "")
                 if pool is not None:
+                    if submission.more and (machine.calm or machine.rng.random() < 0.3):
+                        self._append(submission, pool)
                     self._look(submission, pool, seen)
             process.sleep(0.0005 if moved else machine.rng.choice((0.01, 0.05, 0.5)))
 
+    def _take_up(
+        self, process: Process, master: Master, submission: Submission, pools: dict[str, JobPool]
+    ) -> None:
+        pool = None
+        if submission.run is not None:
+            pool = self._resume(process, master, submission)
+        elif submission in self._own:
+            pool = self._submit(master, submission)
+        if pool is not None:
+            pools[pool.run] = pool
+
     def _submit(self, master: Master, submission: Submission) -> JobPool | None:
-        jobs = [
-            Job(
-                "kernels:run",
-                str(number),
-                retries=plan.retries,
-                # A timeout that never comes true: parcels are cut where options differ.
-                timeout_s=1e9 if number // submission.parcels % 2 else None,
-                token=plan.token,
-                check=-plan.token,
-            )
-            for number, plan in enumerate(submission.plans)
-        ]
+        # Parcels are cut where options differ.
+        odd = [number // submission.parcels % 2 == 1 for number in range(len(submission.plans))]
+        jobs = [_job(plan, timed) for plan, timed in zip(submission.plans, odd, strict=True)]
         try:
             pool = master.submit(jobs, keep=submission.keep)
-        except OSError:
+        except BaseFolderError:
             return None  # it was told that it failed, and tries again
         self._machine.checker.accepted(submission, pool.run)
         return pool
 
-    def _resume(self, master: Master, submission: Submission) -> JobPool | None:
+    def _append(self, submission: Submission, pool: JobPool) -> None:
+        plan = self._machine.rng.choice(submission.more)
+        try:
+            number = pool.submit(_job(plan)).number
+        except (BaseFolderError, OSError):
+            return  # it may be in or not: it is appended again
+        self._machine.checker.appended(submission, number, plan)
+
+    def _resume(self, process: Process, master: Master, submission: Submission) -> JobPool | None:
+        checker = self._machine.checker
         while True:
             try:
                 pool = master.resume(submission.run)
-                if submission.shaken and len(pool) < len(submission.plans):
-                    raise PostroomError("some of its parcels were not synced")
-                return pool
-            except OSError:
-                master._files.process.sleep(0.1)  # type: ignore[attr-defined]
+            except BaseFolderError:
+                process.sleep(0.1)
+                continue
             except PostroomError:
-                if not submission.shaken:
-                    raise
-                submission.run, submission.shaken = None, False
+                checker.abandoned(submission)
                 return None
+            if submission.shaken and len(pool) < len(submission.jobs):
+                checker.abandoned(submission)
+                return None
+            checker.resumed(submission, [job.arguments["token"] for job in pool.jobs])
+            return pool
 
     def _look(self, submission: Submission, pool: JobPool, seen: dict[str, int]) -> None:
         for number in pool._arrived[seen.get(pool.run, 0) :]:
             self._machine.checker.report(submission, number, pool[number].done)
         seen[pool.run] = len(pool._arrived)
+
+
+def _job(plan: Plan, timed: bool = False) -> Job:
+    return Job(
+        "kernels:run",
+        retries=plan.retries,
+        timeout_s=1e9 if timed else None,
+        token=plan.token,
+        check=-plan.token,
+    )
 
 
 class Session:

@@ -106,16 +106,22 @@ class Story(World):
         n_clients, n_sessions = rng.choice((1, 1, 2, 2, 3, 4)), rng.choice((1, 2, 2, 3, 4, 8))
         n_jobs, n_runs = rng.choice((1, 2, 5, 10, 20, 30)), rng.choice((1, 1, 2, 3))
         poisonous, durable = rng.random() < 0.3, rng.random()
-        wanted: list[list[Submission]] = [[] for _ in range(n_clients)]
+        own: list[list[Submission]] = [[] for _ in range(n_clients)]
+        joined: list[list[Submission]] = [[] for _ in range(n_clients)]
         for share in range(n_runs):
             count = n_jobs // n_runs + (share < n_jobs % n_runs)
             if count:
                 plans = [self._plan(next(tokens), poisonous) for _ in range(count)]
-                submission = Submission(plans, rng.random() < durable, rng.choice((1, 3, 100)))
+                cut = rng.choice((count, count, rng.randint(0, count)))
+                submission = Submission(
+                    plans[:cut], plans[cut:], rng.random() < durable, rng.choice((1, 3, 100))
+                )
                 self.checker.plan(submission)
-                rng.choice(wanted).append(submission)
-        for number, submissions in enumerate(wanted):
-            self.start(Client(self, f"master {number}", submissions))
+                rng.choice(own).append(submission)
+                if submission.keep:
+                    rng.choice(joined).append(submission)
+        for number in range(n_clients):
+            self.start(Client(self, f"master {number}", own[number], joined[number]))
         for number in range(n_sessions):
             self.start(Session(self, str(number)))
         # How bad it gets, and with what.
@@ -153,7 +159,7 @@ class Story(World):
                 self._pass_turn()
             else:
                 missing = [(s.run, job) for s, job in self.checker.missing()]
-                waiting = [s for s in self.checker.submissions if s.run is None]
+                waiting = [s for s in self.checker.submissions if s.run is None or s.more]
                 raise Violation(f"stuck: {missing} without a result, {waiting} not accepted")
             self.checker.check_disk(self.disk)
         finally:
@@ -207,7 +213,7 @@ class Story(World):
             process.stopped = False
 
     def _finished(self) -> bool:
-        accepted = all(submission.run is not None for submission in self.checker.submissions)
+        accepted = all(s.run is not None and not s.more for s in self.checker.submissions)
         return accepted and not self.checker.missing()
 
 
