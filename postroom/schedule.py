@@ -112,8 +112,11 @@ class RunQueue:
         index = bisect.bisect_right(self._parcels, first) - 1
         # A parcel that a power loss took is named all the same: whoever looks for it says so.
         parcel = self._parcels[index] if index >= 0 else first
-        end = self._parcels[index + 1] if index + 1 < len(self._parcels) else self.asked
-        limit = min(stop, end, first + self._length(agents))
+        length = self._length(agents)
+        # Jobs that were handed in one by one wait one by one, and travel together.
+        while stop < first + length and self._waiting and self._waiting[0][0] == stop:
+            stop = heapq.heappop(self._waiting)[1]
+        limit = min(stop, first + length)
         history = self.history.get(first)
         if history is not None:
             limit = first + 1  # an attempt number is the letter's: such a job travels alone

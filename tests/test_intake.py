@@ -112,3 +112,23 @@ def test_an_open_run_survives_the_death_of_its_submitter(tmp_path: Path) -> None
         run = room.master.open().submit(Job("kernels:double", x=4)).pool.run
         pool = room.master.resume(run)
         assert room.finish(pool).results() == [8]
+
+
+def test_a_letter_reaches_over_parcels_and_their_options_stay_apart(tmp_path: Path) -> None:
+    with office(tmp_path, KERNELS) as room:
+        room.run([Job("kernels:double", x=0)])
+        pool = room.master.open()
+        room.finish(pool.submit(Job("kernels:double", x=0)).pool)
+        room.desks[0].step()
+        plain = [Job("kernels:double", x=n) for n in range(1, 6)]
+        odd = [Job("kernels:double", x={1, 2}, pickle=True), Job("kernels:broken", x=0, retries=1)]
+        for job in [*plain, *odd, *plain]:
+            pool.submit(job)
+        room.finish(pool)
+        assert pool.results()[1:6] == pool.results()[8:] == [2, 4, 6, 8, 10]
+        assert [failure.args[0].split(":")[0] for failure in pool.failures()] == [
+            "job 6 failed",
+            "job 7 failed",
+        ]
+        sent = len(list_firsts(room.files, room.base.answered(pool.run)))
+        assert sent < len(pool), "jobs handed in one by one share letters and results"

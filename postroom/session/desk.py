@@ -18,7 +18,7 @@ from typing import Protocol
 
 from .. import payload
 from ..base import Base
-from ..contents import Done, Failure, JobSheet, Maker, Outcome, pack_outcomes
+from ..contents import Done, Failure, JobSheet, Maker, Options, Outcome, pack_outcomes
 from ..errors import BadFileError, PayloadError
 from ..files import Box, Buffer, Clock, Files
 from ..journal import Journal
@@ -83,6 +83,7 @@ class Desk:
         self._letter: Letter | None = None
         self._card: RunCard | None = None
         self._sheet: JobSheet | None = None
+        self._options = Options()  # of the jobs that are done
         self._done: list[Done] = []
         self._done_from = 0  # the job number of the first of them
         self._done_at = 0.0  # when it was begun, wall clock
@@ -113,8 +114,7 @@ class Desk:
         if letter is None:
             return Step.WORKED if self._take() else Step.IDLE
         job = self._done_from + len(self._done)
-        if self._done and self._sheet is not None and self._sheet.options.timeout_s is not None:
-            # Should the guardian have to end the next job, its outcome must follow on these.
+        if self._done and job < letter.stop and self._apart(letter, job):
             return self._settle()
         if job < letter.stop and not self._run(letter, job):
             return self._settle()
@@ -185,16 +185,33 @@ class Desk:
             traceback=traceback,
         )
 
+    def _apart(self, letter: Letter, job: int) -> bool:
+        """Whether what is done must be published before this job is begun."""
+        if self._options.timeout_s is not None:
+            # Should the guardian have to end the job, its outcome must follow on these.
+            return True
+        try:
+            return self._open(letter, job).options != self._options
+        except (BadFileError, OSError):
+            return True
+
+    def _open(self, letter: Letter, job: int) -> JobSheet:
+        """The parcel that holds a job of a letter, which may reach over several."""
+        sheet = self._sheet
+        if sheet is None or not sheet.first <= job < sheet.first + sheet.count:
+            # Parcels leave no gaps, so each one behind the first begins with the job that is next.
+            first = letter.parcel if job == letter.first else job
+            path = self._base.parcel(letter.run, first)
+            sheet = self._sheet = JobSheet(path, read_parcel_bytes(self._files, path))
+            if job >= sheet.first + sheet.count:
+                raise BadFileError(path, f"does not reach to job {job}")
+        return sheet
+
     def _attempt(self, letter: Letter, job: int) -> tuple[Done, int]:
         assert self._card is not None
         try:
-            sheet = self._sheet
-            if sheet is None or sheet.first != letter.parcel:
-                path = self._base.parcel(letter.run, letter.parcel)
-                sheet = JobSheet(path, read_parcel_bytes(self._files, path))
-                self._sheet = sheet
-            if job >= sheet.first + sheet.count:
-                raise BadFileError(sheet.parcel.path, f"does not reach to job {job}")
+            sheet = self._open(letter, job)
+            self._options = sheet.options
         except (BadFileError, FileNotFoundError) as error:
             failure = Failure(Outcome.FAILED, type(error).__name__, f"unreadable parcel: {error}")
             return Done(failure=failure), 0
@@ -244,7 +261,7 @@ class Desk:
         maker = Maker(
             self._agent_id, self._gpu, self._pid, self._done_at, attempt=self._letter.attempt
         )
-        pickle = self._sheet is not None and self._sheet.options.pickle
+        pickle = self._options.pickle
 
         def pack(start: int) -> list[Buffer]:
             try:
