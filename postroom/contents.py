@@ -2,6 +2,9 @@
 
 `jobs.json` says what all jobs of a parcel have in common (task and options) and what each is
 passed; `outcomes.json` says how each ended, where, and how long it took.
+
+numpy comes with `payload`, and is imported only where a value is packed or unpacked: a guardian,
+which only says how jobs ended, stays small and starts at once.
 """
 
 from __future__ import annotations
@@ -12,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from . import payload
 from .errors import BadFileError
 from .files import Buffer
 from .parcel import Mark, Parcel, pack
@@ -90,6 +92,8 @@ class JobSheet:
 
     def arguments(self, job: int) -> dict[str, Any]:
         """What job number `job` is passed."""
+        from . import payload
+
         value = payload.decode(
             self._values, self.parcel, job - self.first, pickle=self.options.pickle
         )
@@ -110,6 +114,8 @@ def pack_jobs(
     arguments: Sequence[dict[str, Any]],
 ) -> list[Buffer]:
     """Make a parcel of jobs that have task and options in common."""
+    from . import payload
+
     tree, members = payload.encode(
         arguments,
         first=first,
@@ -153,6 +159,8 @@ class OutcomeSheet:
 
     def done(self, job: int) -> Done:
         """How job number `job` ended."""
+        from . import payload
+
         seconds = self.seconds[job - self.first]
         if job in self.failures:
             return Done(failure=self.failures[job], seconds=seconds)
@@ -166,8 +174,25 @@ def pack_outcomes(
     first: int, done: Sequence[Done], maker: Maker, *, pickle: bool = False
 ) -> list[Buffer]:
     """Make a parcel of outcomes; only the values of jobs that ended well are stored."""
+    from . import payload
+
     values = [one.value for one in done if one.failure is None]
     tree, members = payload.encode(values, first=first, label="result", pickle=pickle)
+    body = _outcomes(first, done, maker, tree, pickle=pickle)
+    return pack(Mark("results", first, len(done)), [("outcomes.json", [body]), *members])
+
+
+def pack_outcome(job: int, done: Done, maker: Maker) -> list[Buffer]:
+    """Make a parcel of one outcome whose value, if it has one, is plain JSON: without numpy."""
+    trees = [] if done.failure is not None else [done.value]
+    tree = {"first": job, "count": len(trees), "arrays": {}, "trees": trees}
+    body = _outcomes(job, [done], maker, tree)
+    return pack(Mark("results", job, 1), [("outcomes.json", [body])])
+
+
+def _outcomes(
+    first: int, done: Sequence[Done], maker: Maker, tree: object, *, pickle: bool = False
+) -> bytes:
     failures = {
         str(first + n): {**asdict(one.failure), "outcome": one.failure.outcome.value}
         for n, one in enumerate(done)
@@ -181,12 +206,13 @@ def pack_outcomes(
         "failures": failures,
         "values": tree,
     }
-    body = json.dumps(sheet, separators=(",", ":")).encode()
-    return pack(Mark("results", first, len(done)), [("outcomes.json", [body]), *members])
+    return json.dumps(sheet, separators=(",", ":")).encode()
 
 
 def pack_data(value: Any) -> list[Buffer]:
     """Make a parcel of shared data."""
+    from . import payload
+
     tree, members = payload.encode([value], label="shared")
     body = json.dumps({"version": VERSION, "values": tree}, separators=(",", ":")).encode()
     return pack(Mark("data", 0, 1), [("data.json", [body]), *members])
@@ -194,6 +220,8 @@ def pack_data(value: Any) -> list[Buffer]:
 
 def unpack_data(path: str, data: Buffer) -> Any:
     """Read shared data back."""
+    from . import payload
+
     parcel = Parcel(path, data)
     return payload.decode(_sheet(parcel, "data.json", "data").get("values"), parcel, 0)
 

@@ -27,6 +27,8 @@ ORDER = [
     "agent",
     "kernels",
     "gpus",
+    "tree",
+    "commands",
     "watch",
     "dispatch",
     "status",

@@ -1,0 +1,82 @@
+"""An errand: one attempt at one command, with all that its minder has to know.
+
+It travels from the worker, which reads the parcel, over the guardian to the minder, as one line of
+JSON. A job is a command when its task is `COMMAND`; no session imports that as a kernel.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+COMMAND = "postroom.commands.errand:command"
+
+# Between SIGTERM and SIGKILL: long enough to write a checkpoint of some gigabytes.
+GRACE_S = 10.0
+# Of each of .OUT and .ERR so much is kept, half of it from the beginning and half from the end.
+OUTPUT_BYTES = 64 << 20
+
+
+def command(**_: Any) -> None:
+    """Stand for all commands, so that their task has a name that can be found."""
+    raise NotImplementedError("a command is run by its session, not called")
+
+
+@dataclass(frozen=True)
+class Errand:
+    """One attempt at one command."""
+
+    # Which job, and whose
+    base: str
+    run: str
+    job: int
+    attempt: int
+    failed: int
+    retries: int
+    durable: bool
+    agent: str
+    gpu: str
+    gpu_name: str
+
+    # What the job asks
+    command: str
+    folder: str  # where INFO, .OUT, .ERR and the rest go; its last part is the job's name
+    cwd: str
+    env: dict[str, str] = field(default_factory=dict)
+    timeout_s: float | None = None
+    grace_s: float = GRACE_S
+    nice: int = 0
+    before: str = ""
+    after: str = ""
+    output_bytes: int = OUTPUT_BYTES
+    number: int = 0  # of the line, counted from 1, as grid engine's SGE_TASK_ID is
+
+    @property
+    def name(self) -> str:
+        """What the job is called."""
+        return self.folder.rpartition("/")[2]
+
+    def encode(self) -> bytes:
+        """As one line."""
+        return json.dumps(asdict(self), separators=(",", ":")).encode() + b"\n"
+
+    @classmethod
+    def decode(cls, line: bytes) -> Errand:
+        """Read what `encode` wrote."""
+        return cls(**json.loads(line))
+
+
+# What a job's arguments may say; the rest of an errand is the session's to say.
+ASKED = (
+    "command",
+    "folder",
+    "cwd",
+    "env",
+    "grace_s",
+    "nice",
+    "before",
+    "after",
+    "output_bytes",
+    "number",
+)

@@ -1,0 +1,137 @@
+"""Why a command failed: told apart by its exit, its last words, and what the kernel counted."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import re
+import signal
+from dataclasses import dataclass
+
+from ..contents import Failure, Outcome
+
+_GPU_MEMORY = re.compile(
+    r"CUDA out of memory|OutOfMemoryError: (CUDA|HIP)|HIP out of memory"
+    r"|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|hipErrorOutOfMemory"
+    r"|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED"
+    r"|RESOURCE_EXHAUSTED: (Out of memory|Failed to allocate)|CUDA error: out of memory"
+)
+_GPU_LOST = re.compile(
+    r"GPU is lost|fallen off the bus|no CUDA-capable device is detected|CUDA_ERROR_NO_DEVICE"
+    r"|CUDA_ERROR_SYSTEM_NOT_READY|uncorrectable (ECC|NVLink) error|CUDA_ERROR_ECC_UNCORRECTABLE"
+    r"|Unable to determine the device handle|CUDA-capable device\(s\) is/are busy or unavailable"
+)
+_HOST_MEMORY = re.compile(
+    r"^MemoryError\b|std::bad_alloc|Cannot allocate memory|DefaultCPUAllocator: can't allocate"
+    r"|_ArrayMemoryError",
+    re.MULTILINE,
+)
+_CRASHES = {
+    signal.SIGSEGV,
+    signal.SIGABRT,
+    signal.SIGBUS,
+    signal.SIGFPE,
+    signal.SIGILL,
+    signal.SIGSYS,
+    signal.SIGTRAP,
+}
+# A shell says 128 + n when signal n ended what it ran.
+_SHELL_SIGNALS = 128
+
+
+class Cause(enum.Enum):
+    """What ended a command that did not end well."""
+
+    GPU_MEMORY = "out of GPU memory"
+    HOST_MEMORY = "out of host memory"
+    KILLED = "killed from outside"
+    CRASHED = "crashed"
+    TIMED_OUT = "timed out"
+    MISSING = "missing program"
+    GPU_LOST = "lost GPU"
+    EXIT = "exit code"
+
+
+@dataclass(frozen=True)
+class End:
+    """What is known of a command's end."""
+
+    code: int | None  # None: ended by a signal
+    signal: int | None = None
+    timed_out_s: float | None = None  # its limit, when it was ended for being past it
+    oom_kills: int = 0  # by the kernel, in our cgroup or anywhere, while it ran
+    out: str = ""
+    err: str = ""
+    on_gpu: bool = True
+
+    @property
+    def ok(self) -> bool:
+        """Whether it ended well."""
+        return self.code == 0 and self.timed_out_s is None
+
+
+def explain(end: End) -> Failure | None:
+    """Say why a command failed; None when it did not."""
+    if end.ok:
+        return None
+    cause = _cause(end)
+    outcome = Outcome.TIMED_OUT if cause is Cause.TIMED_OUT else Outcome.FAILED
+    return Failure(outcome, cause.value, _message(end, cause), end.err[-2000:])
+
+
+def _cause(end: End) -> Cause:
+    if end.timed_out_s is not None:
+        return Cause.TIMED_OUT
+    said = f"{end.out}\n{end.err}"
+    number = _signal_of(end)
+    if end.on_gpu and _GPU_MEMORY.search(said):
+        return Cause.GPU_MEMORY
+    if (number == signal.SIGKILL and end.oom_kills) or _HOST_MEMORY.search(end.err):
+        return Cause.HOST_MEMORY
+    if end.on_gpu and _GPU_LOST.search(said):
+        return Cause.GPU_LOST
+    if number is not None:
+        return Cause.CRASHED if number in _CRASHES else Cause.KILLED
+    return Cause.MISSING if end.code in (126, 127) else Cause.EXIT
+
+
+def _message(end: End, cause: Cause) -> str:
+    number = _signal_of(end)
+    if cause is Cause.TIMED_OUT:
+        how = f"took longer than its {end.timed_out_s:g} s"
+    elif number is not None:
+        how = f"ended by {_signal_name(number)}"
+    else:
+        how = f"exit code {end.code}"
+    last = last_line(end.err) or last_line(end.out)
+    return f"{how}: {last}" if last else how
+
+
+def _signal_of(end: End) -> int | None:
+    if end.signal is not None:
+        return end.signal
+    if end.code is not None and _SHELL_SIGNALS < end.code <= _SHELL_SIGNALS + 64:
+        return end.code - _SHELL_SIGNALS
+    return None
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def last_line(text: str, most: int = 300) -> str:
+    """The last line that says something."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:most] if lines else ""
+
+
+def count_oom_kills() -> int:
+    """How many processes the kernel has ended for want of memory, cgroups' limits included."""
+    with contextlib.suppress(OSError, ValueError), open("/proc/vmstat", "rb") as file:
+        _, found, rest = file.read().partition(b"\noom_kill ")
+        if found:
+            return int(rest.partition(b"\n")[0])
+    return 0

@@ -1,0 +1,400 @@
+"""The minder: the small parent of one command at a time, which outlives the rest of us.
+
+    guardian --fork--> minder --bash -c LINE--> the command and all that it starts
+       |  ^               |
+       |  '-- "done" -----|---> result_pool/<run>/<job>.npz, and the job's folder
+       '---- errand ----->'
+
+It is forked from the guardian without exec, so it costs a millisecond, and is kept for the next
+command. It shares the agent's lock: while it lives, the agent is not dead, its letter is nobody
+else's, and no second guardian can take its place. So `kill -9` of worker, guardian and Master
+changes nothing for a command: it goes on, its minder waits for it, publishes how it ended and
+leaves, and then the lock is free.
+
+When a job is to die, all of it dies. The minder is a subreaper, so whatever the command starts,
+however it forks, stays below it: SIGTERM, a grace, SIGKILL, until nothing is left. If the minder
+itself is killed, the mark in the environment finds what it leaves (`tree.sweep`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import time
+import traceback
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from ..base import Base
+from ..contents import Done, Failure, Maker, pack_outcome
+from ..files import LocalFiles
+from ..journal import Journal
+from ..runs import Note, RunCard, publish_results, read_card, write_note
+from ..tree import MARK, adopt_orphans, below, mark_of
+from .errand import Errand
+from .failure import Cause, End, count_oom_kills, explain
+from .folder import Capped, JobFolder, stamp
+
+# How often a long output is trimmed, and orphans are reaped.
+LOOK_S = 0.5
+# A full disk is tried again after this long.
+BLOCKED_S = 0.5
+
+
+@dataclass(frozen=True)
+class Post:
+    """Where a minder is posted: the base, the agent, and what pins a command to its card."""
+
+    base: Base
+    agent: str
+    environment: dict[str, str]
+    lease_fds: tuple[int, ...]
+    lock_fd: int
+
+
+class Stopped(Exception):
+    """The command was ended because its session was told to stop: nobody is to blame."""
+
+
+def fork_minder(post: Post) -> tuple[int, socket.socket]:
+    """Start a minder; return its pid and the line over which it takes errands.
+
+    The caller must have one thread only. It holds its own copy of the lock, and of nothing else.
+    """
+    ours, theirs = socket.socketpair()
+    lock = os.dup(post.lock_fd)
+    pid = os.fork()
+    if pid:
+        theirs.close()
+        os.close(lock)
+        return pid, ours
+    try:
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        _close_all_but({0, 1, 2, lock, theirs.fileno(), *post.lease_fds})
+        Minder(post, theirs).serve()
+    except BaseException:
+        with contextlib.suppress(BaseException):
+            Journal(post.base, f"minder {post.agent}").log("error", traceback.format_exc())
+        os._exit(1)
+    os._exit(0)
+
+
+class Minder:
+    """Takes errands, one after another."""
+
+    def __init__(self, post: Post, line: socket.socket) -> None:
+        adopt_orphans()
+        self._post = post
+        self._line = line
+        self._files = LocalFiles()
+        self._journal = Journal(post.base, f"minder {post.agent}")
+        self._card: RunCard | None = None
+        self._stops = 0
+        # A wakeup descriptor ends a poll; the handlers only keep the signals from killing us.
+        self._wake, writer = socket.socketpair()
+        self._wake.setblocking(False)
+        writer.setblocking(False)
+        self._writer = writer
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._stop)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+
+    def _stop(self, *_: object) -> None:
+        self._stops += 1
+
+    def serve(self) -> None:
+        """Carry out what comes over the line, until its other end is gone."""
+        waiting = b""
+        while not self._stops:
+            try:
+                data = self._line.recv(1 << 20)
+            except ConnectionError:
+                return
+            if not data:
+                return
+            waiting += data
+            *lines, waiting = waiting.split(b"\n")
+            for line in lines:
+                word = self.carry_out(Errand.decode(line))
+                with contextlib.suppress(OSError):  # the guardian may be gone: the result counts
+                    self._line.sendall(json.dumps({"ended": word}).encode() + b"\n")
+
+    def carry_out(self, errand: Errand) -> str:
+        """Run one command to its end, and say so where it counts; return what was written."""
+        folder = JobFolder(errand.folder)
+        began, started_at = time.monotonic(), time.time()
+        number = 0
+        try:
+            number = folder.begin()
+            folder.tell(_beginning(errand, number, started_at))
+            end = self._run(errand, folder, number)
+        except Stopped:
+            self._tell(folder, {"ended": stamp(time.time()), "outcome": "stopped"})
+            return "stopped"
+        except OSError as error:
+            # No folder to run in, no shell, no more processes: told like any other failure.
+            end = End(code=126, err=f"{error}")
+        seconds = time.monotonic() - began
+        failure = explain(end)
+        facts = _ending(end, failure, seconds)
+        retry = failure is not None and errand.failed < errand.retries
+        lost = failure is not None and failure.kind == Cause.GPU_LOST.value
+        if failure is not None and (lost or retry):
+            word = "noted"
+            kind = "lost" if lost else "failed"
+            saved = self._insist(lambda: self._note(errand, kind, failure))
+        else:
+            word = "done"
+            value = {"attempt": number, **facts}
+            done = Done(None if failure else value, failure, seconds)
+            saved = self._insist(lambda: self._publish(errand, done, started_at))
+        self._tell(folder, facts)
+        with contextlib.suppress(OSError):
+            folder.finish(ok=failure is None)
+        self._journal.event(
+            "command",
+            run=errand.run,
+            job=errand.job,
+            attempt=errand.attempt,
+            outcome=facts["outcome"],
+            seconds=round(seconds, 6),
+        )
+        return word if saved else "dropped"
+
+    # Running
+
+    def _run(self, errand: Errand, folder: JobFolder, number: int) -> End:
+        deadline = None
+        if errand.timeout_s is not None:
+            deadline = time.monotonic() + errand.timeout_s
+        environment = self._environment(errand, number)
+        oom_kills = count_oom_kills()
+        out = Capped(folder.out, errand.output_bytes)
+        err = Capped(folder.err, errand.output_bytes)
+        try:
+            code, overdue = 0, False
+            for line in filter(None, (errand.before, errand.command)):
+                code, overdue = self._run_line(line, errand, environment, (out, err), deadline)
+                if code or overdue:
+                    break
+            if errand.after:
+                environment |= {"POSTROOM_EXIT": str(code)}
+                after, late = self._run_line(
+                    errand.after, errand, environment, (out, err), deadline
+                )
+                code, overdue = code or after, overdue or late
+        finally:
+            out.close()
+            err.close()
+        killed = code == -signal.SIGKILL or code == 128 + signal.SIGKILL
+        said = folder.tails() if code or overdue else ("", "")
+        return End(
+            code=code if code >= 0 else None,
+            signal=-code if code < 0 else None,
+            timed_out_s=errand.timeout_s if overdue else None,
+            oom_kills=count_oom_kills() - oom_kills if killed else 0,
+            out=said[0],
+            err=said[1],
+            on_gpu=errand.gpu != "cpu",
+        )
+
+    def _environment(self, errand: Errand, number: int) -> dict[str, str]:
+        return {
+            **os.environ,
+            **errand.env,
+            **self._post.environment,
+            MARK: mark_of(self._post.base.root, self._post.agent),
+            "POSTROOM_JOB": f"{errand.run}/{errand.job}",
+            "POSTROOM_NAME": errand.name,
+            "POSTROOM_FOLDER": errand.folder,
+            "POSTROOM_ATTEMPT": str(number),
+            "SGE_TASK_ID": str(errand.number),
+        }
+
+    def _run_line(
+        self,
+        line: str,
+        errand: Errand,
+        environment: dict[str, str],
+        outputs: tuple[Capped, Capped],
+        deadline: float | None,
+    ) -> tuple[int, bool]:
+        """Run one shell line; return its exit code, negative for a signal, and if it was late."""
+        if self._stops:
+            raise Stopped
+        words = ["bash", "-c", line]
+        if errand.nice:
+            words = ["nice", "-n", str(errand.nice), *words]
+        child = subprocess.Popen(
+            words,
+            cwd=errand.cwd,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=outputs[0].fd,
+            stderr=outputs[1].fd,
+            pass_fds=self._post.lease_fds,
+            start_new_session=True,
+        )
+        overdue = self._wait(child.pid, outputs, deadline)
+        if overdue or self._stops:
+            self._end_tree(errand.grace_s)
+        _, status = _wait_for(child)
+        if _has_children():
+            self._end_tree(errand.grace_s)  # what a command leaves behind ends with it
+        if self._stops:
+            raise Stopped
+        return status, overdue
+
+    def _wait(self, pid: int, outputs: tuple[Capped, Capped], deadline: float | None) -> bool:
+        """Wait until a command ends, or has to; True when it is past its time."""
+        pidfd = os.pidfd_open(pid)
+        try:
+            poll = select.poll()
+            poll.register(pidfd, select.POLLIN)
+            poll.register(self._wake, select.POLLIN)
+            while not self._stops:
+                now = time.monotonic()
+                if deadline is not None and now >= deadline:
+                    return True
+                wait_s = LOOK_S if deadline is None else min(LOOK_S, deadline - now)
+                ready = {fd for fd, _ in poll.poll(wait_s * 1000 + 1)}
+                if pidfd in ready:
+                    return False
+                for output in outputs:
+                    output.trim()
+                _reap_orphans(pid)
+                with contextlib.suppress(BlockingIOError):
+                    self._wake.recv(64)
+            return False
+        finally:
+            os.close(pidfd)
+
+    def _end_tree(self, grace_s: float) -> None:
+        """End all that is below us: politely, then not, until nothing is left.
+
+        Who tells us twice to stop has no patience left.
+        """
+        kill_at = time.monotonic() + grace_s
+        asked: set[int] = set()
+        while left := below(os.getpid()):
+            late = time.monotonic() >= kill_at or self._stops > 1
+            for pid in left:
+                if late or pid not in asked:
+                    with contextlib.suppress(ProcessLookupError, PermissionError):
+                        os.kill(pid, signal.SIGKILL if late else signal.SIGTERM)
+                        os.kill(pid, signal.SIGCONT)  # a stopped process cannot obey
+                    asked.add(pid)
+            time.sleep(0.005)
+
+    # Saying so
+
+    def _publish(self, errand: Errand, done: Done, started_at: float) -> bool:
+        if self._card is None or self._card.run != errand.run:
+            self._card = read_card(self._files, self._post.base, errand.run)
+        maker = Maker(errand.agent, errand.gpu, os.getpid(), started_at, errand.attempt)
+        return publish_results(
+            self._files,
+            self._post.base,
+            self._card,
+            errand.job,
+            errand.job + 1,
+            lambda job: pack_outcome(job, done, maker),
+        )
+
+    def _note(self, errand: Errand, kind: str, failure: Failure) -> bool:
+        note = Note(
+            errand.run,
+            errand.job,
+            errand.attempt,
+            kind,
+            errand.agent,
+            reason=f"{failure.kind}: {failure.message}",
+            at=time.time(),
+            traceback=failure.traceback,
+        )
+        write_note(self._files, self._post.base, note)
+        return True
+
+    def _insist(self, action: Callable[[], bool]) -> bool:
+        """Write what must be written; a full disk is waited for, a run that is gone is not."""
+        while True:
+            try:
+                if action():
+                    return True
+            except FileNotFoundError:
+                self._journal.log("warning", "the run of a command is gone: its outcome is dropped")
+                return False
+            except OSError as error:
+                self._journal.log("error", f"an outcome waits to be written: {error.strerror}")
+            if self._stops:
+                return False
+            time.sleep(BLOCKED_S)
+
+    def _tell(self, folder: JobFolder, facts: dict[str, object]) -> None:
+        with contextlib.suppress(OSError):  # for people: the result is what counts
+            folder.tell(facts)
+
+
+def _beginning(errand: Errand, number: int, started_at: float) -> dict[str, object]:
+    return {
+        "name": errand.name,
+        "command": errand.command,
+        "folder": errand.cwd,
+        "gpu": errand.gpu_name or errand.gpu,
+        "host": socket.gethostname(),
+        "job": f"{errand.run}/{errand.job}",
+        "agent": errand.agent,
+        "attempt": number,
+        "started": stamp(started_at),
+    }
+
+
+def _ending(end: End, failure: Failure | None, seconds: float) -> dict[str, object]:
+    exit_by = ("signal", end.signal) if end.code is None else ("exit", end.code)
+    return {
+        "ended": stamp(time.time()),
+        "seconds": round(seconds, 6),
+        "outcome": "ok" if failure is None else failure.kind,
+        exit_by[0]: exit_by[1],
+        **({"error": failure.message} if failure is not None else {}),
+    }
+
+
+def _wait_for(child: subprocess.Popen[bytes]) -> tuple[int, int]:
+    pid, status = os.waitpid(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    return pid, child.returncode
+
+
+def _has_children() -> bool:
+    """Whether anything is left below us: cheap, since orphans become our own children."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _reap_orphans(child: int) -> None:
+    """Take note of dead orphans, but leave the command itself to be waited for."""
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            seen = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if seen is None or seen.si_pid == child:
+                return
+            os.waitpid(seen.si_pid, os.WNOHANG)
+
+
+def _close_all_but(keep: Collection[int]) -> None:
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) not in keep:
+            with contextlib.suppress(OSError):
+                os.close(int(name))

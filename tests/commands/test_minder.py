@@ -1,0 +1,299 @@
+"""The minder as a real process: what it runs, ends, writes and survives."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import signal
+import sys
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from postroom.base import Base, create_base, new_run_id
+from postroom.commands.errand import Errand
+from postroom.commands.failure import Cause
+from postroom.commands.folder import JobFolder
+from postroom.commands.minder import Post, fork_minder
+from postroom.contents import Done, OutcomeSheet
+from postroom.files import LocalFiles
+from postroom.runs import RunCard, create_run, read_note, read_parcel_bytes
+from postroom.testing import wait_until
+from postroom.tree import below, mark_of, marked, sweep
+
+FILES = LocalFiles()
+
+
+class Posted:
+    """A minder that a test has started, and the base that it writes to."""
+
+    def __init__(self, base: Base, run: str, cwd: str) -> None:
+        self.base = base
+        self.lock = FILES.try_lock(base.agent_lock("0"))
+        assert self.lock is not None
+        self.post = Post(base, "0", {"POSTROOM_GPU": "FAKE-0"}, (), self.lock.fd)
+        self.pid, self.line = fork_minder(self.post)
+        self.errand = Errand(
+            base=base.root,
+            run=run,
+            job=0,
+            attempt=1,
+            failed=0,
+            retries=0,
+            durable=False,
+            agent="0",
+            gpu="FAKE-0",
+            gpu_name="Simulated",
+            command="true",
+            folder=f"{cwd}/out/job_1",
+            cwd=cwd,
+            grace_s=0.3,
+            number=7,
+        )
+        self.folder = JobFolder(self.errand.folder)
+
+    def send(self, command: str, **changes: Any) -> Errand:
+        errand = replace(self.errand, command=command, **changes)
+        self.line.sendall(errand.encode())
+        return errand
+
+    def word(self) -> str:
+        self.line.settimeout(60)
+        return str(json.loads(self.line.recv(4096))["ended"])
+
+    def run(self, command: str, **changes: Any) -> Done:
+        errand = self.send(command, **changes)
+        assert self.word() == "done"
+        return self.result(errand.job)
+
+    def result(self, job: int = 0) -> Done:
+        path = self.base.result(self.errand.run, job)
+        return OutcomeSheet(path, read_parcel_bytes(FILES, path)).done(job)
+
+    def close(self) -> None:
+        self.line.close()
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        sweep(mark_of(self.base.root, "0"))
+
+
+@pytest.fixture
+def posted(tmp_path: Path) -> Iterator[Posted]:
+    base = create_base(tmp_path / "base")
+    card = RunCard(new_run_id(), "", str(tmp_path), None, True, False, 0.0, "", "")
+    create_run(FILES, base, card, [])
+    (tmp_path / "out").mkdir()
+    minder = Posted(base, card.run, str(tmp_path))
+    yield minder
+    minder.close()
+
+
+def test_a_command_leaves_its_output_its_info_and_its_result(posted: Posted) -> None:
+    done = posted.run("echo out; echo err >&2; echo more && pwd")
+    assert done.failure is None
+    assert done.value["outcome"] == "ok"
+    assert done.value["exit"] == 0
+    folder = posted.folder
+    assert Path(folder.out).read_text() == f"out\nmore\n{posted.errand.cwd}\n"
+    assert Path(folder.err).read_text() == "err\n"
+    assert sorted(os.listdir(folder.path)) == ["INFO", "SUCCESS", "job_1.ERR", "job_1.OUT"]
+    info = folder.read_info()
+    assert info["name"] == "job_1"
+    assert info["gpu"] == "Simulated"
+    assert info["attempt"] == "1"
+    assert info["outcome"] == "ok"
+    assert info["started"] <= info["ended"]
+
+
+def test_a_command_knows_its_job_attempt_card_and_task_number(posted: Posted) -> None:
+    words = "$POSTROOM_JOB $POSTROOM_NAME $POSTROOM_ATTEMPT $POSTROOM_GPU $SGE_TASK_ID $MINE"
+    posted.run(f"echo {words}", env={"MINE": "yes", "POSTROOM_GPU": "no"})
+    said = Path(posted.folder.out).read_text()
+    assert said == f"{posted.errand.run}/0 job_1 1 FAKE-0 7 yes\n"
+
+
+def test_one_minder_runs_one_command_after_another(posted: Posted) -> None:
+    for job in range(20):
+        folder = f"{posted.errand.cwd}/out/job_{job}"
+        assert posted.run(f"exit {job % 2}", job=job, folder=folder).failure is None or job % 2
+        assert os.path.exists(f"{folder}/{'FAILURE' if job % 2 else 'SUCCESS'}")
+    assert posted.pid in below(os.getpid())
+
+
+@pytest.mark.parametrize(
+    ("command", "cause", "said"),
+    [
+        ("echo why >&2; exit 3", Cause.EXIT, "exit code 3: why"),
+        ("no-such-program-at-all", Cause.MISSING, "exit code 127"),
+        ("kill -9 $$", Cause.KILLED, "ended by SIGKILL"),
+        ("sleep 60 & kill -15 $!; wait $!", Cause.KILLED, "ended by SIGTERM"),
+        ("kill -SEGV $$", Cause.CRASHED, "ended by SIGSEGV"),
+        ("echo 'CUDA out of memory. Tried' >&2; exit 1", Cause.GPU_MEMORY, "Tried"),
+        ("echo MemoryError >&2; exit 1", Cause.HOST_MEMORY, "MemoryError"),
+    ],
+)
+def test_failures_are_told_apart(posted: Posted, command: str, cause: Cause, said: str) -> None:
+    failure = posted.run(command).failure
+    assert failure is not None
+    assert failure.kind == cause.value
+    assert said in failure.message
+    assert os.path.exists(f"{posted.folder.path}/FAILURE")
+    assert not os.path.exists(f"{posted.folder.path}/SUCCESS")
+    assert posted.folder.read_info()["outcome"] == cause.value
+
+
+def test_a_working_folder_that_is_not_there_is_a_failure(posted: Posted) -> None:
+    failure = posted.run("true", cwd="/no/such/folder").failure
+    assert failure is not None
+    assert "/no/such/folder" in failure.message
+
+
+def test_a_lost_card_is_a_lost_attempt_and_no_result(posted: Posted) -> None:
+    posted.send("echo 'no CUDA-capable device is detected'; exit 1")
+    assert posted.word() == "noted"
+    note = read_note(FILES, posted.base, posted.errand.run, 0, 1)
+    assert note is not None
+    assert note.kind == "lost"
+    assert not os.path.exists(posted.base.result(posted.errand.run, 0))
+
+
+def test_a_failure_with_retries_left_is_noted_and_each_attempt_is_kept(posted: Posted) -> None:
+    line = "echo attempt $POSTROOM_ATTEMPT; test $POSTROOM_ATTEMPT = 3"
+    for failed in range(2):
+        posted.send(line, retries=2, failed=failed, attempt=failed + 1)
+        assert posted.word() == "noted"
+        assert os.path.exists(f"{posted.folder.path}/FAILURE")
+    assert posted.run(line, retries=2, failed=2, attempt=3).value["attempt"] == 3
+    assert not os.path.exists(f"{posted.folder.path}/FAILURE")
+    assert os.path.exists(f"{posted.folder.path}/SUCCESS")
+    for number in (1, 2):
+        earlier = Path(posted.folder.path, "attempts", str(number))
+        assert (earlier / "job_1.OUT").read_text() == f"attempt {number}\n"
+        assert (earlier / "FAILURE").exists()
+    assert Path(posted.folder.out).read_text() == "attempt 3\n"
+
+
+def test_a_long_output_keeps_its_beginning_and_its_end(posted: Posted) -> None:
+    posted.run("seq 1 200000; seq 1 200000 >&2", output_bytes=64 << 10)
+    for path in (posted.folder.out, posted.folder.err):
+        text = Path(path).read_text()
+        assert len(text) < 66 << 10
+        assert text.startswith("1\n2\n3\n")
+        assert text.endswith("\n199999\n200000\n")
+        assert "bytes left out by postroom" in text
+
+
+TREE = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.execve(sys.executable, [sys.argv[1] + "-far", "-c", "import time; time.sleep(600)"], {})
+    os._exit(0)
+os.wait()
+print("grown", flush=True)
+time.sleep(float(sys.argv[2]))
+"""
+
+
+def running(token: str) -> list[int]:
+    """Living processes that have a token in their command line, shells aside."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError), open(f"/proc/{name}/cmdline", "rb") as file:
+                words = file.read().split(b"\0")
+                if any(word.startswith(token.encode()) for word in words):
+                    found.append(int(name))
+    return found
+
+
+def tree(token: str, seconds: float) -> str:
+    words = [sys.executable, "-c", TREE, token, str(seconds)]
+    return "exec " + " ".join(map(shlex.quote, words))
+
+
+def test_past_its_time_a_command_and_all_its_children_end(posted: Posted) -> None:
+    token = f"tree-{uuid.uuid4().hex}"
+    failure = posted.run(tree(token, 600), timeout_s=1.0).failure
+    assert failure is not None
+    assert failure.kind == Cause.TIMED_OUT.value
+    assert "longer than its 1 s" in failure.message
+    assert running(token) == []
+
+
+def test_what_a_command_leaves_behind_ends_with_it(posted: Posted) -> None:
+    token = f"tree-{uuid.uuid4().hex}"
+    assert posted.run(tree(token, 0)).failure is None
+    assert running(token) == []
+
+
+def test_told_to_stop_it_ends_the_tree_and_blames_nobody(posted: Posted) -> None:
+    token = f"tree-{uuid.uuid4().hex}"
+    posted.send(tree(token, 600), retries=1)
+    wait_until(lambda: "grown" in _read(posted.folder.out))
+    os.kill(posted.pid, signal.SIGTERM)
+    assert posted.word() == "stopped"
+    assert running(token) == []
+    assert posted.folder.read_info()["outcome"] == "stopped"
+    assert not posted.folder.finished
+    assert os.listdir(posted.base.answered(posted.errand.run)) == []
+    assert os.listdir(posted.base.attempts(posted.errand.run)) == []
+
+
+def test_it_outlives_its_guardian_and_holds_the_lock_until_the_end(posted: Posted) -> None:
+    go = Path(posted.errand.cwd, "go")
+    posted.send(f"echo on; until test -e {go}; do sleep 0.01; done; echo off")
+    wait_until(lambda: "on" in _read(posted.folder.out))
+    posted.line.close()  # all that a minder sees of its guardian's death
+    assert posted.lock is not None
+    os.close(posted.lock.fd)
+    posted.lock.fd = -1
+    assert FILES.try_lock(posted.base.agent_lock("0")) is None
+    go.touch()
+    lock = wait_until(lambda: FILES.try_lock(posted.base.agent_lock("0")))
+    lock.release()
+    assert posted.result().failure is None
+    assert _read(posted.folder.out) == "on\noff\n"
+    os.waitpid(posted.pid, 0)
+
+
+def test_what_a_killed_minder_leaves_is_found_by_its_mark(posted: Posted) -> None:
+    posted.send("echo on; sleep 600; true")
+    wait_until(lambda: "on" in _read(posted.folder.out))
+    os.kill(posted.pid, signal.SIGKILL)
+    os.waitpid(posted.pid, 0)
+    mark = mark_of(posted.base.root, "0")
+    assert len(marked(mark)) == 2
+    assert sweep(mark) >= 1
+    assert marked(mark) == []
+
+
+def test_before_and_after_surround_the_command(posted: Posted) -> None:
+    posted.run("echo during", before="echo before", after="echo after $POSTROOM_EXIT")
+    assert Path(posted.folder.out).read_text() == "before\nduring\nafter 0\n"
+
+
+def test_a_failing_before_spares_the_command_and_after_learns_of_it(posted: Posted) -> None:
+    done = posted.run("echo during", before="exit 4", after="echo after $POSTROOM_EXIT")
+    assert done.failure is not None
+    assert Path(posted.folder.out).read_text() == "after 4\n"
+
+
+def test_a_command_cannot_read_what_its_minder_hears(posted: Posted) -> None:
+    posted.run("ls /proc/$$/fd; true")
+    assert Path(posted.folder.out).read_text().split() == ["0", "1", "2"]
+
+
+def _read(path: str) -> str:
+    with contextlib.suppress(FileNotFoundError), open(path) as file:
+        return file.read()
+    return ""
