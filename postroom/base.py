@@ -23,6 +23,7 @@ base/
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import pwd
 import stat
@@ -46,6 +47,9 @@ FOLDERS = (
 )
 FILES = ("FORMAT", "master.lock", "master.json")
 SUFFIX = ".npz"
+
+_TOKEN = new_token(12)
+_serials = itertools.count()
 
 
 class Base:
@@ -126,7 +130,8 @@ class Base:
 
     def temporary(self) -> str:
         """A new name in `tmp/`, where every file is born."""
-        return f"{self.tmp}/{os.getpid()}-{new_token(12)}"
+        # The pid keeps a fork from the names of its parent; the token from those of an earlier pid.
+        return f"{self.tmp}/{os.getpid()}-{_TOKEN}-{next(_serials):x}"
 
 
 def number_of(name: str) -> int | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from .errors import BadFileError
@@ -20,6 +20,8 @@ from .files import Buffer
 from .parcel import Mark, Parcel, pack
 
 VERSION = 1
+
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Outcome(enum.Enum):
@@ -125,11 +127,11 @@ def pack_jobs(
     sheet = {
         "version": VERSION,
         "task": task,
-        "options": asdict(options),
+        "options": vars(options),
         "names": list(names) if names is not None else None,
         "values": tree,
     }
-    body = json.dumps(sheet, separators=(",", ":")).encode()
+    body = _encode(sheet).encode()
     return pack(Mark("jobs", first, len(arguments)), [("jobs.json", [body]), *members])
 
 
@@ -194,19 +196,19 @@ def _outcomes(
     first: int, done: Sequence[Done], maker: Maker, tree: object, *, pickle: bool = False
 ) -> bytes:
     failures = {
-        str(first + n): {**asdict(one.failure), "outcome": one.failure.outcome.value}
+        str(first + n): {**vars(one.failure), "outcome": one.failure.outcome.value}
         for n, one in enumerate(done)
         if one.failure is not None
     }
     sheet = {
         "version": VERSION,
-        "maker": asdict(maker),
+        "maker": vars(maker),
         "seconds": [round(one.seconds, 7) for one in done],
         "pickle": pickle,
         "failures": failures,
         "values": tree,
     }
-    return json.dumps(sheet, separators=(",", ":")).encode()
+    return _encode(sheet).encode()
 
 
 def pack_data(value: Any) -> list[Buffer]:
@@ -214,7 +216,7 @@ def pack_data(value: Any) -> list[Buffer]:
     from . import payload
 
     tree, members = payload.encode([value], label="shared")
-    body = json.dumps({"version": VERSION, "values": tree}, separators=(",", ":")).encode()
+    body = _encode({"version": VERSION, "values": tree}).encode()
     return pack(Mark("data", 0, 1), [("data.json", [body]), *members])
 
 

@@ -13,6 +13,8 @@ from typing import Any
 from .base import Base
 from .files import Clock, SystemClock
 
+_encode = json.JSONEncoder(separators=(",", ":"), default=str).encode
+
 
 class Journal:
     """Writes lines for one process, which signs them with its role."""
@@ -63,7 +65,7 @@ class _Appender:
         if self._dropped:
             line["dropped_before"] = self._dropped
         # ASCII: control characters of a job's output can't reach the terminal or break a line.
-        data = json.dumps(line, separators=(",", ":"), default=str).encode("ascii") + b"\n"
+        data = _encode(line).encode("ascii") + b"\n"
         try:
             if self._fd < 0:
                 flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK

@@ -62,9 +62,10 @@ def encode(
         encoder.position = position
         trees.append(encoder.node(value, ()))
     # Compared as text, since 1, 1.0 and True are equal, and so are dicts in another order.
-    common = repr(trees[0]) if trees else ""
-    if all(repr(tree) == common for tree in trees):
-        del trees[1:]
+    if len(trees) > 1:
+        common = repr(trees[0])
+        if all(repr(tree) == common for tree in trees):
+            del trees[1:]
     stacked, members = _members(encoder.columns, first, len(values))
     tree = {"first": first, "count": len(values), "arrays": stacked, "trees": trees}
     return tree, members
@@ -200,11 +201,8 @@ class _Encoder:
 
     def _new_name(self, path: Path) -> str:
         """A name that says where the array was, safe whatever the keys, and not yet given."""
-        keys = (key if type(key) is str else _brief(key) for key in path)
-        name = ".".join(_UNSAFE.sub("_", key[:40]) for key in keys)[:120] or "value"
-        if not (name[0].isalpha() or name[0] == "_"):
-            # What begins with a digit is a member of one value alone.
-            name = f"arr_{name}"
+        key = path[0] if len(path) == 1 else None
+        name = key if type(key) is str and _SAFE.fullmatch(key) else _name_of(path)
         stem = name
         while name in self.columns:
             self._repeats[stem] = self._repeats.get(stem, 1) + 1
@@ -226,7 +224,16 @@ class _Encoder:
     }
 
 
+_SAFE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,39}")
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
+
+
+def _name_of(path: Path) -> str:
+    """A name for the array at a path, safe whatever the keys."""
+    keys = (key if type(key) is str else _brief(key) for key in path)
+    name = ".".join(_UNSAFE.sub("_", key[:40]) for key in keys)[:120] or "value"
+    # What begins with a digit is a member of one value alone.
+    return name if name[0].isalpha() or name[0] == "_" else f"arr_{name}"
 
 
 def _is_unicode(text: str) -> bool:
