@@ -349,27 +349,23 @@ class Dispatcher:
 
     def _gather(self, agent: Agent, letter: Letter) -> bool:
         """Walk the chain of results behind what was seen already."""
-        moved = False
+        found = []
         while agent.reached < letter.stop:
             sheet = self._read_results(letter.run, agent.reached)
             if sheet is None:
                 break
             agent.reached += sheet.count
-            moved = True
-            self._count(letter.run, sheet)
-        return moved
+            found.append(sheet)
+        self._count(letter.run, found)
+        return bool(found)
 
     def _gather_behind(self, letter: Letter, reached: int) -> list[tuple[int, int]]:
         """What of a letter is left behind a hole in its chain, which a power loss may have torn."""
-        found = [(0, reached)]
-        for first, stop in self._covered(letter.run):
-            sheet = (
-                self._read_results(letter.run, first) if reached <= first < letter.stop else None
-            )
-            if sheet is not None:
-                self._count(letter.run, sheet)
-                found.append((first, stop))
-        return gaps(letter.stop, found)
+        behind = [first for first, _ in self._covered(letter.run) if reached <= first < letter.stop]
+        sheets = [self._read_results(letter.run, first) for first in behind]
+        found = [sheet for sheet in sheets if sheet is not None]
+        self._count(letter.run, found)
+        return gaps(letter.stop, [(0, reached), *((s.first, s.first + s.count) for s in found)])
 
     def _read_results(self, run: str, first: int) -> OutcomeSheet | None:
         """Read a parcel of results; a bad one is put aside, and its jobs run again.
@@ -386,21 +382,25 @@ class Dispatcher:
             self._reject(error)
             return None
 
-    def _count(self, run: str, sheet: OutcomeSheet) -> None:
-        seconds = sum(sheet.seconds)
+    def _count(self, run: str, sheets: list[OutcomeSheet]) -> None:
         active = self.runs.get(run)
-        if active is not None:
-            active.queue.covered(sheet.count, seconds)
-        self._journal.event(
-            "done",
-            run=run,
-            first=sheet.first,
-            count=sheet.count,
-            failed=len(sheet.failures),
-            agent=sheet.maker.agent,
-            seconds=round(seconds, 6),
-        )
-        self._deliver(run, sheet)
+        if sheets and active is not None and active.card.durable:
+            # A result is there before its maker has synced its name: what is handed out must stay.
+            self._files.sync_folder(self._base.answered(run))
+        for sheet in sheets:
+            seconds = sum(sheet.seconds)
+            if active is not None:
+                active.queue.covered(sheet.count, seconds)
+            self._journal.event(
+                "done",
+                run=run,
+                first=sheet.first,
+                count=sheet.count,
+                failed=len(sheet.failures),
+                agent=sheet.maker.agent,
+                seconds=round(seconds, 6),
+            )
+            self._deliver(run, sheet)
 
     def _settle(self, letter: Letter, reached: int) -> None:
         """The holder of a letter has stopped: what it left waits again."""
@@ -445,7 +445,7 @@ class Dispatcher:
         if sheet is None:
             active.queue.put_back(job, job + 1)
         else:
-            self._count(active.card.run, sheet)
+            self._count(active.card.run, [sheet])
 
     # Deploying
 

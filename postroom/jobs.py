@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import html
 from collections import Counter
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from .base import Base
 from .contents import Done, Failure, Options, Outcome, OutcomeSheet, pack_data
-from .errors import JobFailed, PostroomError, RemoteTraceback
+from .errors import BadFileError, JobFailed, PostroomError, RemoteTraceback
 from .files import MAP_FROM_BYTES, Files
 from .runs import list_firsts, read_parcel_bytes
 
@@ -166,6 +167,7 @@ class JobPool:
         self._base = base
         self._master = master
         self._sheet_of: dict[int, OutcomeSheet | None] = {}  # by first; None: read it again
+        self._cut: set[int] = set()  # the firsts of those that reach behind our last job
         self._first_of: dict[int, int] = {}  # job number: first of its result parcel
         self._failures: dict[int, Failure] = {}
         self._arrived: list[int] = []
@@ -279,25 +281,36 @@ class JobPool:
 
     def deliver(self, sheet: OutcomeSheet) -> None:
         """Take in a parcel of results; one that is known already changes nothing."""
-        if sheet.first in self._sheet_of or sheet.first + sheet.count > len(self.jobs):
+        stop = sheet.first + sheet.count
+        covered = range(sheet.first, min(stop, len(self.jobs)))
+        numbers = [number for number in covered if number not in self._first_of]
+        if not numbers:
             return
+        # What others have appended behind our last job is taken in when it joins the pool.
+        (self._cut.add if stop > len(self.jobs) else self._cut.discard)(sheet.first)
         small = sheet.nbytes < MAP_FROM_BYTES
         self._sheet_of[sheet.first] = sheet if small else None
-        numbers = range(sheet.first, sheet.first + sheet.count)
         self._first_of.update(dict.fromkeys(numbers, sheet.first))
-        self._failures.update(sheet.failures)
+        failures = {n: sheet.failures[n] for n in numbers if n in sheet.failures}
+        self._failures.update(failures)
         self._arrived.extend(numbers)
         share = self.agents.setdefault(sheet.maker.agent, AgentShare())
-        share.jobs += sheet.count
-        share.failed += len(sheet.failures)
-        share.busy_s += sum(sheet.seconds)
+        share.jobs += len(numbers)
+        share.failed += len(failures)
+        share.busy_s += sum(sheet.seconds[number - sheet.first] for number in numbers)
         share.pids.add(sheet.maker.pid)
 
     def refresh(self) -> bool:
         """Read what has come back since; True when something has."""
         before = self.n_done
-        for first in list_firsts(self._files, self._base.answered(self.run)):
-            if first not in self._sheet_of:
+        folder = self._base.answered(self.run)
+        listed = list_firsts(self._files, folder)
+        fresh = [n for n in listed if n not in self._sheet_of or n in self._cut]
+        if fresh and self._master.is_durable(self.run):
+            # A result is there before its maker has synced its name: what is handed out must stay.
+            self._files.sync_folder(folder)
+        for first in fresh:
+            with contextlib.suppress(BadFileError):  # the acting Master puts it aside
                 self.deliver(self._read(first))
         return self.n_done > before
 

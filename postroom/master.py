@@ -91,6 +91,10 @@ class Master:
         """Whether this Master is the one that writes letters."""
         return self._dispatcher is not None
 
+    def is_durable(self, run: str) -> bool:
+        """Whether a run that was handed in or taken up here survives a power loss."""
+        return self._cards[run].durable
+
     def agents(self) -> list[str]:
         """The agents that can take letters now."""
         return list_agents(self._files, self.base)
@@ -222,6 +226,8 @@ class Master:
     def _read_jobs(self, run: str, job: type[Job]) -> list[Job]:
         jobs: list[Job] = []
         for first in list_firsts(self._files, self.base.asked(run)):
+            if first != len(jobs):
+                break  # behind a gap, which a listing shows while others append
             path = self.base.parcel(run, first)
             sheet = JobSheet(path, read_parcel_bytes(self._files, path))
             options = {k: getattr(sheet.options, k) for k in sheet.options.__dataclass_fields__}

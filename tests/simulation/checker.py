@@ -88,11 +88,12 @@ class Checker:
         """The submitter was told that one more job is in."""
         if submission.jobs.setdefault(number, plan) is not plan:
             raise Violation(f"two jobs of {submission.run} were both given number {number}")
-        submission.more.remove(plan)
+        if plan in submission.more:  # another client may have appended it, too
+            submission.more.remove(plan)
 
-    def resumed(self, submission: Submission, tokens: list[int]) -> None:
-        """A client took its run up again: whatever was accepted must be in it."""
-        for number, plan in submission.jobs.items():
+    def resumed(self, submission: Submission, known: dict[int, Plan], tokens: list[int]) -> None:
+        """A client took its run up again: whatever it knew to be accepted must be in it."""
+        for number, plan in known.items():
             if number >= len(tokens) or tokens[number] != plan.token:
                 raise Violation(f"job {number} of {submission.run} was accepted, and is gone")
 

@@ -119,6 +119,7 @@ class Client:
     def _resume(self, process: Process, master: Master, submission: Submission) -> JobPool | None:
         checker = self._machine.checker
         while True:
+            known = dict(submission.jobs)
             try:
                 pool = master.resume(submission.run)
             except BaseFolderError:
@@ -130,7 +131,7 @@ class Client:
             if submission.shaken and len(pool) < len(submission.jobs):
                 checker.abandoned(submission)
                 return None
-            checker.resumed(submission, [job.arguments["token"] for job in pool.jobs])
+            checker.resumed(submission, known, [job.arguments["token"] for job in pool.jobs])
             return pool
 
     def _look(self, submission: Submission, pool: JobPool, seen: dict[str, int]) -> None:
