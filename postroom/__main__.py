@@ -36,7 +36,7 @@ def run_command(command: click.Command) -> None:
         # The reader of our output has gone (`postroom ... | head`): nothing more to say.
         sys.stderr.close()
         sys.exit(codes.OK)
-    except PostroomError as error:
+    except (PostroomError, OSError) as error:
         click.echo(f"{os.path.basename(sys.argv[0])}: {error}", err=True)
         sys.exit(codes.USAGE)
 

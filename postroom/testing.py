@@ -81,13 +81,13 @@ def sessions(
 
     Processes that outlive their sessions are ended, and are an AssertionError.
     """
-    ledger = tempfile.mkdtemp(prefix="postroom-ledger-")
-    room = Sessions(create_base(base), os.fspath(project) if project is not None else None, ledger)
+    folder = tempfile.mkdtemp(prefix="postroom-test-")
+    room = Sessions(create_base(base), os.fspath(project) if project is not None else None, folder)
     try:
         yield room
     finally:
         strays = room.close()
-        shutil.rmtree(ledger, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
     if strays:
         raise AssertionError(f"{strays} processes outlived their sessions")
 
@@ -95,7 +95,10 @@ def sessions(
 class Sessions:
     """The sessions that a test started on one base."""
 
-    def __init__(self, base: Base, project: str | None, ledger: str) -> None:
+    def __init__(self, base: Base, project: str | None, folder: str) -> None:
+        self._folder = folder
+        ledger = f"{folder}/ledger"
+        os.mkdir(ledger, 0o700)
         self.base = base
         self.project = project
         self.environment = {
@@ -147,7 +150,7 @@ class Sessions:
 
     def words(self, agent_id: str) -> str:
         """The file that holds what a session said on stdout and stderr."""
-        return f"{os.path.dirname(self.base.log)}/session-{agent_id}.txt"
+        return f"{self._folder}/session-{agent_id}.txt"
 
     def ready(self, agent_id: str = "0") -> bool:
         """Whether a session has its mailbox up."""

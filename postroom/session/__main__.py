@@ -55,6 +55,9 @@ def main(arguments: list[str] | None = None) -> int:
     except PostroomError as error:
         print(f"gpu_session.py: {error}", file=sys.stderr)
         return 2
+    except OSError as error:
+        print(f"gpu_session.py: {options.base}: {error}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         return 130
 

@@ -19,9 +19,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from ..agent import AgentCard, read_agent_card
 from ..base import Base
@@ -36,7 +36,13 @@ from .tree import MARK, adopt_orphans, below, mark_of, reap, sweep
 
 # A session whose workers keep dying is the likelier cause than the jobs: it stops itself.
 MOST_DEATHS = 3
+# A full disk is tried again after this long.
+BLOCKED_S = 0.5
+# How often a guardian that hears nothing sees whether its base is still there.
+LOOK_S = 2.0
 PACKAGE_PARENT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -137,8 +143,10 @@ class Guardian:
 
     def _leave(self) -> None:
         sweep(self._mark, own_but=self._helpers)
-        self._files.remove(self._base.mailbox(self._slot.agent_id))
-        self._files.remove(self._base.agent_card(self._slot.agent_id))
+        # On a disk that has become read-only, the Master finds the lock free.
+        with contextlib.suppress(OSError):
+            self._files.remove(self._base.mailbox(self._slot.agent_id))
+            self._files.remove(self._base.agent_card(self._slot.agent_id))
         self._journal.log("info", f"session {self._slot.agent_id} ended")
         self._lock.release()
 
@@ -176,11 +184,14 @@ class Guardian:
         self._selector.register(self._worker.stdout, selectors.EVENT_READ, self._read_output)
 
     def _wait(self) -> None:
-        timeout = None
+        timeout = LOOK_S
         if self._deadline is not None:
-            timeout = max(0.0, self._deadline - time.monotonic())
-        for key, _ in self._selector.select(timeout):
+            timeout = max(0.0, min(timeout, self._deadline - time.monotonic()))
+        events = self._selector.select(timeout)
+        for key, _ in events:
             key.data(key.fileobj)
+        if not events:
+            self._check_base()
         if self._deadline is not None and time.monotonic() >= self._deadline:
             self._deadline = None
             self._end_overdue_job()
@@ -243,15 +254,15 @@ class Guardian:
         self._socket.close()
         self._deadline = None
         sweep(self._mark, own_but=self._helpers)
-        told = self._signals > 0
+        self._check_base()
         reason = f"its worker {_describe_exit(worker.returncode)}"
         hand = read_in_hand(self._files, self._base, self._slot.agent_id)
-        left = self._lay_down(reason, blame=not told)
-        if told:
+        note = self._lay_down(reason)
+        if self._signals:
             return
         self._journal.log("error", f"worker {worker.pid} {_describe_exit(worker.returncode)}")
         self._say(f"worker {_describe_exit(worker.returncode)}; starting another")
-        self._count_death(hand.done if hand else 0, left)
+        self._count_death(hand.done if hand else 0, note)
         self._start_worker()
 
     def _read_rest(self, pipe: IO[bytes]) -> None:
@@ -263,22 +274,44 @@ class Guardian:
             )
         self._output = b""
 
-    def _lay_down(self, reason: str, *, blame: bool) -> Note | None:
+    def _lay_down(self, reason: str) -> Note | None:
+        """Note what the worker died with; a worker that was told to stop is nobody's fault."""
+        left = self._insist(
+            lambda: lay_down(
+                self._files,
+                self._base,
+                self._slot.agent_id,
+                reason=reason,
+                at=time.time(),
+                blame=not self._signals,
+            )
+        )
+        return left[1] if left else None
+
+    def _insist(self, action: Callable[[], T]) -> T | None:
+        """Do what must come before anything else: a full disk is waited for, unless told to stop.
+
+        None also when the run is gone, so that nobody wants it any more.
+        """
         while True:
             try:
-                left = lay_down(
-                    self._files,
-                    self._base,
-                    self._slot.agent_id,
-                    reason=reason,
-                    at=time.time(),
-                    blame=blame,
-                )
-                return left[1] if left else None
+                return action()
+            except FileNotFoundError:
+                self._check_base()
+                return None
             except OSError as error:
-                # A full disk: the range must not go on without its note.
-                self._journal.log("error", f"cannot lay down the letter: {error.strerror}")
-                time.sleep(0.5)
+                self._journal.log("error", f"blocked, and trying again: {error}")
+                told = self._signals
+                for key, _ in self._selector.select(BLOCKED_S):
+                    key.data(key.fileobj)
+                if self._signals > told:
+                    return None
+
+    def _check_base(self) -> None:
+        if not os.path.isdir(self._base.agent_pool):
+            raise SessionError(
+                f"session {self._slot.agent_id}: the base {self._base.root} was removed"
+            )
 
     def _count_death(self, done: int, note: Note | None) -> None:
         if not self._ready:
@@ -326,19 +359,22 @@ class Guardian:
                 reason=reason,
                 at=time.time(),
             )
-            write_note(self._files, self._base, note)
+            self._insist(lambda: write_note(self._files, self._base, note))
             return
         done = Done(failure=Failure(Outcome.TIMED_OUT, "timed out", reason), seconds=float(limit))
         maker = Maker(
             self._slot.agent_id, self._slot.gpu, self._worker.pid, hand.since, letter.attempt
         )
-        publish_results(
-            self._files,
-            self._base,
-            read_card(self._files, self._base, letter.run),
-            hand.job,
-            hand.job + 1,
-            lambda first: pack_outcomes(first, [done], maker),
+        job, run = hand.job, letter.run
+        self._insist(
+            lambda: publish_results(
+                self._files,
+                self._base,
+                read_card(self._files, self._base, run),
+                job,
+                job + 1,
+                lambda first: pack_outcomes(first, [done], maker),
+            )
         )
 
     # Signals

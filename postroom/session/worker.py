@@ -54,7 +54,9 @@ def main() -> None:
     die_with_parent(settings["parent"])
     # The terminal's Ctrl-C is for the guardian, which tells us to finish first.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    agent_lock = LocalLock(settings["lock_fd"])  # ours too: it is free when both of us are gone
+    # Ours too: it is free when both of us are gone. Never released here, since unlocking would take
+    # it from the guardian as well; known as a lock, so that children of kernels drop it.
+    agent_lock = LocalLock(settings["lock_fd"])
     del sys.path[0]  # the folder that `-m` needed to find this package
     base, agent_id = Base(settings["base"]), settings["agent"]
     journal = Journal(base, f"worker {agent_id}")
@@ -63,7 +65,7 @@ def main() -> None:
             importlib.import_module(module)
     _limit_threads(settings["threads"])
     work(base, agent_id, settings, Line(settings["socket_fd"]), journal)
-    agent_lock.release()
+    assert agent_lock.fd >= 0
 
 
 def work(base: Base, agent_id: str, settings: dict[str, Any], line: Line, journal: Journal) -> None:
@@ -109,13 +111,21 @@ def work(base: Base, agent_id: str, settings: dict[str, Any], line: Line, journa
     line.say(ready=True, device=str(kernels.device))
     clock = SystemClock()
     while not line.stopping.is_set():
-        step = desk.step()
+        try:
+            step = desk.step()
+        except OSError as error:
+            # Too many open files, a sick disk: what is in hand stays, and is tried again.
+            journal.log("error", f"the base cannot be used now: {error}")
+            step = Step.BLOCKED
         if step is Step.WORKED:
             waiter.stir(clock.monotonic())
         elif step is Step.BLOCKED:
             if hall is not None:
                 hall.leave()
             line.stopping.wait(BLOCKED_S)
+        elif desk.box.gone():
+            journal.log("error", "the mailbox was removed by somebody else")
+            return
         elif hall is not None and hall.inside:
             # The next letter is likely to come at once; if not, rest outside.
             if not waiter.wait(STAY_S, lambda: desk.box.size() > 0) and not desk.box.size():

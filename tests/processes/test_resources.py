@@ -1,0 +1,262 @@
+"""Full disks, too few descriptors, a base that is removed: blocked or said, never lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from postroom import Job
+from postroom.errors import BaseFolderError
+from postroom.status import snapshot
+from postroom.testing import Sessions, sessions
+
+from .conftest import drive
+
+ROOT = Path(__file__).parent.parent.parent
+JOBS = 15
+SIZE = 40_000
+PAGE = 4096
+
+
+def mounted(folder: Path, options: str) -> Path:
+    folder.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"mode=700,{options}", "tmpfs", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        pytest.skip(f"a small disk needs the right to mount: {done.stderr.strip()}")
+    return folder
+
+
+@pytest.fixture
+def disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A disk of its own, with the options that the test asks for."""
+    folder = mounted(tmp_path / "disk", request.param)
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.fixture
+def room(tmp_path: Path, disk: Path) -> Iterator[Sessions]:
+    """Sessions on a base on that disk."""
+    project = tmp_path / "project"
+    project.mkdir()
+    shutil.copy(Path(__file__).with_name("kernels.py"), project)
+    with sessions(disk / "base", project=project) as opened:
+        yield opened
+
+
+def blobs() -> list[Job]:
+    return [Job("kernels:blob", size=SIZE, number=n) for n in range(JOBS)]
+
+
+def right() -> list[bytes]:
+    return [bytes([n % 251]) * SIZE for n in range(JOBS)]
+
+
+def listed(room: Sessions) -> list[dict[str, object]]:
+    """What `agent.py list` says."""
+    command = [sys.executable, "agent.py", "list", room.base.root, "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    agents: list[dict[str, object]] = json.loads(done.stdout)
+    return agents
+
+
+@pytest.mark.parametrize("disk", ["size=1m"], indirect=True)
+def test_a_full_disk_blocks_and_says_so_and_then_all_is_done(room: Sessions, disk: Path) -> None:
+    room.start()
+    with room.master() as master:
+        pool = master.submit(blobs())
+        filler = disk / "filler"
+        fill(filler, leave=6 * PAGE)  # enough for a letter, too little for a result
+        drive(master, lambda: snapshot(room.base).agents[0].state == "blocked", what="blocked")
+        assert listed(room)[0]["state"] == "blocked"
+        assert pool.n_done == 0
+        filler.unlink()
+        assert pool.wait(60).results() == right()
+
+
+def fill(path: Path, *, leave: int) -> None:
+    """Fill a disk but for so many bytes."""
+    with open(path, "wb", buffering=0) as file:
+        room_left = os.statvfs(path.parent).f_bavail * os.statvfs(path.parent).f_bsize - leave
+        file.write(b"x" * room_left)
+
+
+@pytest.mark.parametrize("disk", ["size=4m,nr_inodes=100"], indirect=True)
+def test_a_disk_without_inodes_blocks_and_then_all_is_done(room: Sessions, disk: Path) -> None:
+    room.start()
+    fillers = []
+    with room.master() as master:
+        pool = master.submit(blobs())
+        drive(master, lambda: master.acting)
+        with pytest.raises(OSError, match="No space left"):
+            while True:
+                filler = disk / f"filler-{len(fillers)}"
+                filler.touch()
+                fillers.append(filler)
+        drive(master, lambda: snapshot(room.base).agents[0].state == "blocked", what="blocked")
+        for filler in fillers:
+            filler.unlink()
+        assert pool.wait(60).results() == right()
+
+
+@pytest.mark.parametrize("disk", ["size=1m"], indirect=True)
+def test_a_full_disk_at_submit_is_one_sentence_and_nothing_is_handed_in(
+    room: Sessions, disk: Path
+) -> None:
+    with room.master() as master:
+        fill(disk / "filler", leave=4096)
+        with pytest.raises(
+            BaseFolderError, match=r"cannot hand in jobs .*: No space left on device"
+        ):
+            master.submit(Job("kernels:double", x=bytes(9000)) for _ in range(3))
+        assert os.listdir(room.base.job_pool) == []
+        (disk / "filler").unlink()
+        assert len(master.submit([Job("kernels:double", x=1)])) == 1
+
+
+@pytest.mark.parametrize("disk", ["size=1m"], indirect=True)
+def test_a_session_on_a_full_disk_can_be_stopped(room: Sessions, disk: Path) -> None:
+    room.start()
+    with room.master() as master:
+        master.submit(blobs())
+        fill(disk / "filler", leave=6 * PAGE)
+        drive(master, lambda: snapshot(room.base).agents[0].state == "blocked", what="blocked")
+    assert room.stop() == 0
+
+
+@pytest.mark.parametrize("disk", ["size=4m"], indirect=True)
+def test_a_read_only_base_is_refused_in_a_sentence_and_works_again_later(
+    room: Sessions, disk: Path
+) -> None:
+    with room.master() as master:
+        run = master.submit(blobs()).run
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    with pytest.raises(BaseFolderError, match="Read-only file system"):
+        room.master()
+    room.start(wait=False)
+    assert room.guardians["0"].wait(60) == 2
+    assert "Read-only file system" in Path(room.words("0")).read_text()
+    assert "Traceback" not in Path(room.words("0")).read_text()
+    assert listed(room) == []
+    subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
+    room.start()
+    with room.master() as master:
+        assert master.resume(run).wait(60).results() == right()
+
+
+@pytest.mark.parametrize("disk", ["size=4m"], indirect=True)
+def test_a_disk_that_turns_read_only_under_a_worker_blocks_it_until_it_turns_back(
+    room: Sessions,
+) -> None:
+    if shutil.which("strace") is None:
+        pytest.skip("a disk in use cannot be remounted; strace can say the same, and is missing")
+    room.start()
+    changing = "openat,linkat,link,rename,unlink,pwrite64,ftruncate"
+    strace = subprocess.Popen(
+        [
+            *("strace", "-f", "-p", str(room.worker()), "-o", "/dev/null"),
+            *("-e", f"trace={changing}", "-e", f"inject={changing}:error=EROFS"),
+        ],
+        stderr=subprocess.PIPE,
+    )
+    assert strace.stderr is not None
+    assert b"attached" in strace.stderr.readline()
+    try:
+        with room.master() as master:
+            pool = master.submit(blobs())
+            drive(master, lambda: snapshot(room.base).agents[0].state != "idle", what="a letter")
+            for _ in range(10):
+                drive(master, lambda: True)
+            assert not pool.done
+            strace.send_signal(signal.SIGINT)  # it detaches, and the disk is as before
+            strace.wait(60)
+            assert pool.wait(60).results() == right()
+    finally:
+        strace.kill()
+        strace.wait()
+
+
+@pytest.mark.parametrize("disk", ["size=64m"], indirect=True)
+def test_64_open_files_are_enough(room: Sessions) -> None:
+    guardian = room.start(wait=False)
+    resource.prlimit(guardian, resource.RLIMIT_NOFILE, (64, 64))
+    room.wait_until(room.ready)
+    script = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+from postroom import Job, Master
+with Master(sys.argv[1], project=sys.argv[2]) as master:
+    jobs = [Job("kernels:blob", size=300_000, number=n) for n in range(100)]
+    pool = master.run(jobs)
+    kept = pool.results()
+    assert kept == [bytes([n % 251]) * 300_000 for n in range(100)]
+    counted = master.run([Job("kernels:open_files") for _ in range(300)])
+    print(max(counted.results()))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, room.base.root, str(room.project)],
+        cwd=ROOT,
+        env=room.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr == ""
+    assert int(done.stdout) < 40
+
+
+@pytest.mark.parametrize("disk", ["size=4m"], indirect=True)
+@pytest.mark.parametrize("busy", [True, False], ids=["at work", "idle"])
+def test_a_base_that_is_removed_is_said_and_every_process_ends(
+    room: Sessions, tmp_path: Path, busy: bool
+) -> None:
+    room.start()
+    never = str(tmp_path / "never")
+    with room.master() as master:
+        job = Job("kernels:wait_for", path=never) if busy else Job("kernels:double", x=1)
+        pool = master.submit([job])
+        if busy:
+            drive(master, lambda: snapshot(room.base).agents[0].state == "running")
+        else:
+            pool.wait()
+            pool = master.submit([Job("kernels:double", x=2)])
+        shutil.rmtree(room.base.root)
+        with pytest.raises(BaseFolderError, match="was removed"):
+            pool.wait(60)
+        assert not pool.done
+        assert room.guardians["0"].wait(60) == 2
+    assert "was removed" in Path(room.words("0")).read_text()
+    assert "Traceback" not in Path(room.words("0")).read_text()
+    assert room.processes("0") == []
+
+
+@pytest.mark.parametrize("disk", ["size=4m"], indirect=True)
+def test_work_goes_on_when_the_log_cannot_be_written(room: Sessions) -> None:
+    for path in (room.base.log, room.base.events):
+        os.mkdir(path)
+    room.start()
+    with room.master() as master:
+        assert master.run(blobs()).results() == right()
+
+
+@pytest.mark.parametrize("disk", ["size=4m"], indirect=True)
+def test_a_mailbox_that_is_removed_by_hand_comes_back(room: Sessions) -> None:
+    room.start()
+    os.unlink(room.base.mailbox("0"))
+    room.wait_until(room.ready, what="a new mailbox")
+    with room.master() as master:
+        assert master.run(blobs()).results() == right()
