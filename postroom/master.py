@@ -41,6 +41,8 @@ from .watch import Waiter
 
 # How often a Master that stands by asks for the lock, and lists results.
 STAND_BY_S = 0.5
+# How often it sees whether its base is still there.
+SEE_S = 1.0
 
 
 class Master:
@@ -69,6 +71,7 @@ class Master:
         self._lock: Lock | None = None
         self._dispatcher: Dispatcher | None = None
         self._ask_at = 0.0
+        self._see_at = 0.0
         self._refresh_at = 0.0
         self._waiter = Waiter([self.base.agent_pool, self.base.job_pool])
 
@@ -257,16 +260,17 @@ class Master:
 
     def step(self, now: float) -> bool:
         """One round: act, or stand by; True when something moved."""
+        if now >= self._see_at:
+            self._see_at = now + SEE_S
+            # An absent folder lists as an empty one, so it has to be looked for.
+            if not self._files.exists(self.base.root):
+                raise BaseFolderError(f"the base {self.base.root} was removed while it was in use")
         try:
             return self._round(now)
         except OSError as error:
             self._step_down()
             self._ask_at = now + STAND_BY_S
             self._journal.log("error", f"blocked, and trying again: {error}")
-            if isinstance(error, FileNotFoundError) and not self._files.exists(self.base.root):
-                raise BaseFolderError(
-                    f"the base {self.base.root} was removed while it was in use"
-                ) from error
         return False
 
     def _round(self, now: float) -> bool:
