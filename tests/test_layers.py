@@ -38,6 +38,7 @@ ORDER = [
     "master",
     "report",
     "session",
+    "batch",
     "testing",
     "cli",
 ]

@@ -1,0 +1,133 @@
+"""Where the lines of a batch come from: a file, standard input, the command line, a generator.
+
+A feed is read in a thread of its own, a little ahead of what the slots can run, so that a generator
+is asked for no more than is soon needed, and may take as long as it likes over each line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import queue
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, TextIO
+
+from ..errors import PostroomError
+
+# How far a feed is read ahead of what was taken from it.
+AHEAD = 64
+
+
+class FeedError(PostroomError):
+    """A line, or what makes the lines, is not as it should be."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One command, and what is asked for it."""
+
+    command: str
+    name: str = ""
+    cwd: str = ""
+    env: dict[str, str] = field(default_factory=dict)
+    timeout_s: float | None = None
+    retries: int | None = None
+    memory: str = ""
+    priority: int = 0
+    arguments: dict[str, Any] = field(default_factory=dict)  # of a sweep, for the table
+    repeat: int = 0  # how often the same line stands before it
+
+    @property
+    def key(self) -> str:
+        """What makes it the same job when the batch is repeated."""
+        known = json.dumps([self.command, self.cwd, self.env, self.repeat], sort_keys=True)
+        return hashlib.sha256(known.encode()).hexdigest()[:20]
+
+
+def line_from(value: Any) -> Line:
+    """Make a line of what a yielder yields: a command, or a dict with the fields of a Line."""
+    if isinstance(value, Line):
+        return value
+    if isinstance(value, str):
+        return Line(value)
+    if not isinstance(value, dict):
+        raise FeedError(f"a line is a string or a dict with a command, not {value!r}")
+    fields = dict(value)
+    if "timeout" in fields:
+        fields["timeout_s"] = fields.pop("timeout")
+    unknown = sorted(set(fields) - set(Line.__dataclass_fields__) - {"repeat"})
+    if unknown or not isinstance(fields.get("command"), str):
+        what = f"has the unknown field {unknown[0]!r}" if unknown else "has no command"
+        raise FeedError(f"a line {what}: {value!r}")
+    fields["env"] = {str(name): str(text) for name, text in fields.get("env", {}).items()}
+    return Line(**fields)
+
+
+def read_lines(file: TextIO) -> Iterator[Line]:
+    """Read the lines of a file as they come; blank ones and comments are none."""
+    for text in file:
+        command = text.strip()
+        if command and not command.startswith("#"):
+            yield Line(command)
+
+
+def read_yielder(path: str) -> Iterator[Line]:
+    """Run a Python file and read what its `yielder()` yields."""
+    folder = os.path.dirname(os.path.abspath(path))
+    with open(path, encoding="utf-8") as file:
+        source = file.read()
+    if folder not in sys.path:
+        sys.path.insert(0, folder)  # what stands beside it may be imported
+    room: dict[str, Any] = {"__name__": "yielder", "__file__": os.path.abspath(path)}
+    # The user's own program, which was named on the command line to be run.
+    exec(compile(source, path, "exec"), room)  # noqa: S102
+    yielder = room.get("yielder")
+    if not callable(yielder):
+        raise FeedError(f"{path} defines no function yielder() that yields commands")
+    for value in yielder():
+        yield line_from(value)
+
+
+class Feed:
+    """Lines that come in their own time, read in a thread."""
+
+    def __init__(
+        self, lines: Iterable[Line], *, ahead: int = AHEAD, wake: Callable[[], None] = lambda: None
+    ) -> None:
+        self._queue: queue.Queue[Line | None] = queue.Queue(ahead)
+        self._wake = wake
+        self._repeats: dict[str, int] = {}
+        self.ended = False
+        self.error = ""
+        threading.Thread(target=self._read, args=[lines], daemon=True).start()
+
+    def _read(self, lines: Iterable[Line]) -> None:
+        try:
+            for line in lines:
+                self._queue.put(line)
+                self._wake()
+        except FeedError as error:
+            self.error = str(error)
+        except BaseException:
+            # Of the user's own generator: its traceback, without our part of it.
+            self.error = traceback.format_exc()
+        self._queue.put(None)
+        self._wake()
+
+    def take(self) -> Line | None:
+        """The next line, if one is there; `ended` says whether more will come."""
+        try:
+            line = None if self.ended else self._queue.get_nowait()
+        except queue.Empty:
+            return None
+        if line is None:
+            self.ended = True
+            return None
+        repeat = self._repeats.get(line.key, 0)
+        self._repeats[line.key] = repeat + 1
+        return replace(line, repeat=repeat)
