@@ -26,6 +26,7 @@ from .lines import FULL, QUICK, Results, Sizes
 from .ours import PROJECT
 from .picture import draw
 from .report import as_json, table
+from .scratch import place
 
 # A system that takes longer than this for one round hangs.
 PATIENCE_S = 600.0
@@ -38,16 +39,12 @@ def main() -> int:
     results = Results()
     names = options.only or list(MEASUREMENTS)
     started = time.monotonic()
-    for number in range(sizes.rounds):
-        for name in names:
-            if name in results.missing or (MEASUREMENTS[name].once and number):
-                continue
-            _say(f"round {number + 1} of {sizes.rounds}: {MEASUREMENTS[name].title}")
-            answer = _run(name, sizes)
-            if "figures" in answer:
-                results.add(answer["figures"])
-            else:
-                results.missing[name] = str(answer["reason"])
+    with place():
+        for number in range(sizes.rounds):
+            for name in names:
+                if name not in results.missing and not (MEASUREMENTS[name].once and number):
+                    _say(f"round {number + 1} of {sizes.rounds}: {MEASUREMENTS[name].title}")
+                    _take_in(name, _run(name, sizes), results)
     _say(f"measured in {time.monotonic() - started:.0f} s")
     print(table(results))
     if options.json:
@@ -57,6 +54,13 @@ def main() -> int:
         with open(options.picture, "w", encoding="utf-8") as file:
             file.write(draw(results))
     return 0
+
+
+def _take_in(name: str, answer: dict[str, Any], results: Results) -> None:
+    if "figures" in answer:
+        results.add(answer["figures"])
+    else:
+        results.missing[name] = str(answer["reason"])
 
 
 def _options() -> argparse.Namespace:

@@ -15,7 +15,8 @@ import numpy as np
 
 from . import kernels
 from .lines import FLOOR, Figures, Sizes
-from .ours import PROJECT, scratch
+from .ours import PROJECT
+from .scratch import scratch
 
 # Two small arrays in a parcel are about this long.
 SMALL_FILE = os.urandom(2048)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -16,22 +14,10 @@ from postroom.master import Master
 from postroom.session.launch import start_sessions, stop_sessions
 
 from .lines import US, Figures, Sizes
+from .scratch import scratch
 from .systems import Kernel, measure
 
-# /tmp may be memory only, and is where everybody else deletes files: ext4 passes over the inodes
-# freed in the last seconds one by one, which makes a new file there ten times as dear.
-ON_DISK = "/var/tmp"
 PROJECT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-
-
-@contextlib.contextmanager
-def scratch() -> Iterator[str]:
-    """A private folder for one measurement."""
-    folder = tempfile.mkdtemp(prefix="postroom-bench-", dir=os.environ.get("TMPDIR", ON_DISK))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager

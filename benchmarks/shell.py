@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .lines import Figures, Sizes
-from .ours import scratch
+from .scratch import scratch
 
 LINE = "true"
 
