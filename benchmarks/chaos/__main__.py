@@ -9,6 +9,8 @@ import random
 import sys
 from typing import Any
 
+from .calls import preload, preloaded, run_calls
+from .operations import OPERATIONS
 from .storm import run_storm
 
 
@@ -20,15 +22,22 @@ def main() -> int:
     storm.add_argument("--jobs", type=int, default=20_000)
     storm.add_argument("--sessions", type=int, default=4)
     storm.add_argument("--every-s", type=float, default=0.2)
-    storm.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 30))
     storm.add_argument("--limit-s", type=float, default=3600.0)
+    storm.add_argument("--embedded", action="store_true", help="serve only while the client lives")
+    storm.set_defaults(run=run_storm)
+    calls = programs.add_parser("calls", help="kill and fail at every system call")
+    calls.add_argument("--sample", type=int, metavar="N", help="only so many faults")
+    calls.add_argument("--only", choices=list(OPERATIONS), metavar="OPERATION")
+    calls.set_defaults(run=run_calls)
     for program in programs.choices.values():
+        program.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 30))
         program.add_argument("--json", metavar="FILE", help="keep the table there, too")
     options = vars(parser.parse_args())
-    options.pop("program")
-    path = options.pop("json")
-    print(f"storm, seed {options['seed']}", file=sys.stderr)
-    table = run_storm(**options)
+    program, path, run = (options.pop(name) for name in ("program", "json", "run"))
+    if program == "calls" and not preloaded():
+        return preload(sys.argv[1:])
+    print(f"{program}, seed {options['seed']}", file=sys.stderr)
+    table = run(**options)
     show(table)
     keep(table, path)
     return 0 if table["good"] else 1

@@ -1,7 +1,7 @@
 """The storm's client: hands in its run once, and after every death takes it up again.
 
-`python -m benchmarks.chaos.client BASE STATE JOBS SEED`: the file STATE gets the run's id once it
-is handed in. A client that is killed before has been told nothing, and hands in a new run.
+`python -m benchmarks.chaos.client BASE STATE JOBS SEED KEEP`: the file STATE gets the run's id once
+it is handed in. A client that is killed before has been told nothing, and hands in a new run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,11 @@ def main() -> int:
             ledger = f"{state}.deeds"
             seconds = [n % 2 * length.uniform(0, LONGEST_S) for n in range(jobs)]
             pool = master.submit(
-                Job("deeds:deed", number=n, seconds=seconds[n], ledger=ledger) for n in range(jobs)
+                (
+                    Job("deeds:deed", number=n, seconds=seconds[n], ledger=ledger)
+                    for n in range(jobs)
+                ),
+                keep=sys.argv[5] == "keep",
             )
             with open(f"{state}.new", "w", encoding="ascii") as file:
                 file.write(pool.run)

@@ -64,6 +64,7 @@ class Storm:
     sessions: int
     every_s: float
     seed: int
+    embedded: bool  # the run is served only while its client lives
     folder: str
     faults: Counter[str] = field(default_factory=Counter)
     kills: list[Kill] = field(default_factory=list)
@@ -88,7 +89,8 @@ class Storm:
             for n in range(self.sessions)
         ]
         self.master = Member("master", "master", [*python, "postroom", "master", self.base])
-        arguments = [self.base, self.state, str(self.jobs), str(self.seed)]
+        keep = "embedded" if self.embedded else "keep"
+        arguments = [self.base, self.state, str(self.jobs), str(self.seed), keep]
         self.client = Member("client", "client", [*python, "benchmarks.chaos.client", *arguments])
         self.members = [*self.guardians, self.master, self.client]
 
@@ -211,6 +213,7 @@ class Storm:
         gaps = sorted(set(found.written_at.values()))
         return {
             "jobs": self.jobs,
+            "served": "while the client lives" if self.embedded else "always",
             "lost": len(found.lost) + abs(self.jobs - found.asked),
             "doubled": len(found.doubled),
             "wrong": len(wrong) + len(found.strangers),
@@ -293,11 +296,11 @@ def _processes_of(base: str) -> list[int]:
 
 
 def run_storm(
-    *, jobs: int, sessions: int, every_s: float, seed: int, limit_s: float
+    *, jobs: int, sessions: int, every_s: float, seed: int, embedded: bool, limit_s: float
 ) -> dict[str, Any]:
     """Blow once; return the table. The folder is kept when something is wrong."""
     folder = tempfile.mkdtemp(prefix="postroom-storm-")
-    storm = Storm(jobs, sessions, every_s, seed, folder)
+    storm = Storm(jobs, sessions, every_s, seed, embedded, folder)
     seconds = storm.run(limit_s)
     table = storm.report(seconds)
     table["good"] = not any(

@@ -13,3 +13,8 @@ def deed(number: int, seconds: float, ledger: str) -> int:
     os.write(_open[ledger], b"%d\n" % number)
     time.sleep(seconds)
     return number * number + 1
+
+
+def double(x: int) -> int:
+    """Return twice the argument."""
+    return 2 * x

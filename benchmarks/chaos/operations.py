@@ -1,0 +1,386 @@
+"""The operations that are killed at every system call, each on a base prepared for it.
+
+`prepare` and `judge` run in the harness, `ready` and `act` in the process that is struck; only the
+calls of `act` are counted. `judge` recovers as anybody would, with a new Master and a new desk,
+and then has the folder audited: whatever was accepted ends with exactly one right result.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from postroom import Job, Master
+from postroom.base import Base, create_base
+from postroom.contents import Done, JobSheet
+from postroom.files import LocalFiles, LocalLock
+from postroom.gpus.inventory import cards
+from postroom.gpus.ledger import Lease, Ledger, Request, open_ledger
+from postroom.journal import Silence
+from postroom.runs import RunCard, lay_down, list_runs
+from postroom.session.desk import Desk, Step
+
+from .audit import audit
+
+PROJECT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "project")
+JOBS = 7
+
+
+class Ticks:
+    """A clock that is moved by hand: nothing here waits for real time."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        """The time that the rounds are given."""
+        return self.now
+
+    def wall(self) -> float:
+        """The time that goes into records."""
+        return self.now
+
+    def tick(self, seconds: float = 0.3) -> float:
+        """Move on."""
+        self.now += seconds
+        return self.now
+
+
+class Operation:
+    """One thing that Postroom does, and what must be true whatever becomes of it."""
+
+    # Whether an OSError may come out: the command line says it in one sentence.
+    may_raise = False
+
+    def prepare(self, folder: str) -> None:
+        """Bring a base into the state from which the operation starts."""
+        self.folder = folder
+        self.clock = Ticks()
+        self.files = LocalFiles()
+        self.base = create_base(f"{folder}/base")
+        self.lock: LocalLock | None = None
+
+    def ready(self) -> None:
+        """Get as far as the operation, in the process that will be struck."""
+
+    def act(self) -> None:
+        """Do it; if a fault was reported, go on until it is done."""
+        raise NotImplementedError
+
+    def judge(self, ended: str) -> list[str]:
+        """Recover and audit; return what is wrong. `ended`: "killed", "done" or "refused"."""
+        self.finish()
+        runs = list_runs(self.files, self.base)
+        problems = [problem for run in runs for problem in check(self.base, run, JOBS)]
+        return problems if runs else ["the run is gone"]
+
+    # Parts that several operations are made of
+
+    def master(self) -> Master:
+        """A Master that writes no log: what is counted is the protocol's own work."""
+        return Master(self.base.root, project=PROJECT, clock=self.clock)
+
+    def desk(self) -> Desk:
+        """A worker's desk, whose jobs take no time."""
+        return Desk(self.files, self.base, "0", double, clock=self.clock, journal=Silence())
+
+    def hand_in(self, master: Master, *, keep: bool = True) -> str:
+        """Three parcels, and shared data."""
+        jobs = [Job("deeds:double", x=n, retries=n // 3) for n in range(JOBS)]
+        return master.submit(jobs, shared={"weights": np.arange(4)}, keep=keep).run
+
+    def be_agent(self) -> None:
+        """Hold agent 0's lock, so that it counts as alive while this process holds it."""
+        lock = self.files.try_lock(self.base.agent_lock("0"))
+        assert lock is not None, "the lock of a dead agent is not free"
+        self.lock = lock
+
+    def rounds(self, master: Master, desk: Desk | None, *, most: int = 40) -> None:
+        """Let a Master and a desk work until neither moves for a while."""
+        still = 0
+        while most and still < 8:
+            most -= 1
+            moved = master.step(self.clock.tick())
+            for _ in range(3 * JOBS if desk is not None else 0):
+                assert desk is not None
+                step = desk.step()
+                if step is not Step.WORKED:
+                    break
+                moved = True
+            still = 0 if moved else still + 1
+
+    def finish(self) -> None:
+        """Do what happens after a death: a session comes back, a Master comes back, all is done."""
+        if self.lock is None:
+            self.be_agent()
+        lay_down(self.files, self.base, "0", reason="its agent died", at=self.clock.wall())
+        with self.master() as master:
+            self.rounds(master, self.desk(), most=400)
+        assert self.lock is not None
+        self.lock.release()
+
+
+def double(card: RunCard, sheet: JobSheet, job: int, attempt: int) -> Done:
+    """The kernel, in the desk's own process."""
+    return Done(2 * sheet.arguments(job)["x"])
+
+
+def check(base: Base, run: str, expected: int) -> list[str]:
+    """Hold one run to the promise."""
+    try:
+        found = audit(base.root, run)
+    except (AssertionError, OSError, ValueError, KeyError) as error:
+        return [f"run {run} cannot be read: {error}"]
+    wrong = [job for job, value in found.values.items() if value != 2 * job]
+    counts = {
+        "asked, other than expected": found.asked != expected,
+        "lost": found.lost,
+        "doubled": found.doubled,
+        "wrong": wrong,
+        "from nowhere": found.strangers,
+        "failed": list(found.failures.values()),
+    }
+    return [f"{what}: {which} ({found.asked} asked)" for what, which in counts.items() if which]
+
+
+class Submit(Operation):
+    """Hand in a run that outlives its submitter."""
+
+    keep = True
+
+    def ready(self) -> None:
+        """Open the base."""
+        self.by = self.master()
+
+    def act(self) -> None:
+        """Hand in."""
+        self.hand_in(self.by, keep=self.keep)
+
+    def judge(self, ended: str) -> list[str]:
+        """All of it, or nothing; and nothing, if the submitter was told that it failed."""
+        runs = list_runs(self.files, self.base)
+        if len(runs) > 1 or (ended == "done" and not runs) or (ended == "refused" and runs):
+            return [f"{len(runs)} runs after it was {ended}"]
+        return super().judge(ended) if runs else []
+
+
+class Send(Operation):
+    """The Master writes a letter to an idle agent."""
+
+    def prepare(self, folder: str) -> None:
+        """An agent with an empty mailbox, held alive here."""
+        super().prepare(folder)
+        self.be_agent()
+        self.waiting = self.desk()
+
+    def ready(self) -> None:
+        """Act as Master, with a run that waits."""
+        self.by = self.master()
+        self.by.step(self.clock.tick())
+        self.hand_in(self.by)
+
+    def act(self) -> None:
+        """Send it, and see it through."""
+        self.rounds(self.by, None, most=12)
+
+    def finish(self) -> None:
+        """The agent has not died: it goes on with what lies in its mailbox."""
+        with self.master() as master:
+            self.rounds(master, self.waiting, most=400)
+        assert self.lock is not None
+        self.lock.release()
+
+
+class Take(Operation):
+    """A worker reads a letter."""
+
+    def prepare(self, folder: str) -> None:
+        """A letter in a mailbox."""
+        super().prepare(folder)
+        self.be_agent()
+        self.desk()
+        with self.master() as master:
+            self.hand_in(master)
+            self.rounds(master, None, most=2)
+        with open(self.base.mailbox("0"), "rb") as file:
+            self.letter = file.read()
+        assert self.letter, "no letter was sent"
+        assert self.lock is not None
+        self.lock.release()
+        self.lock = None
+
+    def ready(self) -> None:
+        """Sit down at a desk with that letter."""
+        self.files.remove(self.base.mailbox("0"))
+        self.sitting = self.desk()
+        self.sitting.box.write(self.letter)
+
+    def act(self) -> None:
+        """Take it."""
+        for _ in range(3):
+            if self.step() is Step.WORKED:
+                return
+
+    def step(self) -> Step:
+        """One step, as the worker's loop takes it: what the disk refuses is tried again."""
+        try:
+            return self.sitting.step()
+        except OSError:
+            return Step.BLOCKED
+
+
+class Commit(Take):
+    """A worker publishes its results and gives the letter back."""
+
+    def ready(self) -> None:
+        """Take the letter first."""
+        super().ready()
+        self.sitting.step()
+
+    def act(self) -> None:
+        """Run the letter's jobs, publish, empty the mailbox."""
+        for _ in range(4 * JOBS):
+            if self.step() is Step.IDLE:
+                return
+
+
+class Collect(Send):
+    """The Master gathers what came back."""
+
+    def ready(self) -> None:
+        """Have all results in the folder, and the Master not know it."""
+        super().ready()
+        self.by.step(self.clock.tick())
+        while self.waiting.step() is not Step.IDLE:
+            pass
+
+
+class Recover(Operation):
+    """A new Master takes over in the middle: results, a note, and a letter that is out."""
+
+    def prepare(self, folder: str) -> None:
+        """Stop an earlier Master in the middle."""
+        super().prepare(folder)
+        self.be_agent()
+        self.waiting = self.desk()
+        with self.master() as master:
+            self.hand_in(master)
+            for _ in range(3):
+                self.rounds(master, None, most=2)
+                while self.waiting.step() is not Step.IDLE:
+                    pass
+            self.rounds(master, None, most=1)
+
+    def act(self) -> None:
+        """Open the base and act."""
+        self.rounds(self.master(), None, most=12)
+
+    def finish(self) -> None:
+        """The agent goes on."""
+        Send.finish(self)  # type: ignore[arg-type]
+
+
+class LayDown(Take):
+    """Whoever holds a dead agent's lock clears up behind it."""
+
+    def prepare(self, folder: str) -> None:
+        """A worker that died with a job in its hand."""
+        super().prepare(folder)
+        Take.ready(self)
+        self.sitting.step()
+        self.sitting._say("running", self.sitting._letter, self.sitting._done_from)
+
+    def ready(self) -> None:
+        """Hold the lock."""
+        self.be_agent()
+
+    def act(self) -> None:
+        """Lay down; a fault is reported, and the next round tries again, as a guardian does."""
+        for _ in range(3):
+            try:
+                lay_down(self.files, self.base, "0", reason="its agent died", at=0.0)
+                return
+            except OSError:
+                continue
+
+
+class LeaseCard(Operation):
+    """Take a card from the ledger."""
+
+    may_raise = True
+
+    def prepare(self, folder: str) -> None:
+        """A private ledger."""
+        self.folder = f"{folder}/ledger"
+        os.mkdir(self.folder, 0o700)
+        self.request = Request(cards=(cards()[0].uuid,), name="a test")
+
+    def ready(self) -> None:
+        """Open it."""
+        self.ledger: Ledger = open_ledger(self.folder)
+
+    def act(self) -> None:
+        """Take it."""
+        self.lease: Lease = self.ledger.try_acquire(self.request)
+
+    def judge(self, ended: str) -> list[str]:
+        """The process is gone, so the card must be free, and can be had again at once."""
+        ledger = open_ledger(self.folder)
+        problems = [f"still held: {entry.describe()}" for entry in ledger.holders()]
+        problems += [f"still waits: {entry.describe()}" for entry in ledger.queue()]
+        with ledger.try_acquire(self.request):
+            if len(ledger.holders()) != 1:
+                problems.append(f"{len(ledger.holders())} hold the card after one took it")
+        return problems
+
+
+class ReleaseCard(LeaseCard):
+    """Give a card back."""
+
+    def ready(self) -> None:
+        """Take it first."""
+        super().ready()
+        super().act()
+
+    def act(self) -> None:
+        """Give it back; then it must be free while this process still lives."""
+        self.lease.release()
+        held = [entry.name for entry in open_ledger(self.folder).holders()]
+        assert not held, "a released card is still held"
+
+
+class SubmitEmbedded(Submit):
+    """Hand in a run that is served while its submitter waits."""
+
+    keep = False
+
+    def judge(self, ended: str) -> list[str]:
+        """Nobody waits for it any more, so nothing of it runs; resumed, all of it does."""
+        runs = list_runs(self.files, self.base)
+        self.be_agent()
+        if ended == "done":
+            with self.master() as master:
+                master.resume(runs[0])
+                lay_down(self.files, self.base, "0", reason="its agent died", at=0.0)
+                self.rounds(master, self.desk(), most=400)
+            return check(self.base, runs[0], JOBS)
+        self.finish()
+        begun = [run for run in runs if os.listdir(self.base.answered(run))]
+        return [f"run {run} was served, and nobody was told of it" for run in begun]
+
+
+OPERATIONS: dict[str, Callable[[], Any]] = {
+    "submit": Submit,
+    "submit, embedded": SubmitEmbedded,
+    "send": Send,
+    "take": Take,
+    "commit": Commit,
+    "collect": Collect,
+    "recover": Recover,
+    "lay down": LayDown,
+    "lease": LeaseCard,
+    "release": ReleaseCard,
+}
