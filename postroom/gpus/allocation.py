@@ -10,6 +10,10 @@ that does not fit yet keeps what it has gathered so far:
 
 Hence a large request is never starved by small ones, and a request for card 1 does not wait behind
 one for card 0.
+
+The room on a card is what nobody has reserved and nobody uses beyond that. A lease counts with what
+it has reserved, however little it uses yet, and with what it uses, if that is more; a process that
+belongs to no lease counts with what it uses.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ class Share:
     memory_mib: int | None  # None: the whole card
     uid: int
     group: str = ""
+    pid: int = 0  # the owner, from whom the processes of the lease descend; 0: not known here
 
 
 @dataclass(frozen=True)
@@ -37,11 +42,20 @@ class Want:
     memory_mib: int | None = None
     uid: int = 0
     group: str = ""
+    pid: int = 0
 
     @property
     def exact(self) -> bool:
         """Say whether every card named is wanted."""
         return self.count == len(self.among)
+
+
+@dataclass(frozen=True)
+class Load:
+    """What one process uses of a card; `lineage` is its pid and those above it, nearest first."""
+
+    lineage: tuple[int, ...]
+    used_mib: int
 
 
 @dataclass(frozen=True)
@@ -51,18 +65,28 @@ class Slot:
     uuid: str
     memory_mib: int
     rank: float = 0.0  # lower is handed out first: when it was last used
+    loads: tuple[Load, ...] = ()
+    used_mib: int = 0  # by everybody, as the driver counts it
 
 
 class Table:
     """The cards with what is taken of each, while a line is walked."""
 
-    def __init__(self, slots: Sequence[Slot], shares: Sequence[Share]) -> None:
+    def __init__(
+        self, slots: Sequence[Slot], shares: Sequence[Share], *, asker_pid: int = 0
+    ) -> None:
         self.slots = {slot.uuid: slot for slot in slots}
-        self.room = {slot.uuid: slot.memory_mib for slot in slots}
         self.shares: dict[str, list[Share]] = {slot.uuid: [] for slot in slots}
+        held: dict[str, list[Share]] = {slot.uuid: [] for slot in slots}
         for share in shares:
-            if share.uuid in self.room:
-                self.take(share)
+            if share.uuid in held:
+                held[share.uuid].append(share)
+        self.unleased = {
+            slot.uuid: unleased(slot, held[slot.uuid], asker_pid=asker_pid) for slot in slots
+        }
+        self.room = {slot.uuid: slot.memory_mib - self.unleased[slot.uuid] for slot in slots}
+        for share in (share for on_card in held.values() for share in on_card):
+            self.take(share)
 
     def take(self, share: Share) -> None:
         """Count a share as taken."""
@@ -111,7 +135,8 @@ class Table:
 
     def _preference(self, uuid: str, want: Want, pack: bool) -> tuple[float, float]:
         if want.memory_mib is None:
-            return self.slots[uuid].rank, 0
+            # A card on which a stranger computes comes last.
+            return float(self.unleased[uuid] > 0), self.slots[uuid].rank
         room = self.room[uuid]
         return float(room if pack else -room), self.slots[uuid].rank
 
@@ -129,6 +154,33 @@ class Table:
         return tuple(open_to_shares[: want.count])
 
 
+def unleased(slot: Slot, held: Sequence[Share], *, asker_pid: int = 0) -> int:
+    """Return what is used of a card beyond what its leases have reserved.
+
+    What the asker itself has there already is part of what it asks for.
+    """
+    owners = {share.pid for share in held if share.pid} | ({asker_pid} if asker_pid else set())
+    used: dict[int, int] = {}
+    for load in slot.loads:
+        owner = next((pid for pid in load.lineage if pid in owners), 0)
+        used[owner] = used.get(owner, 0) + load.used_mib
+    strangers = used.pop(0, 0)
+    used.pop(asker_pid, None)
+    reserved: dict[int, int] = {}
+    for share in held:
+        mib = slot.memory_mib if share.memory_mib is None else share.memory_mib
+        reserved[share.pid] = reserved.get(share.pid, 0) + mib
+    excess = sum(max(0, mib - reserved.get(pid, 0)) for pid, mib in used.items())
+    # What no process accounts for: the driver's own, or processes that can't be seen from here
+    # (a container). An empty card is not refused for it: nobody could ever have it as a whole.
+    hidden = max(0, slot.used_mib - sum(load.used_mib for load in slot.loads))
+    if not slot.loads:
+        hidden = max(0, hidden - sum(reserved.values())) if held else 0
+    elif not held and not strangers:
+        hidden = 0
+    return strangers + excess + hidden
+
+
 def grant(
     slots: Sequence[Slot],
     shares: Sequence[Share],
@@ -138,7 +190,7 @@ def grant(
     pack: bool = False,
 ) -> tuple[str, ...] | None:
     """Return the cards that `want` may take now, with `line` before it, or None: it must wait."""
-    table = Table(slots, shares)
+    table = Table(slots, shares, asker_pid=want.pid)
     # Joining a card that one's own group holds already keeps nobody waiting any longer.
     if all(uuid in table.room and table.ours(uuid, want) for uuid in want.among):
         return want.among

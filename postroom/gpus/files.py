@@ -20,8 +20,7 @@ from .inventory import Card
 from .ledger import Entry, Lease, Request, Verdict
 from .line import Applicant, append
 from .notes import Notes
-
-SLOTS_S = 0.5  # for so long, those who wait go by what they know of the cards
+from .sight import SIGHT_S, Sight, loads_of
 
 
 class FileLedger:
@@ -112,8 +111,14 @@ class FileLedger:
     ) -> Lease:
         """Do as `acquire` does, for an entry that was made already."""
         began = time.monotonic()
-        slots = _Remembered(lambda: self.slots(cards))
-        with Applicant(self.folder, entry, slots, pack=pack) as applicant:
+        # Shares go by what is used of a card at this moment, whole cards by who holds them.
+        ask = self._cards if entry.memory_mib is not None else None
+        with (
+            Sight(cards, ask) as sight,
+            Applicant(
+                self.folder, entry, _Remembered(lambda: self.slots(sight.cards())), pack=pack
+            ) as applicant,
+        ):
             applicant.ask(stay=timeout_s is None or timeout_s > 0)
             while not applicant.granted:
                 waited_s = time.monotonic() - began
@@ -166,7 +171,13 @@ class FileLedger:
         managed, sick = self.notes.managed(), self.notes.quarantined()
         used = self.notes.last_used()
         return [
-            Slot(card.uuid, card.memory_mib, used.get(card.uuid, 0.0))
+            Slot(
+                card.uuid,
+                card.memory_mib,
+                used.get(card.uuid, 0.0),
+                loads_of(card),
+                card.used_mib or 0,
+            )
             for card in cards
             if (managed is None or card.uuid in managed)
             and card.uuid not in sick
@@ -193,6 +204,8 @@ class FileLedger:
                 reasons.append(f"card {card.index} is sick: {card.problem}")
             elif holders:
                 reasons.append(f"card {card.index} is held by {' and by '.join(holders)}")
+            elif entry.memory_mib is not None and (card.free_mib or 0) < entry.memory_mib:
+                reasons.append(f"card {card.index} has {card.used_mib} MiB in use without a lease")
             else:
                 first = next((w.describe() for w in snapshot.line if card.uuid in w.among), "")
                 reasons.append(f"card {card.index} is next for {first or 'another request'}")
@@ -276,5 +289,5 @@ class _Remembered:
     def __call__(self) -> list[Slot]:
         if time.monotonic() > self._until:
             self._answer = self._ask()
-            self._until = time.monotonic() + SLOTS_S
+            self._until = time.monotonic() + SIGHT_S
         return self._answer

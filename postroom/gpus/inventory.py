@@ -89,6 +89,11 @@ class Watch:
         found = self._probe.cards()
         return visible(found, os.environ) if found else cards()
 
+    def close(self) -> None:
+        """End the child that asks the driver."""
+        if self._probe is not None:
+            self._probe.close()
+
     def __enter__(self) -> Watch:
         return self
 
@@ -98,8 +103,7 @@ class Watch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._probe is not None:
-            self._probe.close()
+        self.close()
 
 
 def visible(found: Sequence[Card], environment: os._Environ[str] | dict[str, str]) -> list[Card]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 
 from ..errors import GpuError
-from . import records
+from . import processes, records
 from .allocation import Share, Slot, Want, grant
 from .census import Census, Snapshot
 from .folder import Folder
@@ -152,8 +152,9 @@ def decide(
     entry: Entry, snapshot: Snapshot, slots: list[Slot], *, pack: bool
 ) -> tuple[tuple[str, ...] | None, int]:
     """Return the cards that an entry may take now, or None, and how many are before it."""
+    here = processes.pid_namespace()
     shares = [
-        Share(uuid, held.memory_mib, held.uid, held.group)
+        Share(uuid, held.memory_mib, held.uid, held.group, _pid(held, here))
         for held in snapshot.held
         for uuid in held.cards or [slot.uuid for slot in slots]
     ]
@@ -162,11 +163,17 @@ def decide(
         if waiting.lease_id == entry.lease_id:
             break
         line.append(_want(waiting))
-    return grant(slots, shares, line, _want(entry), pack=pack), len(line)
+    want = replace(_want(entry), pid=_pid(entry, here))
+    return grant(slots, shares, line, want, pack=pack), len(line)
 
 
 def _want(entry: Entry) -> Want:
     return Want(entry.count, entry.among, entry.memory_mib, entry.uid, entry.group)
+
+
+def _pid(entry: Entry, here: str) -> int:
+    """Return the owner's pid where it means something: in our own namespace."""
+    return entry.process.pid if entry.process.pid_namespace == here else 0
 
 
 def append(fd: int, text: bytes) -> None:

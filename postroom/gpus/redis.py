@@ -39,6 +39,7 @@ from .inventory import Card
 from .ledger import Entry, Lease, Request, Verdict
 from .line import Pace, decide
 from .renewal import start_renewal
+from .sight import Sight
 from .store import TTL_S, Row, Store
 
 LOOK_LIMIT_S = 0.25  # a look here is one question to the server
@@ -127,7 +128,9 @@ class RedisLedger:
         cards: list[Card] | None = None,
     ) -> Lease:
         """Wait in line for the cards; raise `CardHeld` after `timeout_s`."""
-        attempt = _Attempt(self, request, self._cards() if cards is None else cards)
+        cards = self._cards() if cards is None else cards
+        sight = Sight(cards, self._cards if request.memory_mib is not None else None)
+        attempt = _Attempt(self, request, sight)
         began = time.monotonic()
         try:
             while True:
@@ -148,17 +151,19 @@ class RedisLedger:
         except BaseException:
             attempt.give_up()
             raise
+        finally:
+            sight.close()
 
 
 class _Attempt:
     """One request on its way: a ticket in Redis, tried again and again."""
 
-    def __init__(self, ledger: RedisLedger, request: Request, cards: list[Card]) -> None:
+    def __init__(self, ledger: RedisLedger, request: Request, sight: Sight) -> None:
         self.ledger = ledger
         self.store = ledger.store
         self.request = request
-        self.cards = cards
-        self.entry = ledger.local.entry(request, cards)
+        self.sight = sight
+        self.entry = ledger.local.entry(request, sight.cards())
         row = self.store.put(Row(self.entry, ledger.place, processes.myself()))
         assert row is not None  # with no version given, nothing can have changed
         self.row = row
@@ -184,11 +189,12 @@ class _Attempt:
         with Census(self.ledger.local.folder) as census:
             version, snapshot = self.ledger.snapshot(census)
         local = self.ledger.local
-        slots = local.slots(self.cards)
+        cards = self.sight.cards()
+        slots = local.slots(cards)
         found, self.before = decide(self.entry, snapshot, slots, pack=self.request.pack)
         if found is None:
             self.refused = True
-            self.reason = local.reason(self.entry, snapshot, self.cards)
+            self.reason = local.reason(self.entry, snapshot, cards)
             return None
         granted = replace(self.entry, cards=found, granted_at=time.time())
         row = self.store.put(replace(self.row, entry=granted), version=version)
@@ -205,7 +211,7 @@ class _Attempt:
 
     def _lock(self, row: Row, found: tuple[str, ...]) -> Lease:
         wanted = replace(self.entry, among=found, count=len(found))
-        lease = self.ledger.local.take(wanted, self.cards, timeout_s=0)
+        lease = self.ledger.local.take(wanted, self.sight.cards(), timeout_s=0)
         try:
             if not self.store.confirm(row):
                 raise CardHeld("the grant had expired before the card was locked")

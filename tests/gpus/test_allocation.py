@@ -6,7 +6,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroom.gpus.allocation import Share, Slot, Want, grant
+from postroom.gpus.allocation import Load, Share, Slot, Want, grant
 
 CARDS = ("a", "b", "c", "d")
 SLOTS = [Slot(uuid, 24, rank) for rank, uuid in enumerate(CARDS)]
@@ -149,3 +149,54 @@ def test_whoever_is_behind_never_delays_whoever_is_before(line: list[Want], want
     for place, before in enumerate(line):
         if grant(SLOTS, [], line[:place], before) is not None:
             assert grant(SLOTS, shares, line[:place], before) is not None
+
+
+def card(*loads: Load, used_mib: int | None = None) -> Slot:
+    used = sum(load.used_mib for load in loads) if used_mib is None else used_mib
+    return Slot("a", 24, loads=loads, used_mib=used)
+
+
+def test_a_reservation_counts_from_the_first_moment_however_little_is_used_yet() -> None:
+    growing = card(Load((70, 7), 1))
+    held = [Share("a", 16, 0, pid=7)]
+    assert grant([growing], held, [], Want(1, ("a",), 9)) is None
+    assert grant([growing], held, [], Want(1, ("a",), 8)) == ("a",)
+
+
+def test_a_lease_that_uses_more_than_it_has_reserved_counts_with_what_it_uses() -> None:
+    swollen = card(Load((70, 7), 10), Load((71, 7), 10))
+    held = [Share("a", 16, 0, pid=7)]
+    assert grant([swollen], held, [], Want(1, ("a",), 5)) is None
+    assert grant([swollen], held, [], Want(1, ("a",), 4)) == ("a",)
+
+
+def test_who_uses_a_card_without_a_lease_counts() -> None:
+    foreign = card(Load((70, 7), 10))
+    assert grant([foreign], [], [], Want(1, ("a",), 15)) is None
+    assert grant([foreign], [Share("a", 8, 0, pid=5)], [], Want(1, ("a",), 7)) is None
+    assert grant([foreign], [Share("a", 8, 0, pid=5)], [], Want(1, ("a",), 6)) == ("a",)
+
+
+def test_what_the_asker_has_on_the_card_already_is_part_of_what_it_asks_for() -> None:
+    mine = card(Load((9, 1), 10))
+    assert grant([mine], [], [], Want(1, ("a",), 24, pid=9)) == ("a",)
+    assert grant([mine], [], [], Want(1, ("a",), 24, pid=8)) is None
+
+
+def test_what_no_process_accounts_for_counts_beside_others_but_not_alone() -> None:
+    assert grant([card(used_mib=1)], [], [], Want(1, ("a",), 24)) == ("a",)
+    beside = card(Load((70, 7), 4), used_mib=6)
+    assert grant([beside], [Share("a", 8, 0, pid=7)], [], Want(1, ("a",), 15)) is None
+    assert grant([beside], [Share("a", 8, 0, pid=7)], [], Want(1, ("a",), 14)) == ("a",)
+
+
+def test_where_processes_cannot_be_seen_leases_are_not_counted_twice() -> None:
+    hidden = card(used_mib=10)
+    assert grant([hidden], [Share("a", 8, 0, pid=7)], [], Want(1, ("a",), 14)) == ("a",)
+    assert grant([hidden], [Share("a", 8, 0, pid=7)], [], Want(1, ("a",), 15)) is None
+
+
+def test_a_whole_card_is_taken_where_no_stranger_computes_if_there_is_one() -> None:
+    slots = [Slot("a", 24, 0.0, (Load((70,), 5),), 5), Slot("b", 24, 1.0)]
+    assert grant(slots, [], [], Want(1, ("a", "b"))) == ("b",)
+    assert grant(slots, [whole("b")], [], Want(1, ("a", "b"))) == ("a",)
