@@ -47,6 +47,7 @@ FOLDERS = (
 )
 FILES = ("FORMAT", "master.lock", "master.json")
 SUFFIX = ".npz"
+DRAWER = "desk."
 
 _TOKEN = new_token(12)
 _serials = itertools.count()
@@ -128,10 +129,18 @@ class Base:
         """Shared data, named by its content."""
         return f"{self.root}/data/{digest}{SUFFIX}"
 
-    def temporary(self) -> str:
-        """A new name in `tmp/`, where every file is born."""
+    def temporary(self, drawer: str | None = None) -> str:
+        """A new name in `tmp/`, where every file is born, or in a worker's drawer there."""
         # The pid keeps a fork from the names of its parent; the token from those of an earlier pid.
-        return f"{self.tmp}/{os.getpid()}-{_TOKEN}-{next(_serials):x}"
+        return f"{drawer or self.tmp}/{os.getpid()}-{_TOKEN}-{next(_serials):x}"
+
+    def new_drawer(self, agent_id: str) -> str:
+        """A folder in `tmp/` for what one worker writes; once it is shut, nothing comes out."""
+        return f"{self.tmp}/{self.drawer_prefix(agent_id)}{new_token(12)}"
+
+    def drawer_prefix(self, agent_id: str) -> str:
+        """How the names of an agent's drawers begin; no id has a dot in it."""
+        return f"{DRAWER}{agent_id}."
 
 
 def number_of(name: str) -> int | None:

@@ -320,12 +320,12 @@ class Dispatcher:
             strays = self._sweep(agent.agent_id)
             if strays:
                 self._journal.log("warning", f"{strays} processes of a dead agent were ended")
-            if agent.letter is not None:
-                self._gather(agent, agent.letter)
             if not agent.box.gone():
                 reason, at = "its agent died", self._clock.wall()
                 lay_down(self._files, self._base, agent.agent_id, reason=reason, at=at)
                 self._files.remove(self._base.agent_card(agent.agent_id))
+            if agent.letter is not None:
+                self._gather(agent, agent.letter)
         except OSError as error:
             # Without its note the range must not go on: the next probe tries again.
             self._journal.log("error", f"cannot clear up behind a dead agent: {error.strerror}")

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .base import FOLDERS, Base, number_of, open_base
+from .base import DRAWER, FOLDERS, Base, number_of, open_base
 from .errors import BadFileError, BaseFolderError, GpuError
 from .files import LocalFiles
 from .mailbox import is_plain_name, read_letter
@@ -141,6 +141,8 @@ def _watches(base: Base) -> Iterator[Finding]:
 def _temporaries(base: Base) -> Iterator[Finding]:
     stale = 0
     for name in os.listdir(base.tmp):
+        if name.startswith(DRAWER):
+            continue  # a worker's drawer, however long it has been idle
         try:
             age_s = time.time() - os.lstat(f"{base.tmp}/{name}").st_mtime
         except FileNotFoundError:
@@ -150,7 +152,7 @@ def _temporaries(base: Base) -> Iterator[Finding]:
         yield Finding(
             "note",
             f"tmp/ holds {stale} files older than a day, left by processes that were killed",
-            f"they mean nothing: find '{base.tmp}' -mindepth 1 -mtime +1 -delete",
+            f"they mean nothing: find '{base.tmp}' -maxdepth 1 -type f -mtime +1 -delete",
         )
 
 

@@ -260,18 +260,21 @@ class Master:
 
     def step(self, now: float) -> bool:
         """One round: act, or stand by; True when something moved."""
-        if now >= self._see_at:
-            self._see_at = now + SEE_S
-            # An absent folder lists as an empty one, so it has to be looked for.
-            if not self._files.exists(self.base.root):
-                raise BaseFolderError(f"the base {self.base.root} was removed while it was in use")
         try:
+            self._see_base(now)
             return self._round(now)
         except OSError as error:
             self._step_down()
             self._ask_at = now + STAND_BY_S
             self._journal.log("error", f"blocked, and trying again: {error}")
         return False
+
+    def _see_base(self, now: float) -> None:
+        if now >= self._see_at:
+            self._see_at = now + SEE_S
+            # An absent folder lists as an empty one, so it has to be looked for.
+            if not self._files.exists(self.base.root):
+                raise BaseFolderError(f"the base {self.base.root} was removed while it was in use")
 
     def _round(self, now: float) -> bool:
         if self._dispatcher is None and now >= self._ask_at:

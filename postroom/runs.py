@@ -190,14 +190,16 @@ def publish_results(
     first: int,
     stop: int,
     pack: Callable[[int], list[Buffer]],
+    *,
+    drawer: str | None = None,
 ) -> bool:
     """Publish the outcomes of jobs first..stop; what somebody else has covered is dropped.
 
-    `pack(n)` makes the parcel of jobs n..stop. False: a bad file has the name, and can be put aside
-    only by the acting Master.
+    `pack(n)` makes the parcel of jobs n..stop, and it is born in `drawer`. False: a bad file has
+    the name, and can be put aside only by the acting Master.
     """
     while first < stop:
-        temporary = base.temporary()
+        temporary = base.temporary(drawer)
         files.write_new(temporary, pack(first), sync=card.durable)
         if files.publish(temporary, base.result(card.run, first)):
             if card.durable:
@@ -223,9 +225,9 @@ def first_missing(files: Files, base: Base, run: str, first: int, stop: int) -> 
     return first
 
 
-def write_note(files: Files, base: Base, note: Note) -> None:
+def write_note(files: Files, base: Base, note: Note, *, drawer: str | None = None) -> None:
     """Say why an attempt ended with no result; the first to say so wins."""
-    temporary = base.temporary()
+    temporary = base.temporary(drawer)
     files.write_new(temporary, [note.encode()])
     files.publish(temporary, base.attempt(note.run, note.job, note.attempt))
 
@@ -261,6 +263,7 @@ def lay_down(
     the worker was told to stop); then the mailbox is taken down, and the range is free. Killed in
     between, the next one to do it finds the same and writes the same note.
     """
+    shut_drawers(files, base, agent_id)
     letter = read_letter(files, base, agent_id)
     note = None
     if letter is not None and blame:
@@ -275,6 +278,22 @@ def lay_down(
                 write_note(files, base, note)
     files.remove(base.mailbox(agent_id))
     return (letter, note) if letter is not None else None
+
+
+def shut_drawers(files: Files, base: Base, agent_id: str) -> None:
+    """Make sure that nothing more of what a worker has written can be published.
+
+    Should it live after all (a lock that another host lost, a heartbeat that came late), then the
+    files it is about to link have no name any more, and `link` refuses such: even a range that is
+    split among others is covered once.
+    """
+    for folder in (base.tmp, base.trash):
+        for name in files.names(folder):
+            if name.startswith(base.drawer_prefix(agent_id)):
+                if folder == base.tmp:
+                    files.move(f"{base.tmp}/{name}", f"{base.trash}/{name}")
+                for file in files.names(f"{base.trash}/{name}"):
+                    files.remove(f"{base.trash}/{name}/{file}")
 
 
 def reject(files: Files, base: Base, path: str, reason: str) -> None:

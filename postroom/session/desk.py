@@ -91,6 +91,8 @@ class Desk:
         self._retry: Note | None = None
         self._finished = 0
         self._blocked = ""
+        self._drawer = base.new_drawer(agent_id)
+        files.make_folder(self._drawer)
         files.remove(base.in_hand(agent_id))
         self._hand: Box = files.create_box(base.in_hand(agent_id))
         self._say("idle")
@@ -233,10 +235,11 @@ class Desk:
         try:
             self._commit()
             if self._retry is not None:
-                write_note(self._files, self._base, self._retry)
+                write_note(self._files, self._base, self._retry, drawer=self._drawer)
         except FileNotFoundError:
+            if not self._files.exists(self._drawer):
+                raise  # we were taken for dead, and somebody else has the range: start anew
             self._journal.log("warning", f"run {letter.run} is gone: its results are dropped")
-            self._done.clear()
             self._end_letter()
             return Step.WORKED
         except OSError as error:
@@ -249,7 +252,6 @@ class Desk:
             self._blocked = ""
             self._journal.log("info", "results could be written again")
         if self._retry is not None or self._done_from >= letter.stop:
-            self._retry = None
             self._end_letter()
         return Step.WORKED
 
@@ -271,7 +273,9 @@ class Desk:
                 return pack_outcomes(start, self._done[start - first :], maker, pickle=pickle)
 
         stop = first + len(self._done)
-        if not publish_results(self._files, self._base, self._card, first, stop, pack):
+        if not publish_results(
+            self._files, self._base, self._card, first, stop, pack, drawer=self._drawer
+        ):
             raise OSError(errno.EEXIST, "a bad file is in the way until the Master puts it aside")
         self._done_from = stop
         self._done = []
@@ -279,6 +283,9 @@ class Desk:
 
     def _end_letter(self) -> None:
         self._letter = None
+        self._done = []
+        self._retry = None
+        self._blocked = ""
         self._say("idle")
         self._box.clear()
 

@@ -22,6 +22,8 @@ def main(arguments: list[str]) -> int:
                 if not last:
                     raise
                 failed += 1
+                if failed > 20:
+                    continue
                 what = str(error).splitlines()[0] if str(error) else ""
                 print(f"python -m tests.simulation {seed}  # {type(error).__name__}: {what[:150]}")
                 continue

@@ -6,6 +6,7 @@ began and after it ended is listed; a rename happens or does not; what `fsync` p
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import random
@@ -173,6 +174,10 @@ class SimulatedLock:
         """Whether somebody living has it."""
         return self in self.node.holders and any(owner.alive for owner in self.owners)
 
+    def lose(self) -> None:
+        """Free it although its owners live, as a network filesystem may."""
+        self.node.holders = [lock for lock in self.node.holders if lock is not self]
+
     def hand_down(self, process: Process) -> None:
         """Let a child have it too."""
         self.owners.append(process)
@@ -260,12 +265,17 @@ class SimulatedFiles:
         node = self.disk.file(temporary)
         self.operation(final, grows=True)
         folder, name = self.disk.place(final)
+        if node.links == 0:
+            raise _error(errno.ENOENT, temporary)  # as link(2) says of a file that lost its name
         won = name not in folder.entries
         if won:
             self.disk.change((folder, name, node))
         # An error here is the lie of a network filesystem: it says it failed, and it worked.
         self.operation(temporary)
-        self.disk.change((*self.disk.place(temporary), None))
+        with contextlib.suppress(FileNotFoundError):
+            folder, name = self.disk.place(temporary)
+            if name in folder.entries:
+                self.disk.change((folder, name, None))
         return won
 
     def names(self, folder: str) -> list[str]:

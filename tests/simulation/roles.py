@@ -158,6 +158,7 @@ class Session:
         self.agent_id = agent_id
         self.name = f"guardian {agent_id}"
         self.stopping = False
+        self.lock: SimulatedLock | None = None
 
     def __call__(self, process: Process) -> None:
         machine, base = self._machine, self._machine.base
@@ -167,6 +168,7 @@ class Session:
             process.sleep(0.02)
             lock = files.try_lock(base.agent_lock(self.agent_id))
         self.stopping = False
+        self.lock = lock
         self._lay_down(process, files, "its agent died", blame=True)
         while not self.stopping:
             worker = self._start_worker(process, lock)

@@ -130,6 +130,8 @@ class Story(World):
         self._fault = rng.choice((0.0, 0.0, 0.02, 0.1))
         self._power = rng.choice((0.0, 0.0, 0.0, 0.005))
         self._stop = rng.choice((0.0, 0.01, 0.05))
+        self._suspect = rng.choice((0.0, 0.0, 0.01, 0.03))
+        self._suspects: list[Process] = []
         self._fill = rng.choice((0.0, 0.0, 0.01))
         self._longest = rng.choice((1, 4, 20))
         self.disk.listing_lag = rng.choice((0.0, 0.3))
@@ -192,6 +194,8 @@ class Story(World):
             self.disk.full = not self.disk.full
         if rng.random() < self._stop:
             self._stop_or_continue()
+        if rng.random() < self._suspect:
+            self._suspect_falsely()
 
     def _stop_or_continue(self) -> None:
         rng = self.rng
@@ -205,8 +209,24 @@ class Story(World):
             process.stopped = not process.stopped
             self.kernel.now += rng.choice((0.0, 0.3, 2.0))
 
+    def _suspect_falsely(self) -> None:
+        """Free an agent's lock although it lives: it may go on, now or later."""
+        sessions = [p for p, role in self._roles.items() if isinstance(role, Session)]
+        if sessions:
+            process = self.rng.choice(sessions)
+            self._suspects.append(process)
+            for member in [process, *self.kernel.children(process)]:
+                member.stopped = self.rng.random() < 0.5
+            role = self._roles[process]
+            if isinstance(role, Session) and role.lock is not None:
+                role.lock.lose()
+
     def _calm_down(self) -> None:
         self.calm = True
+        # In the end one finds out about those whose lock was lost, and ends them.
+        for process in self._suspects:
+            if process.alive:
+                self._doomed[process] = self.rng.randrange(100)
         self.disk.full = False
         self.disk.listing_lag = 0.0
         for process in self.kernel.processes:
