@@ -33,6 +33,7 @@ class World(Machine):
         self._roles: dict[Process, Client | Session] = {}
         self._due: list[tuple[float, Client | Session]] = []  # who is to be started, and when
         self._doomed: dict[Process, int] = {}  # orphans, and after how many operations they die
+        self._suspects: list[Process] = []
         self.power_losses = 0
         root = Folder()
         self.disk.change((self.disk.root, ROOT[1:], root))
@@ -81,6 +82,56 @@ class World(Machine):
         """When something can happen next."""
         times = [process.wake_at for process in self.living()]
         return min([*times, *(at for at, _ in self._due)], default=self.kernel.now)
+
+    def suspect(self, process: Process) -> None:
+        """Free the lock of a living session: it may go on as if nothing had happened."""
+        role = self._roles.get(process)
+        if isinstance(role, Session) and role.lock is not None:
+            role.lock.lose()
+            self._suspects.append(process)
+
+    def sessions(self) -> list[Process]:
+        """The guardians that live."""
+        return [process for process, role in self._roles.items() if isinstance(role, Session)]
+
+    def finish(self) -> None:
+        """The faults stop: now everything must come to its end, and be true."""
+        self._calm_down()
+        for _ in range(PATIENCE):
+            if self._finished():
+                break
+            for process in self.ready():
+                self.turn(process, 1000)
+        else:
+            missing = [(s.run, job) for s, job in self.checker.missing()]
+            waiting = [s for s in self.checker.submissions if s.run is None or s.more]
+            raise Violation(f"stuck: {missing} without a result, {waiting} not accepted")
+        self.checker.check_disk(self.disk)
+
+    def ready(self) -> list[Process]:
+        """Who can run now; if nobody can, time passes until somebody can."""
+        self.start_due()
+        ready = [process for process in self.kernel.processes if process.ready]
+        if not ready:
+            self.kernel.now = max(self.kernel.now, self.next_wake())
+            self.start_due()
+            ready = [process for process in self.kernel.processes if process.ready]
+        return ready
+
+    def _calm_down(self) -> None:
+        self.calm = True
+        # In the end one finds out about those whose lock was lost, and ends them.
+        for process in self._suspects:
+            if process.alive:
+                self._doomed[process] = self.rng.randrange(100)
+        self.disk.full = False
+        self.disk.listing_lag = 0.0
+        for process in self.kernel.processes:
+            process.stopped = False
+
+    def _finished(self) -> bool:
+        accepted = all(s.run is not None and not s.more for s in self.checker.submissions)
+        return accepted and not self.checker.missing()
 
     def _bury(self, process: Process) -> None:
         error = process.error
@@ -131,7 +182,6 @@ class Story(World):
         self._power = rng.choice((0.0, 0.0, 0.0, 0.005))
         self._stop = rng.choice((0.0, 0.01, 0.05))
         self._suspect = rng.choice((0.0, 0.0, 0.01, 0.03))
-        self._suspects: list[Process] = []
         self._fill = rng.choice((0.0, 0.0, 0.01))
         self._longest = rng.choice((1, 4, 20))
         self.disk.listing_lag = rng.choice((0.0, 0.3))
@@ -154,33 +204,16 @@ class Story(World):
             for _ in range(self._turns):
                 self._trouble()
                 self._pass_turn()
-            self._calm_down()
-            for _ in range(PATIENCE):
-                if self._finished():
-                    break
-                self._pass_turn()
-            else:
-                missing = [(s.run, job) for s, job in self.checker.missing()]
-                waiting = [s for s in self.checker.submissions if s.run is None or s.more]
-                raise Violation(f"stuck: {missing} without a result, {waiting} not accepted")
-            self.checker.check_disk(self.disk)
+            self.finish()
         finally:
             self.kernel.shut_down()
 
     def _pass_turn(self) -> None:
         rng = self.rng
-        self.start_due()
-        ready = [process for process in self.kernel.processes if process.ready]
-        if not ready:
-            self.kernel.now = max(self.kernel.now, self.next_wake())
-            self.start_due()
-            ready = [process for process in self.kernel.processes if process.ready]
+        ready = self.ready()
         if not ready:
             return  # all are stopped: nothing happens
         process = rng.choice(ready)
-        if self.calm:
-            self.turn(process, 1000)
-            return
         fault = rng.choice(ERRNOS) if rng.random() < self._fault else None
         self.turn(process, rng.randint(1, self._longest), fault)
         if process.alive and rng.random() < self._kill:
@@ -194,8 +227,11 @@ class Story(World):
             self.disk.full = not self.disk.full
         if rng.random() < self._stop:
             self._stop_or_continue()
-        if rng.random() < self._suspect:
-            self._suspect_falsely()
+        if rng.random() < self._suspect and self.sessions():
+            process = rng.choice(self.sessions())
+            for member in [process, *self.kernel.children(process)]:
+                member.stopped = rng.random() < 0.5
+            self.suspect(process)
 
     def _stop_or_continue(self) -> None:
         rng = self.rng
@@ -203,38 +239,11 @@ class Story(World):
         choice = rng.randrange(4)
         if choice == 0:
             self.clock.offset += rng.choice((-1e6, -3600.0, -1.0, 1.0, 3600.0, 1e6))
-        elif choice == 1 and process is not None and isinstance(self._roles.get(process), Session):
-            self._roles[process].stopping = True  # type: ignore[union-attr]
+        elif choice == 1 and process in self.sessions():
+            self._roles[process].stopping = True  # type: ignore[index, union-attr]
         elif process is not None and len(self.living()) > 1:
             process.stopped = not process.stopped
             self.kernel.now += rng.choice((0.0, 0.3, 2.0))
-
-    def _suspect_falsely(self) -> None:
-        """Free an agent's lock although it lives: it may go on, now or later."""
-        sessions = [p for p, role in self._roles.items() if isinstance(role, Session)]
-        if sessions:
-            process = self.rng.choice(sessions)
-            self._suspects.append(process)
-            for member in [process, *self.kernel.children(process)]:
-                member.stopped = self.rng.random() < 0.5
-            role = self._roles[process]
-            if isinstance(role, Session) and role.lock is not None:
-                role.lock.lose()
-
-    def _calm_down(self) -> None:
-        self.calm = True
-        # In the end one finds out about those whose lock was lost, and ends them.
-        for process in self._suspects:
-            if process.alive:
-                self._doomed[process] = self.rng.randrange(100)
-        self.disk.full = False
-        self.disk.listing_lag = 0.0
-        for process in self.kernel.processes:
-            process.stopped = False
-
-    def _finished(self) -> bool:
-        accepted = all(s.run is not None and not s.more for s in self.checker.submissions)
-        return accepted and not self.checker.missing()
 
 
 @contextlib.contextmanager
