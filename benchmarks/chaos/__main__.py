@@ -12,6 +12,7 @@ from typing import Any
 from .calls import preload, preloaded, run_calls
 from .operations import OPERATIONS
 from .storm import run_storm
+from .takeover import run_takeover
 
 
 def main() -> int:
@@ -29,6 +30,10 @@ def main() -> int:
     calls.add_argument("--sample", type=int, metavar="N", help="only so many faults")
     calls.add_argument("--only", choices=list(OPERATIONS), metavar="OPERATION")
     calls.set_defaults(run=run_calls)
+    takeover = programs.add_parser("takeover", help="measure how soon somebody goes on")
+    takeover.add_argument("--rounds", type=int, default=10)
+    takeover.add_argument("--parcels", type=int, default=100_000)
+    takeover.set_defaults(run=run_takeover)
     for program in programs.choices.values():
         program.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 30))
         program.add_argument("--json", metavar="FILE", help="keep the table there, too")

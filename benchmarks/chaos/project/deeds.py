@@ -18,3 +18,11 @@ def deed(number: int, seconds: float, ledger: str) -> int:
 def double(x: int) -> int:
     """Return twice the argument."""
     return 2 * x
+
+
+def linger(ledger: str) -> None:
+    """Write down that this was begun, and stay until told to end."""
+    with open(ledger, "a") as file:
+        file.write("begun\n")
+    while not os.path.exists(f"{ledger}.end"):
+        time.sleep(0.005)
