@@ -103,6 +103,15 @@ class JobSheet:
             raise BadFileError(self.parcel.path, f"passes job {job} something other than arguments")
         return value
 
+    def plain(self, job: int) -> dict[str, Any]:
+        """What job number `job` is passed, when that is plain JSON: without numpy."""
+        try:
+            trees = self._values["trees"]
+            tree = trees[0] if len(trees) == 1 else trees[job - self.first]
+        except (KeyError, IndexError, TypeError):
+            tree = None
+        return tree if isinstance(tree, dict) and _is_plain(tree) else self.arguments(job)
+
     def name(self, job: int) -> str:
         """The label the user gave, or the number."""
         return self.names[job - self.first] if self.names else str(job)
@@ -226,6 +235,13 @@ def unpack_data(path: str, data: Buffer) -> Any:
 
     parcel = Parcel(path, data)
     return payload.decode(_sheet(parcel, "data.json", "data").get("values"), parcel, 0)
+
+
+def _is_plain(tree: Any) -> bool:
+    """Whether a tree stands for itself: no key begins with the sign of what JSON lacks."""
+    if isinstance(tree, dict):
+        return all(not key.startswith("$") and _is_plain(item) for key, item in tree.items())
+    return not isinstance(tree, list) or all(map(_is_plain, tree))
 
 
 def weight(value: Any) -> int:

@@ -376,7 +376,7 @@ class Master:
     def _sweep(self, agent_id: str) -> int:
         if not isinstance(self._files, LocalFiles):
             return 0  # in a simulation there are no processes
-        from .session.tree import mark_of, sweep
+        from .tree import mark_of, sweep
 
         return sweep(mark_of(self.base.root, agent_id))
 

@@ -47,6 +47,11 @@ def main(arguments: list[str] | None = None) -> int:
         "--threads", type=int, metavar="N", help="CPU threads for torch in this session"
     )
     parser.add_argument(
+        "--preload",
+        metavar="NAMES",
+        help="modules to import at the start, with commas between (default: torch)",
+    )
+    parser.add_argument(
         "--while-pid", type=int, metavar="PID", help="stop when that process ends, however it ends"
     )
     options = parser.parse_args(arguments)
@@ -75,6 +80,7 @@ def run(options: argparse.Namespace) -> int:
         agent_id=options.agent,
         wait=options.wait,
         threads=options.threads,
+        preload=options.preload,
         say=say,
     )
     try:

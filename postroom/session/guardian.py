@@ -25,13 +25,15 @@ from typing import IO, Any, TypeVar
 
 from ..agent import AgentCard, read_agent_card
 from ..base import Base
+from ..commands.minder import Post
 from ..contents import Done, Failure, Maker, Outcome, pack_outcomes
 from ..errors import PostroomError
 from ..files import LocalFiles, LocalLock
-from ..gpus.processes import myself
+from ..gpus.processes import Process, alive, myself, pid_namespace
 from ..journal import Journal
 from ..mailbox import read_in_hand, read_letter
 from ..runs import Note, first_missing, lay_down, publish_results, read_card, write_note
+from .errands import Errands
 from .tree import MARK, adopt_orphans, below, mark_of, reap, sweep
 
 # A session whose workers keep dying is the likelier cause than the jobs: it stops itself.
@@ -84,6 +86,9 @@ class Guardian:
         self._deaths: list[tuple[str, int]] = []  # the jobs lost since one was finished
         self._stillborn = 0
         self._output = b""
+        self._heard = b""
+        post = Post(base, slot.agent_id, slot.environment, slot.lease_fds, self._lock.fd)
+        self._errands = Errands(post, self._selector, ended=self._end_errand)
 
     def run(self, while_pid: int | None = None) -> int:
         """Serve until told to stop, or until another process has ended; return the exit code."""
@@ -109,14 +114,22 @@ class Guardian:
     # Locks and cards
 
     def _take_lock(self) -> LocalLock:
-        # A Master that clears up behind a dead session holds the lock for a moment.
+        # A Master that clears up behind a dead session holds the lock for a moment, the minder of a
+        # command that outlived its session until that ends.
         give_up_at = time.monotonic() + 2.0
+        waits = False
         while True:
             lock = self._files.try_lock(self._base.agent_lock(self._slot.agent_id))
             if lock is not None:
                 return lock
             if time.monotonic() > give_up_at:
                 card = read_agent_card(self._files, self._base, self._slot.agent_id)
+                if card is not None and not _lives(card):
+                    if not waits:
+                        self._say("waiting for a command that outlived its session")
+                    waits = True
+                    time.sleep(0.05)
+                    continue
                 who = f" (pid {card.pid}, on {card.gpu_name})" if card else ""
                 raise SessionError(
                     f"agent {self._slot.agent_id} of {self._base.root} lives already{who}: "
@@ -142,6 +155,7 @@ class Guardian:
         self._files.move(temporary, self._base.agent_card(self._slot.agent_id))
 
     def _leave(self) -> None:
+        self._errands.close()
         sweep(self._mark, own_but=self._helpers)
         # On a disk that has become read-only, the Master finds the lock free.
         with contextlib.suppress(OSError):
@@ -158,6 +172,7 @@ class Guardian:
             "base": self._base.root,
             "agent": self._slot.agent_id,
             "gpu": self._slot.gpu,
+            "gpu_name": self._slot.gpu_name,
             "parent": os.getpid(),
             "lock_fd": self._lock.fd,
             "socket_fd": theirs.fileno(),
@@ -177,6 +192,7 @@ class Guardian:
         theirs.close()
         ours.setblocking(False)
         self._socket = ours
+        self._heard = b""
         self._ready = False
         assert self._worker.stdout is not None
         os.set_blocking(self._worker.stdout.fileno(), False)
@@ -195,7 +211,9 @@ class Guardian:
         if self._deadline is not None and time.monotonic() >= self._deadline:
             self._deadline = None
             self._end_overdue_job()
-        if self._worker is not None and self._worker.poll() is not None:
+        # While its minder has a command in hand, a dead worker's letter is not laid down.
+        dead = self._worker is not None and self._worker.poll() is not None
+        if dead and not self._errands.busy:
             self._bury_worker()
 
     def _hear(self, line: socket.socket) -> None:
@@ -206,11 +224,14 @@ class Guardian:
                 assert self._worker is not None
                 self._worker.wait()
                 return
-            for text in data.splitlines():
+            *lines, self._heard = (self._heard + data).split(b"\n")
+            for text in lines:
                 self._obey(json.loads(text))
 
     def _obey(self, message: dict[str, Any]) -> None:
-        if message.get("ready"):
+        if "command" in message:
+            self._begin_errand(message)
+        elif message.get("ready"):
             assert self._worker is not None
             self._ready = True
             self._stillborn = 0
@@ -218,12 +239,27 @@ class Guardian:
             where = f"{self._slot.gpu_name}, {message['device']}"
             self._say(f"ready on {where} (worker pid {self._worker.pid})")
             if self._signals:
-                self._tell_to_stop()
+                self._tell_worker("stop")
         elif message.get("deadline_s") is not None:
             self._timeout = message
             self._deadline = time.monotonic() + float(message["deadline_s"])
         else:
             self._deadline = None
+
+    def _begin_errand(self, errand: dict[str, Any]) -> None:
+        if self._signals:  # what has not begun is not begun any more
+            self._tell_worker("stopped")
+        else:
+            self._errands.give(json.dumps(errand).encode() + b"\n")
+
+    def _end_errand(self, word: str) -> None:
+        """The minder is done with a command, or died with it."""
+        worker = self._worker
+        if word == "lost":
+            self._journal.log("error", "the minder of a command died")
+            spared = {worker.pid, *below(worker.pid)} if worker is not None else set()
+            sweep(self._mark, own_but=spared.union(self._helpers))
+        self._tell_worker(word)
 
     def _read_output(self, pipe: IO[bytes]) -> None:
         """What kernels print goes into the log, line by line."""
@@ -253,6 +289,7 @@ class Guardian:
             worker.stdout.close()
         self._socket.close()
         self._deadline = None
+        self._errands.close()
         sweep(self._mark, own_but=self._helpers)
         self._check_base()
         reason = f"its worker {_describe_exit(worker.returncode)}"
@@ -416,19 +453,23 @@ class Guardian:
             self._selector.unregister(fd)
             os.close(fd)
             self._stop()
+            if self._errands.busy:
+                self._stop()  # a command may take for ever, and nobody waits for it any more
 
         self._selector.register(pidfd, selectors.EVENT_READ, ended)
 
     def _stop(self) -> None:
         """Once: after the job in hand. Twice: at once."""
         self._signals += 1
+        if self._signals > 1:
+            self._errands.stop()
         if self._worker is None:
             return
         if self._signals > 1 or not self._ready:
             self._worker.kill()
             return
         self._say("finishing the job in hand; again to stop at once")
-        self._tell_to_stop()
+        self._tell_worker("stop")
 
     def _reap_orphans(self) -> None:
         """Reap what we adopted; the worker itself is left to `Popen.poll`."""
@@ -443,14 +484,20 @@ class Guardian:
                     return
                 os.waitpid(seen.si_pid, os.WNOHANG)
 
-    def _tell_to_stop(self) -> None:
+    def _tell_worker(self, word: str) -> None:
+        """Say "stop", or how an errand ended."""
         assert self._socket is not None
         with contextlib.suppress(OSError):
-            self._socket.send(b"stop\n")
+            self._socket.send(word.encode() + b"\n")
 
     def _say(self, text: str) -> None:
         if self._talk:
             print(f"session {self._slot.agent_id}: {text}", file=sys.stderr, flush=True)
+
+
+def _lives(card: AgentCard) -> bool:
+    process = Process(card.pid, card.started, card.boot_id, pid_namespace())
+    return alive(process) is not False
 
 
 def _describe_exit(code: int) -> str:

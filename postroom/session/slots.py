@@ -21,40 +21,46 @@ def open_slot(
     agent_id: str | None = None,
     wait: bool = False,
     threads: int | None = None,
+    preload: str | None = None,
     say: Callable[[str], None],
 ) -> tuple[Slot, Lease | None]:
-    """Find a card, take its lease, and say how a worker is pinned to it.
+    """Find a card, or several as in "0,1", take their lease, and say how a worker is pinned.
 
     With no card on the machine, or when asked for "cpu", the slot is on the CPU, which is not
     leased: any number of sessions may use it.
     """
-    agent_id = agent_id or gpu.replace(".", "-")
-    preload = [name for name in os.environ.get(PRELOAD, "torch").split(",") if name]
+    agent_id = agent_id or gpu.replace(".", "-").replace(",", "-")
+    names = os.environ.get(PRELOAD, "torch") if preload is None else preload
+    modules = [name for name in names.split(",") if name]
     if gpu == "cpu" or not inventory.cards():
         if gpu != "cpu":
             say("no GPU found: running on the CPU")
         hidden = {"CUDA_VISIBLE_DEVICES": "", "POSTROOM_GPU": ""}
-        return Slot(agent_id, "cpu", "CPU", hidden, threads=threads, preload=preload), None
-    card = inventory.find(gpu)
-    if card.problem:
-        raise GpuError(f"GPU {card.index} ({card.name}) cannot be used: {card.problem}")
+        return Slot(agent_id, "cpu", "CPU", hidden, threads=threads, preload=modules), None
+    cards = [inventory.find(word) for word in gpu.split(",")]
+    for card in cards:
+        if card.problem:
+            raise GpuError(f"GPU {card.index} ({card.name}) cannot be used: {card.problem}")
     ledger = open_ledger()
     request = Request(
-        cards=(card.uuid,), name=f"session {agent_id} of {base.root}", group=base.root
+        cards=tuple(card.uuid for card in cards),
+        name=f"session {agent_id} of {base.root}",
+        group=base.root,
     )
     if wait:
         lease = ledger.acquire(request, waiting=lambda why: say(f"waiting for GPU {gpu}: {why}"))
     else:
         lease = ledger.try_acquire(request)
-    strangers = [usage for usage in card.processes if usage.compute]
+    strangers = [usage for card in cards for usage in card.processes if usage.compute]
     for usage in strangers:
         say(
             f"note: {usage.command} (pid {usage.pid} of {usage.user}) uses {usage.used_mib} MiB of "
             f"this card, and did not ask the ledger"
         )
-    environment = inventory.pin(card)
-    name = f"GPU {card.index} {card.name}"
-    return Slot(agent_id, card.uuid, name, environment, lease.fds, threads, preload), lease
+    environment = inventory.pin(*cards)
+    name = f"GPU {'+'.join(str(card.index) for card in cards)} {cards[0].name}"
+    uuids = ",".join(card.uuid for card in cards)
+    return Slot(agent_id, uuids, name, environment, lease.fds, threads, modules), lease
 
 
 def choose_gpus(count: int, *, say: Callable[[str], None]) -> list[str]:

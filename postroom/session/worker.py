@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import json
 import os
+import queue
 import signal
 import socket
 import sys
@@ -17,13 +18,13 @@ import threading
 from typing import Any
 
 from ..base import Base
-from ..contents import Done, JobSheet
+from ..commands.errand import Errand
 from ..files import LocalFiles, LocalLock, SystemClock
 from ..journal import Journal
-from ..runs import RunCard
 from ..watch import Waiter
 from .desk import Desk, Step
-from .hall import STAY_S, Hall
+from .hall import STAY_S
+from .running import Running, Stopped
 from .tree import die_with_parent
 
 # How long results that cannot be written wait before they are tried again.
@@ -35,16 +36,31 @@ class Line:
 
     def __init__(self, fd: int) -> None:
         self._socket = socket.socket(fileno=fd)
+        self._words: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.stopping = threading.Event()
 
     def say(self, **fields: Any) -> None:
         """Tell the guardian something."""
         self._socket.sendall(json.dumps(fields).encode() + b"\n")
 
+    def ask(self, errand: Errand) -> str:
+        """Have a command run, and wait for the word that says how that ended."""
+        self._socket.sendall(errand.encode())
+        return self._words.get()
+
     def listen(self, waiter: Waiter) -> None:
-        """Wait for the word to stop; the socket's end means the same."""
-        self._socket.recv(16)
+        """Wait for the word to stop, which the socket's end means, too, and for other words."""
+        heard = b""
+        while data := self._socket.recv(4096):
+            *lines, heard = (heard + data).split(b"\n")
+            for word in lines:
+                if word == b"stop":
+                    self.stopping.set()
+                    waiter.wake()
+                else:
+                    self._words.put(word.decode())
         self.stopping.set()
+        self._words.put("stopped")
         waiter.wake()
 
 
@@ -70,37 +86,14 @@ def main() -> None:
 
 def work(base: Base, agent_id: str, settings: dict[str, Any], line: Line, journal: Journal) -> None:
     """Take letters until the guardian says stop."""
-    from .kernel import Kernels
-
     files = LocalFiles()
-    kernels = Kernels(files, base.data, journal)
-
-    # On the CPU there is no card that a job could have to itself.
-    hall = Hall(base, settings["gpu"]) if settings["gpu"] != "cpu" else None
-
-    def run_job(card: RunCard, sheet: JobSheet, job: int, attempt: int) -> Done:
-        if hall is None:
-            return run_in_time(card, sheet, job, attempt)
-        if sheet.options.exclusive:
-            with hall.alone():
-                return run_in_time(card, sheet, job, attempt)
-        hall.enter()
-        return run_in_time(card, sheet, job, attempt)
-
-    def run_in_time(card: RunCard, sheet: JobSheet, job: int, attempt: int) -> Done:
-        if sheet.options.timeout_s is None:
-            return kernels.run_job(card, sheet, job, attempt)
-        line.say(deadline_s=sheet.options.timeout_s, retries=sheet.options.retries)
-        try:
-            return kernels.run_job(card, sheet, job, attempt)
-        finally:
-            line.say(deadline_s=None)
-
+    running = Running(files, base, agent_id, settings, line, journal)
+    hall = running.hall
     desk = Desk(
         files,
         base,
         agent_id,
-        run_job,
+        running.run_job,
         clock=SystemClock(),
         journal=journal,
         gpu=settings["gpu"],
@@ -108,11 +101,15 @@ def work(base: Base, agent_id: str, settings: dict[str, Any], line: Line, journa
     )
     waiter = Waiter([base.mailbox(agent_id)])
     threading.Thread(target=line.listen, args=[waiter], daemon=True).start()
-    line.say(ready=True, device=str(kernels.device))
+    # With nothing to keep warm, a session of commands is there at once.
+    device = str(running.kernels.device) if settings["preload"] else "commands"
+    line.say(ready=True, device=device)
     clock = SystemClock()
     while not line.stopping.is_set():
         try:
             step = desk.step()
+        except Stopped:
+            break
         except OSError as error:
             # Too many open files, a sick disk: what is in hand stays, and is tried again.
             journal.log("error", f"the base cannot be used now: {error}")

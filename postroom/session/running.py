@@ -1,0 +1,125 @@
+"""How a worker runs one job: a task in its own process, a command through its guardian.
+
+Either way the job may ask to have its card alone. A command that ran out of the card's memory is
+tried again alone, if it may be tried again at all: beside others it would fail in the same way.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..base import Base
+from ..commands.errand import ASKED, COMMAND, Errand
+from ..commands.failure import Cause
+from ..contents import Done, Failure, JobSheet, Outcome
+from ..errors import BadFileError
+from ..files import Files
+from ..journal import Journal
+from ..mailbox import read_letter
+from ..runs import RunCard, read_note
+from .hall import Hall
+
+if TYPE_CHECKING:
+    from .kernel import Kernels
+
+
+class Stopped(Exception):
+    """The guardian is about to stop: the job in hand is laid down, and nobody is to blame."""
+
+
+class Guard(Protocol):
+    """What a worker can ask of its guardian."""
+
+    def say(self, **fields: Any) -> None: ...
+
+    def ask(self, errand: Errand) -> str: ...
+
+
+class Running:
+    """Runs the jobs of one worker."""
+
+    def __init__(
+        self,
+        files: Files,
+        base: Base,
+        agent_id: str,
+        settings: dict[str, Any],
+        guard: Guard,
+        journal: Journal,
+    ) -> None:
+        self._files = files
+        self._base = base
+        self._agent_id = agent_id
+        self._gpu: str = settings["gpu"]
+        self._gpu_name: str = settings["gpu_name"]
+        self._guard = guard
+        self._journal = journal
+        self._kernels: Kernels | None = None
+        # On the CPU there is no card that a job could have to itself.
+        self.hall = Hall(base, self._gpu) if self._gpu != "cpu" else None
+
+    @property
+    def kernels(self) -> Kernels:
+        """What runs tasks; made when it is first needed, since commands can do without numpy."""
+        if self._kernels is None:
+            from .kernel import Kernels
+
+            self._kernels = Kernels(self._files, self._base.data, self._journal)
+        return self._kernels
+
+    def run_job(self, card: RunCard, sheet: JobSheet, job: int, attempt: int) -> Done:
+        """Run one job, alone on its card if it asks for that."""
+        if self.hall is None:
+            return self._run(card, sheet, job, attempt)
+        if sheet.options.exclusive or self._ran_out_of_memory(card, sheet, job, attempt):
+            with self.hall.alone():
+                return self._run(card, sheet, job, attempt)
+        self.hall.enter()
+        return self._run(card, sheet, job, attempt)
+
+    def _run(self, card: RunCard, sheet: JobSheet, job: int, attempt: int) -> Done:
+        if sheet.task == COMMAND:
+            return self._run_command(card, sheet, job, attempt)
+        if sheet.options.timeout_s is None:
+            return self.kernels.run_job(card, sheet, job, attempt)
+        self._guard.say(deadline_s=sheet.options.timeout_s, retries=sheet.options.retries)
+        try:
+            return self.kernels.run_job(card, sheet, job, attempt)
+        finally:
+            self._guard.say(deadline_s=None)
+
+    def _run_command(self, card: RunCard, sheet: JobSheet, job: int, attempt: int) -> Done:
+        """Have a command run; its minder publishes how it ended, and finds the name free."""
+        letter = read_letter(self._files, self._base, self._agent_id)
+        try:
+            asked = sheet.plain(job)
+            errand = Errand(
+                base=self._base.root,
+                run=card.run,
+                job=job,
+                attempt=attempt,
+                failed=letter.failed if letter is not None else 0,
+                retries=sheet.options.retries,
+                durable=card.durable,
+                agent=self._agent_id,
+                gpu=self._gpu,
+                gpu_name=self._gpu_name,
+                timeout_s=sheet.options.timeout_s,
+                **{name: asked[name] for name in ASKED if name in asked},
+            )
+        except (BadFileError, TypeError) as error:
+            return Done(failure=Failure(Outcome.FAILED, type(error).__name__, str(error)))
+        word = self._guard.ask(errand)
+        if word == "stopped":
+            raise Stopped
+        if word == "lost":
+            raise OSError("the minder of the command died")
+        if word == "noted":
+            return Done(failure=Failure(Outcome.FAILED, "noted", ""))
+        return Done()
+
+    def _ran_out_of_memory(self, card: RunCard, sheet: JobSheet, job: int, attempt: int) -> bool:
+        if sheet.task != COMMAND or attempt == 1:
+            return False
+        note = read_note(self._files, self._base, card.run, job, attempt - 1)
+        return note is not None and note.reason.startswith(Cause.GPU_MEMORY.value)
