@@ -303,7 +303,7 @@ _VERSIONS = {_LATIN: (struct.Struct("<H"), "latin1"), _UTF8: (struct.Struct("<I"
 _MAGIC_SIZE = len(_LATIN)
 
 # A dtype that is no structure: byte order, kind, size, and the unit of dates.
-_PLAIN_DTYPE = r"[<>|][biufcSUVmM][0-9]{0,10}(?:\[[0-9]{0,10}[A-Za-z]{1,7}\])?"
+_PLAIN_DTYPE = r"[<>|][biufcSUVmM][0-9]{0,10}(?:\[(?:[1-9][0-9]{0,9})?[A-Za-z]{1,7}\])?"
 _IS_PLAIN_DTYPE = re.compile(_PLAIN_DTYPE)
 _HEADER = re.compile(
     rf"{{'descr': ('{_PLAIN_DTYPE}'|\[.*\]), 'fortran_order': (True|False),"
@@ -336,28 +336,18 @@ def _describe(dtype: DType) -> str:
 def _parse_dtype(text: str) -> DType:
     """The dtype that a header states, of which no more is known than that it matches _HEADER."""
     literal: Any = text[1:-1] if text[0] == "'" else ast.literal_eval(text)
-    _check_descr(literal)
+    if not _is_plain(literal):
+        raise ValueError("neither plain data nor a structure of it")
     return np.lib.format.descr_to_dtype(literal)
 
 
-def _check_descr(descr: object) -> None:
-    """ValueError unless numpy can be given this: plain dtypes, or structures of them."""
+def _is_plain(descr: object) -> bool:
+    """Whether numpy may be given this; what is wrong with names or shapes it finds by itself."""
     if isinstance(descr, str):
-        if not _IS_PLAIN_DTYPE.fullmatch(descr):
-            raise ValueError(f"the dtype {_brief(descr)} is not plain data")
-        return
-    if not isinstance(descr, list):
-        raise ValueError("a dtype is neither plain nor a structure")
-    for field in descr:
-        if not isinstance(field, tuple) or len(field) not in (2, 3):
-            raise ValueError("a structure has an odd field")
-        names = field[0] if isinstance(field[0], tuple) else (field[0],)
-        if not all(isinstance(name, str) for name in names):
-            raise ValueError("a field's name is not text")
-        _check_descr(field[1])
-        shape = field[2] if len(field) == 3 else ()
-        if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape):
-            raise ValueError("a field's shape is not a shape")
+        return _IS_PLAIN_DTYPE.fullmatch(descr) is not None
+    return isinstance(descr, list) and all(
+        isinstance(field, tuple) and len(field) in (2, 3) and _is_plain(field[1]) for field in descr
+    )
 
 
 def _header_of(member: memoryview) -> bytes:
@@ -367,7 +357,7 @@ def _header_of(member: memoryview) -> bytes:
         raise ValueError("it is not an array")
     length, _ = version
     size = _MAGIC_SIZE + length.size + int(length.unpack_from(member, _MAGIC_SIZE)[0])
-    if size > min(MAX_HEADER, len(member)):
+    if size > MAX_HEADER:
         raise ValueError("its header is too long")
     return bytes(member[:size])
 
@@ -381,7 +371,7 @@ def _parse_header(header: bytes) -> tuple[DType, tuple[int, ...], bool, int]:
         raise ValueError("its header is not that of a plain array")
     try:
         dtype = _parse_dtype(match[1])
-    except _NO_DTYPE as error:
+    except Exception as error:  # Python's parser and numpy raise many kinds, MemoryError too
         raise ValueError(f"its dtype cannot be read: {_brief(error)}") from None
     fortran = match[2] == "True"
     shape = tuple(int(digits) for digits in (match[3] or "").split(",") if digits)
@@ -394,17 +384,6 @@ def _parse_header(header: bytes) -> tuple[DType, tuple[int, ...], bool, int]:
     except TypeError:
         raise ValueError(f"its dtype is {_brief(dtype)}") from None
     return dtype, shape, fortran, math.prod(shape) * dtype.itemsize
-
-
-# What Python's parser and numpy raise for a literal that is no dtype.
-_NO_DTYPE = (
-    ValueError,
-    TypeError,
-    SyntaxError,
-    ArithmeticError,
-    MemoryError,
-    RecursionError,
-)
 
 
 class _Decoder:

@@ -533,6 +533,7 @@ BAD_HEADERS = {
     "empty structure": GOOD.replace("'<f8'", "[]"),
     "huge items": GOOD.replace("<f8", "|V9999999999"),
     "huge unit": GOOD.replace("<f8", "<M8[9999999999s]"),
+    "a unit of nothing": GOOD.replace("<f8", "<M8[0s]"),
     "no such unit": GOOD.replace("<f8", "<M8[x]"),
     "native order": GOOD.replace("<f8", "=f8"),
     "no order": GOOD.replace("<f8", "f8"),
@@ -546,6 +547,8 @@ BAD_HEADERS = {
     "a huge field": GOOD.replace("'<f8'", "[('a', '<f8', (999999999999999999999,))]"),
     "a field as a dict": GOOD.replace("'<f8'", "[('a', {'names': []})]"),
     "a call": GOOD.replace("'<f8'", "[('a', exit())]"),
+    "many signs": GOOD.replace("'<f8'", f"[{'-' * 5000}1]"),
+    "very many signs": GOOD.replace("'<f8'", f"[{'-' * 50_000}1]"),
     "deep nesting": GOOD.replace("'<f8'", "[" * 30_000 + "]" * 30_000),
     "nesting of fields": GOOD.replace("'<f8'", "[('a', " * 150 + "'<f8'" + ")]" * 150),
     "unbalanced": GOOD.replace("'<f8'", "[(]"),
@@ -572,6 +575,8 @@ def test_a_lying_header_of_an_array_is_refused(header: str) -> None:
     [
         b"",
         b"\x93NUMPY",
+        b"\x93NUMPY\1\0",
+        b"\x93NUMPY\3\0\1\0\0",
         npy(GOOD)[:40],
         npy(GOOD, bytes(23)),
         npy(GOOD, bytes(25)),
@@ -585,11 +590,19 @@ def test_a_lying_header_of_an_array_is_refused(header: str) -> None:
         npy(GOOD).replace(b" \n", b"\n\n"),
         npy(GOOD + " " * 70_000, version=b"\3\0"),
     ],
-    ids=range(14),
+    ids=range(16),
 )
 def test_a_member_that_is_not_an_array_of_its_size_is_refused(member: bytes) -> None:
     with pytest.raises(BadFileError, match=r"^p\.npz: member 000000000\.x\.npy"):
         read_member(member)
+
+
+@pytest.mark.parametrize("shape", ["9223372036854775807,", "0, 9999999999999999999"])
+def test_a_huge_shape_and_a_long_header_are_refused_before_numpy_sees_them(shape: str) -> None:
+    with pytest.raises(BadFileError, match="larger than any memory"):
+        read_member(npy(GOOD.replace("3,", shape)))
+    with pytest.raises(BadFileError, match="header is too long"):
+        read_member(npy(GOOD + " " * 70_000, version=b"\3\0"))
 
 
 BAD_NODES: dict[str, Any] = {
