@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import ctypes
+import os
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -29,7 +32,29 @@ def test_a_single_file_can_be_watched(tmp_path: Path) -> None:
     waiter = Waiter([str(path)])
     waiter.wait(0.0, lambda: False)
     threading.Timer(0.05, lambda: path.write_text("letter")).start()
+    began = time.monotonic()
+    assert not waiter.wait(60.0, lambda: False), "the content of a file is no reason to list"
+    assert time.monotonic() - began < 30.0
+    waiter.close()
+
+
+def test_what_changed_while_nobody_waited_asks_for_a_look(tmp_path: Path) -> None:
+    waiter = Waiter([str(tmp_path)])
+    waiter.wait(0.0, lambda: False)
+    (tmp_path / "run").mkdir()
     assert waiter.wait(60.0, lambda: False)
+    os.utime(tmp_path / "run")
+    assert waiter.wait(60.0, lambda: False)
+    assert not waiter.wait(0.0, lambda: False)
+    waiter.close()
+
+
+def test_a_file_that_changes_without_an_event_is_seen_while_things_move(tmp_path: Path) -> None:
+    waiter = Waiter([str(tmp_path)])
+    waiter.wait(0.0, lambda: False)
+    waiter.stir(float("inf"))
+    asked = iter([False, False, True])
+    assert not waiter.wait(60.0, lambda: next(asked))
     waiter.close()
 
 
@@ -43,21 +68,26 @@ def test_a_wait_can_be_ended_from_another_thread(tmp_path: Path) -> None:
 
 def test_what_is_ready_is_not_waited_for(tmp_path: Path) -> None:
     waiter = Waiter([str(tmp_path)])
-    waiter.stir(float("inf"))
+    waiter.wait(0.0, lambda: False)
     assert not waiter.wait(60.0, lambda: True)
+    waiter.close()
 
 
-def test_without_events_looking_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_events_looking_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No inotify left on the machine: slower, never deaf."""
-    import watchdog.observers
-
-    class Refused:
-        def schedule(self, *_: object, **__: object) -> None:
-            raise OSError(24, "inotify instance limit reached")
-
-    monkeypatch.setattr(watchdog.observers, "Observer", Refused)
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: NoInotify())
     waiter = Waiter([str(tmp_path)])
     assert waiter.wait(60.0, lambda: False)
     assert waiter.wait(60.0, lambda: False)
+    assert waiter.blind
+    waiter.close()
+
+
+class NoInotify:
+    """A machine whose limit of instances is reached."""
+
+    def inotify_init1(self, flags: int) -> int:
+        return -1
+
+    def inotify_add_watch(self, fd: int, path: bytes, mask: int) -> int:
+        return -1

@@ -26,8 +26,10 @@ from ..mailbox import InHand, Letter, put_up
 from ..runs import (
     Note,
     RunCard,
+    first_missing,
     publish_results,
     read_card,
+    read_note,
     read_parcel_bytes,
     write_note,
 )
@@ -50,10 +52,11 @@ class Step(enum.Enum):
 class RunJob(Protocol):
     """Runs one job and says how it ended; never raises for the job's own faults.
 
-    What it returns must stay as it is, unless it is as large as PUBLISH_BYTES.
+    What it returns must stay as it is, unless it is as large as PUBLISH_BYTES. None: the job was
+    somebody else's errand, whose result or note is on disk, or who died and left none.
     """
 
-    def __call__(self, card: RunCard, sheet: JobSheet, job: int, attempt: int) -> Done: ...
+    def __call__(self, card: RunCard, sheet: JobSheet, job: int, attempt: int) -> Done | None: ...
 
 
 class Desk:
@@ -167,6 +170,8 @@ class Desk:
             self._retry = self._note(letter, job, "lost", f"its parcel could not be read: {error}")
             return False
         self._finished += 1
+        if done is None:
+            return self._look_behind(letter, job)
         failure = done.failure
         if failure is not None and letter.failed < retries:
             reason = f"{failure.kind}: {failure.message}"
@@ -174,6 +179,15 @@ class Desk:
             return False
         self._done.append(done)
         return True
+
+    def _look_behind(self, letter: Letter, job: int) -> bool:
+        """See how an errand ended; False when the letter must end here."""
+        if first_missing(self._files, self._base, letter.run, job, job + 1) > job:
+            self._done_from = job + 1
+            return True
+        note = read_note(self._files, self._base, letter.run, job, letter.attempt)
+        self._retry = note or self._note(letter, job, "lost", "the minder of its command died")
+        return False
 
     def _note(self, letter: Letter, job: int, kind: str, reason: str, traceback: str = "") -> Note:
         return Note(
@@ -209,7 +223,7 @@ class Desk:
                 raise BadFileError(path, f"does not reach to job {job}")
         return sheet
 
-    def _attempt(self, letter: Letter, job: int) -> tuple[Done, int]:
+    def _attempt(self, letter: Letter, job: int) -> tuple[Done | None, int]:
         assert self._card is not None
         try:
             sheet = self._open(letter, job)
@@ -224,6 +238,8 @@ class Desk:
         assert letter is not None
         if self._done_from + len(self._done) >= letter.stop:
             return True
+        if not self._done:
+            return False
         if self._done[-1].nbytes >= PUBLISH_BYTES:
             return True
         return self._clock.monotonic() >= self._publish_at
@@ -286,8 +302,8 @@ class Desk:
         self._done = []
         self._retry = None
         self._blocked = ""
-        self._say("idle")
         self._box.clear()
+        self._say("idle")  # behind the turn, which somebody waits for; a new letter has another id
 
     def _say(
         self, state: str, letter: Letter | None = None, job: int = -1, since: float | None = None
