@@ -11,14 +11,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from .agent import Agent, list_agents
 from .base import Base
 from .contents import Done, Failure, Maker, Outcome, OutcomeSheet, pack_outcomes
 from .errors import BadFileError
-from .files import LETTER_LIMIT, Clock, Files
+from .files import LETTER_LIMIT, Buffer, Clock, Files
 from .journal import Journal
 from .mailbox import Letter
 from .runs import (
@@ -142,7 +142,7 @@ class Dispatcher:
         except BadFileError as error:
             self._reject(error)
             return
-        queue = RunQueue()
+        queue = RunQueue(apart=card.apart)
         active = ActiveRun(card, queue, wanted=self._is_wanted(card))
         out = [(agent.letter, agent.reached) for agent in self.agents.values()]
         sent = [(reached, letter.stop) for letter, reached in out if letter and letter.run == run]
@@ -446,6 +446,25 @@ class Dispatcher:
             active.queue.put_back(job, job + 1)
         else:
             self._count(active.card.run, [sheet])
+
+    def cancel(self, run: str, jobs: Collection[int], reason: str) -> None:
+        """Publish that jobs are cancelled, as far as they still wait."""
+        active = self.runs.get(run)
+        if active is None:
+            return
+        done = Done(failure=Failure(Outcome.CANCELLED, "cancelled", reason))
+        maker = Maker("", "", 0, self._clock.wall())
+        for start, stop in active.queue.withdraw(jobs):
+
+            def pack(first: int, stop: int = stop) -> list[Buffer]:
+                return pack_outcomes(first, [done] * (stop - first), maker)
+
+            publish_results(self._files, self._base, active.card, start, stop, pack)
+            sheet = self._read_results(run, start)
+            if sheet is None:
+                active.queue.put_back(start, stop)
+            else:
+                self._count(run, [sheet])
 
     # Deploying
 

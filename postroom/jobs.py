@@ -202,6 +202,11 @@ class JobPool:
         """How many of them have no result."""
         return len(self._failures)
 
+    @property
+    def arrived(self) -> Sequence[int]:
+        """The numbers of the jobs that have an outcome, in the order in which these came."""
+        return self._arrived
+
     def status(self, number: int) -> Status:
         """Where one job is."""
         return Status.DONE if number in self._first_of else Status.QUEUED

@@ -14,7 +14,7 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 from .agent import list_agents
@@ -128,7 +128,9 @@ class Master:
         with self._in_words("hand in jobs"):
             return self._submit(listed, shared, label=label, keep=keep)
 
-    def _submit(self, listed: list[Job], shared: Any, *, label: str, keep: bool) -> JobPool:
+    def _submit(
+        self, listed: list[Job], shared: Any, *, label: str, keep: bool, apart: bool = False
+    ) -> JobPool:
         tasks = dict.fromkeys(job.task for job in listed)
         durable = self.durable or keep
         card = RunCard(
@@ -142,6 +144,7 @@ class Master:
             host=socket.gethostname(),
             user=_user_name(),
             kernels={task: source_version(self.project, task) for task in tasks},
+            apart=apart,
         )
         create_run(self._files, self.base, card, parcels(listed))
         self._cards[card.run] = card
@@ -150,9 +153,27 @@ class Master:
             self._want(card.run)
         return self._watch(JobPool(self._files, self.base, card.run, listed, self))
 
-    def open(self, shared: Any = None, *, label: str = "", keep: bool = False) -> JobPool:
-        """Open an empty run, for jobs that come one by one: `pool.submit(job).result()`."""
-        return self.submit([], shared, label=label, keep=keep)
+    def open(
+        self, shared: Any = None, *, label: str = "", keep: bool = False, apart: bool = False
+    ) -> JobPool:
+        """Open an empty run, for jobs that come one by one: `pool.submit(job).result()`.
+
+        With `apart` each is sent by itself, however short the others were: for jobs that have
+        nothing in common, so that none waits behind a long one while another agent is idle.
+        """
+        with self._in_words("open a run"):
+            return self._submit([], shared, label=label, keep=keep, apart=apart)
+
+    def cancel(self, pool: JobPool, jobs: Collection[int], reason: str) -> bool:
+        """Cancel jobs that wait; False: this Master does not act, and may not say so."""
+        if self._dispatcher is None:
+            return False
+        self._dispatcher.cancel(pool.run, jobs, reason)
+        return True
+
+    def wake(self) -> None:
+        """End a pause between rounds, from any thread."""
+        self._waiter.wake()
 
     def append(self, pool: JobPool, job: Job) -> int:
         """Put one job behind the last of a run, hand it to an idle agent, and return its number.

@@ -38,6 +38,7 @@ class RunCard:
     host: str
     user: str
     kernels: dict[str, str] = field(default_factory=dict)  # task: version of its source at submit
+    apart: bool = False  # True: a letter holds one job, since the next may take for ever
     version: int = VERSION
 
     def encode(self) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import heapq
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from .runs import Note
@@ -55,7 +55,8 @@ class History:
 class RunQueue:
     """The jobs of one run."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, apart: bool = False) -> None:
+        self._apart = apart  # a letter holds one job: the next may take a thousand times as long
         self.asked = 0  # one behind the last job
         self.done = 0
         self.mean_s: float | None = None
@@ -134,6 +135,21 @@ class RunQueue:
         if first < stop:
             heapq.heappush(self._waiting, (first, stop))
 
+    def withdraw(self, jobs: Collection[int]) -> list[tuple[int, int]]:
+        """Take jobs out of the queue for good, as far as they wait; return their ranges."""
+        taken: list[tuple[int, int]] = []
+        for job in sorted(jobs):
+            for first, stop in self._waiting:
+                if first <= job < stop:
+                    self._waiting.remove((first, stop))
+                    self._waiting += [s for s in ((first, job), (job + 1, stop)) if s[0] < s[1]]
+                    joins = taken and taken[-1][1] == job
+                    start = taken.pop()[0] if joins else job
+                    taken.append((start, job + 1))
+                    break
+        heapq.heapify(self._waiting)
+        return taken
+
     def covered(self, jobs: int, seconds: float) -> None:
         """Count finished jobs and learn from their time."""
         self.done += jobs
@@ -141,7 +157,7 @@ class RunQueue:
         self.mean_s = mean if self.mean_s is None else 0.7 * self.mean_s + 0.3 * mean
 
     def _length(self, agents: int) -> int:
-        if self.mean_s is None:
+        if self.mean_s is None or self._apart:
             return 1
         by_time = int(LETTER_S / max(self.mean_s, 1e-6))
         # Near the end every agent should get a share, so that none is left alone with the rest.

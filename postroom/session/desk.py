@@ -16,7 +16,6 @@ import enum
 import errno
 from typing import Protocol
 
-from .. import payload
 from ..base import Base
 from ..contents import Done, Failure, JobSheet, Maker, Options, Outcome, pack_outcomes
 from ..errors import BadFileError, PayloadError
@@ -322,6 +321,8 @@ class Desk:
 
 def _saveable(done: Done, *, pickle: bool) -> Done:
     """Turn a result that cannot travel into a failure that names the value."""
+    from .. import payload  # numpy: a worker that only runs commands does without
+
     try:
         payload.encode([done.value], label="result", pickle=pickle)
     except PayloadError as error:

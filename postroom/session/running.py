@@ -67,7 +67,7 @@ class Running:
             self._kernels = Kernels(self._files, self._base.data, self._journal)
         return self._kernels
 
-    def run_job(self, card: RunCard, sheet: JobSheet, job: int, attempt: int) -> Done:
+    def run_job(self, card: RunCard, sheet: JobSheet, job: int, attempt: int) -> Done | None:
         """Run one job, alone on its card if it asks for that."""
         if self.hall is None:
             return self._run(card, sheet, job, attempt)
@@ -77,7 +77,7 @@ class Running:
         self.hall.enter()
         return self._run(card, sheet, job, attempt)
 
-    def _run(self, card: RunCard, sheet: JobSheet, job: int, attempt: int) -> Done:
+    def _run(self, card: RunCard, sheet: JobSheet, job: int, attempt: int) -> Done | None:
         if sheet.task == COMMAND:
             return self._run_command(card, sheet, job, attempt)
         if sheet.options.timeout_s is None:
@@ -88,8 +88,8 @@ class Running:
         finally:
             self._guard.say(deadline_s=None)
 
-    def _run_command(self, card: RunCard, sheet: JobSheet, job: int, attempt: int) -> Done:
-        """Have a command run; its minder publishes how it ended, and finds the name free."""
+    def _run_command(self, card: RunCard, sheet: JobSheet, job: int, attempt: int) -> Done | None:
+        """Have a command run; how it ended, its minder has published or noted by then."""
         letter = read_letter(self._files, self._base, self._agent_id)
         try:
             asked = sheet.plain(job)
@@ -109,14 +109,9 @@ class Running:
             )
         except (BadFileError, TypeError) as error:
             return Done(failure=Failure(Outcome.FAILED, type(error).__name__, str(error)))
-        word = self._guard.ask(errand)
-        if word == "stopped":
+        if self._guard.ask(errand) == "stopped":
             raise Stopped
-        if word == "lost":
-            raise OSError("the minder of the command died")
-        if word == "noted":
-            return Done(failure=Failure(Outcome.FAILED, "noted", ""))
-        return Done()
+        return None
 
     def _ran_out_of_memory(self, card: RunCard, sheet: JobSheet, job: int, attempt: int) -> bool:
         if sheet.task != COMMAND or attempt == 1:
