@@ -1,12 +1,15 @@
-"""From jobs to parcels: how a list is cut, and how one more job joins a run."""
+"""What is handed in becomes files: a list of jobs, one job more, data that many jobs share."""
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from .base import Base
-from .contents import pack_jobs, weight
+from .contents import pack_data, pack_jobs, weight
 from .files import Buffer, Files
 from .jobs import Job
 from .runs import RunCard, append
@@ -14,6 +17,10 @@ from .runs import RunCard, append
 # Small jobs share a parcel up to these bounds.
 PARCEL_JOBS = 256
 PARCEL_BYTES = 1 << 20
+# Shared data is named by pieces of this size.
+PIECE_BYTES = 2 << 20
+MOST_THREADS = 8
+DIGEST_DIGITS = 40
 
 Batch = list[tuple[Job, dict[str, Any]]]
 
@@ -37,6 +44,35 @@ def append_job(files: Files, base: Base, card: RunCard, job: Job, *, guess: int)
     if card.durable:
         files.sync_folder(base.asked(card.run))
     return number
+
+
+def put_data(files: Files, base: Base, shared: Any, *, durable: bool) -> str | None:
+    """Write shared data once, named by its content; return the name, None if there is none."""
+    if shared is None:
+        return None
+    chunks = pack_data(shared)
+    name = _digest(chunks)
+    path = base.data(name)
+    if not files.exists(path):
+        temporary = base.temporary()
+        files.write_new(temporary, chunks, sync=durable)
+        files.publish(temporary, path)
+    if durable:
+        files.sync_folder(os.path.dirname(path))
+    return name
+
+
+def _digest(chunks: Sequence[Buffer]) -> str:
+    """The digest of the digests of equal pieces, which several threads take at once."""
+    pieces = [
+        memoryview(chunk)[at : at + PIECE_BYTES]
+        for chunk in chunks
+        for at in range(0, len(chunk), PIECE_BYTES)
+    ]
+    threads = min(len(pieces), len(os.sched_getaffinity(0)), MOST_THREADS)
+    with ThreadPoolExecutor(threads) as pool:
+        digests = pool.map(lambda piece: hashlib.sha256(piece).digest(), pieces)
+        return hashlib.sha256(b"".join(digests)).hexdigest()[:DIGEST_DIGITS]
 
 
 def _pack(first: int, batch: Batch) -> list[Buffer]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import getpass
-import hashlib
 import json
 import os
 import socket
@@ -19,11 +18,11 @@ from typing import Any
 
 from .agent import list_agents
 from .base import Base, create_base, new_run_id
-from .contents import JobSheet, OutcomeSheet, pack_data
+from .contents import JobSheet, OutcomeSheet
 from .dispatch import Dispatcher
 from .errors import BadFileError, BaseFolderError, PostroomError
 from .files import Clock, Files, LocalFiles, Lock, SystemClock
-from .intake import append_job, parcels
+from .intake import append_job, parcels, put_data
 from .jobs import Job, JobPool
 from .journal import Journal
 from .kernels import source_version
@@ -137,7 +136,7 @@ class Master:
             run=new_run_id(),
             label=label,
             project=self.project,
-            shared=None if shared is None else self._put_data(shared, durable=durable),
+            shared=put_data(self._files, self.base, shared, durable=durable),
             embedded=not keep,
             durable=durable,
             created_at=self._clock.wall(),
@@ -220,19 +219,6 @@ class Master:
         pool = JobPool(self._files, self.base, run, self._read_jobs(run, job), self)
         pool.refresh()
         return self._watch(pool)
-
-    def _put_data(self, shared: Any, *, durable: bool) -> str:
-        """Write shared data once, named by its content."""
-        chunks = pack_data(shared)
-        digest = hashlib.blake2b(digest_size=20)
-        for chunk in chunks:
-            digest.update(chunk)
-        name = digest.hexdigest()
-        if not self._files.exists(self.base.data(name)):
-            temporary = self.base.temporary()
-            self._files.write_new(temporary, chunks, sync=durable)
-            self._files.publish(temporary, self.base.data(name))
-        return name
 
     def _want(self, run: str) -> None:
         lock = None
