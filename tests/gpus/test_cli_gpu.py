@@ -84,6 +84,28 @@ def test_a_background_child_of_a_killed_shell_keeps_the_card(
     wait_until(lambda: owners() == {}, show=owners)
 
 
+def test_a_child_that_has_left_the_session_keeps_the_card(
+    bash: Callable[[str], subprocess.Popen[str]],
+) -> None:
+    shell = bash("ID=$($P get)\nsetsid sleep 600 & echo $!\nread")
+    child = int(line(shell))
+    (entry,) = open_ledger().holders()
+    assert entry.keeper is not None
+    keeper = entry.keeper.pid
+
+    def watched() -> int:
+        links = (f"/proc/{keeper}/fd/{name}" for name in os.listdir(f"/proc/{keeper}/fd"))
+        return sum("pidfd" in os.readlink(link) for link in links)
+
+    wait_until(lambda: watched() == 2)
+    shell.kill()
+    shell.wait()
+    wait_until(lambda: watched() == 1)
+    assert len(owners()) == 1
+    os.kill(child, signal.SIGKILL)
+    wait_until(lambda: owners() == {}, show=owners)
+
+
 def test_a_child_born_a_moment_before_the_kill_keeps_the_card(
     bash: Callable[[str], subprocess.Popen[str]],
 ) -> None:
@@ -99,7 +121,7 @@ def test_a_child_born_a_moment_before_the_kill_keeps_the_card(
 def test_the_next_script_does_not_inherit_the_card_of_the_last(
     bash: Callable[[str], subprocess.Popen[str]],
 ) -> None:
-    outer = bash(f"bash -c 'ID=$({POSTROOM} gpu get)'; echo next; exec bash -c 'read; true'")
+    outer = bash(f"bash -c 'ID=$({POSTROOM} gpu get)'\nsleep 600 & echo next; wait")
     assert line(outer) == "next"
     wait_until(lambda: owners() == {}, show=owners)
     assert outer.poll() is None

@@ -237,11 +237,12 @@ def test_waiting_ends_with_its_time_and_leaves_the_line(ledger: Ledger) -> None:
         assert ledger.queue() == []
 
 
-def test_waiting_is_given_up_when_nobody_wants_it_any_more(ledger: Ledger) -> None:
+def test_waiting_is_given_up_when_nobody_wants_it_any_more(ledger: Ledger, folder: Path) -> None:
     with ledger.try_acquire(Request(cards=("FAKE-0",))):
         with pytest.raises(CardHeld, match="nobody waits"):
             ledger.acquire(Request(cards=("FAKE-0",)), wanted=lambda: False)
         assert ledger.queue() == []
+        assert not [*folder.glob("*/ticket-*"), *folder.glob("*/new-*")]
 
 
 def test_only_managed_cards_are_handed_out(ledger: Ledger) -> None:
