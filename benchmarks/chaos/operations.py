@@ -70,6 +70,9 @@ class Operation:
         """Do it; if a fault was reported, go on until it is done."""
         raise NotImplementedError
 
+    def after(self) -> None:
+        """See, in the same process and without faults, that it was done."""
+
     def judge(self, ended: str) -> list[str]:
         """Recover and audit; return what is wrong. `ended`: "killed", "done" or "refused"."""
         self.finish()
@@ -346,8 +349,11 @@ class ReleaseCard(LeaseCard):
         super().act()
 
     def act(self) -> None:
-        """Give it back; then it must be free while this process still lives."""
+        """Give it back."""
         self.lease.release()
+
+    def after(self) -> None:
+        """It must be free while this process still lives."""
         held = [entry.name for entry in open_ledger(self.folder).holders()]
         assert not held, "a released card is still held"
 

@@ -1,0 +1,58 @@
+"""The short version of `make chaos`: a minute of storm, and a sample of faults at system calls."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def chaos(tmp_path: Path, *arguments: str) -> dict[str, Any]:
+    """Run one program of chaos to its end, and return its table; what it found is the message."""
+    path = tmp_path / "table.json"
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.chaos", *arguments, "--json", str(path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    table: dict[str, Any] = json.loads(path.read_text())
+    return table
+
+
+def need(program: str) -> None:
+    if shutil.which(program) is None:
+        why = f"{program} is not installed"
+        pytest.fail(why) if os.environ.get("CI") else pytest.skip(why)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("served", ["--embedded", None], ids=["while its client lives", "always"])
+def test_a_storm_of_kills_loses_and_doubles_nothing(tmp_path: Path, served: str | None) -> None:
+    size = ["--jobs", "600", "--sessions", "3", "--limit-s", "280"]
+    table = chaos(tmp_path, "storm", *size, *([served] if served else []))
+    assert table["lost"] == table["doubled"] == table["wrong"] == 0
+    struck = [table[f"{role} killed"] for role in ("worker", "guardian", "master", "client")]
+    assert sum(struck) > 10  # else it was no storm
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_kill_or_an_error_at_any_system_call_loses_nothing(tmp_path: Path) -> None:
+    need("strace")
+    need("gcc")
+    table = chaos(tmp_path, "calls", "--sample", "100")
+    assert table["tried"] == 100
+    assert table["system calls"] > 300
+    assert table["violations"] == 0

@@ -1,0 +1,109 @@
+"""Whoever dies, somebody goes on: another agent, a waiting Master, a new Master on a full base."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from postroom import Job
+from postroom.contents import Done, Maker, Options, pack_jobs, pack_outcomes
+from postroom.files import LocalFiles
+from postroom.runs import first_missing
+from postroom.status import snapshot
+from postroom.testing import Sessions
+
+from .conftest import drive
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def agent_at_work(room: Sessions) -> str | None:
+    busy = [one.agent for one in snapshot(room.base).agents if one.state == "running"]
+    return busy[0] if busy else None
+
+
+@pytest.mark.parametrize("victim", ["worker", "guardian"])
+def test_the_job_of_a_killed_process_is_given_to_another_agent(
+    room: Sessions, tmp_path: Path, victim: str
+) -> None:
+    for agent_id in ("0", "1"):
+        room.start(agent_id, gpu=agent_id)
+    end = tmp_path / "end"
+    with room.master() as master:
+        pool = master.submit([Job("kernels:wait_for", path=str(end))])
+        drive(master, lambda: agent_at_work(room), what="the job in an agent's hand")
+        first = agent_at_work(room)
+        assert first is not None
+        guardian = room.guardians[first].pid
+        os.kill(room.worker(first) if victim == "worker" else guardian, signal.SIGKILL)
+        drive(master, lambda: agent_at_work(room) not in (None, first), what="another's hand")
+        end.touch()
+        pool.wait(60)
+        assert pool.results() == [str(end)]
+        assert pool[0].agent != first
+
+
+def test_a_waiting_master_takes_over_from_a_killed_one(room: Sessions) -> None:
+    room.start()
+    command = [sys.executable, "-m", "postroom", "master", room.base.root]
+    standing = [
+        subprocess.Popen(command, cwd=ROOT, env=room.environment, stderr=subprocess.DEVNULL)
+        for _ in range(2)
+    ]
+    try:
+        room.wait_until(lambda: snapshot(room.base).master_pid in [one.pid for one in standing])
+        acting = snapshot(room.base).master_pid
+        for one in standing:
+            if one.pid == acting:
+                one.kill()
+                one.wait()
+        with room.master() as client:
+            run = client.submit([Job("kernels:double", x=n) for n in range(10)], keep=True).run
+        room.wait_until(
+            lambda: first_missing(LocalFiles(), room.base, run, 0, 10) == 10, what="the results"
+        )
+        assert snapshot(room.base).master_pid in {one.pid for one in standing} - {acting}
+    finally:
+        for one in standing:
+            one.kill()
+            one.wait()
+
+
+def test_a_client_that_waits_takes_over_from_a_killed_master(room: Sessions) -> None:
+    room.start()
+    command = [sys.executable, "-m", "postroom", "master", room.base.root]
+    standing = subprocess.Popen(command, cwd=ROOT, env=room.environment, stderr=subprocess.DEVNULL)
+    try:
+        room.wait_until(lambda: snapshot(room.base).master_pid == standing.pid)
+        with room.master() as client:
+            pool = client.submit([Job("kernels:double", x=n) for n in range(10)])
+            client.step(0.0)
+            assert not client.acting
+            standing.kill()
+            standing.wait()
+            assert pool.wait(60).results() == [2 * n for n in range(10)]
+            assert client.acting
+    finally:
+        standing.kill()
+        standing.wait()
+
+
+def test_a_new_master_goes_on_among_thousands_of_one_job_parcels(room: Sessions) -> None:
+    many = 2000
+    with room.master() as master:
+        pool = master.submit([])
+        files, maker = LocalFiles(), Maker("0", "", 0, 0.0)
+        for number in range(many):
+            chunks = pack_jobs(number, "kernels:double", Options(), None, [{"x": number}])
+            files.write_new(room.base.parcel(pool.run, number), chunks)
+            if number % 20:
+                chunks = pack_outcomes(number, [Done(2 * number)], maker)
+                files.write_new(room.base.result(pool.run, number), chunks)
+    room.start()
+    with room.master() as master:
+        assert master.resume(pool.run).wait(100).results() == [2 * n for n in range(many)]
