@@ -72,7 +72,8 @@ class Master:
         self._ask_at = 0.0
         self._see_at = 0.0
         self._refresh_at = 0.0
-        self._waiter = Waiter([self.base.agent_pool, self.base.job_pool])
+        with self._in_words("work"):
+            self._waiter = Waiter([self.base.agent_pool, self.base.job_pool])
 
     def __enter__(self) -> Master:
         return self
