@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 from .base import Base
@@ -70,9 +71,21 @@ def _digest(chunks: Sequence[Buffer]) -> str:
         for at in range(0, len(chunk), PIECE_BYTES)
     ]
     threads = min(len(pieces), len(os.sched_getaffinity(0)), MOST_THREADS)
-    with ThreadPoolExecutor(threads) as pool:
-        digests = pool.map(lambda piece: hashlib.sha256(piece).digest(), pieces)
-        return hashlib.sha256(b"".join(digests)).hexdigest()[:DIGEST_DIGITS]
+    if sum(map(len, pieces)) <= PIECE_BYTES:
+        threads = 1
+    digests = _digests(pieces, threads)
+    return hashlib.sha256(b"".join(digests)).hexdigest()[:DIGEST_DIGITS]
+
+
+def _digests(pieces: list[memoryview], threads: int) -> list[bytes]:
+    def digest(piece: memoryview) -> bytes:
+        return hashlib.sha256(piece).digest()
+
+    if threads > 1:
+        # Where a user may start no more threads, one after the other will do.
+        with suppress(RuntimeError), ThreadPoolExecutor(threads) as pool:
+            return list(pool.map(digest, pieces))
+    return list(map(digest, pieces))
 
 
 def _pack(first: int, batch: Batch) -> list[Buffer]:
