@@ -80,7 +80,8 @@ def run(name: str, folder: str, fault: Fault | None) -> tuple[Operation, Struck]
         _child(operation, folder, fault, ready=hear, go=told)
     os.close(told)
     os.close(hear)
-    os.read(heard, 1)
+    if not os.read(heard, 1):
+        raise SystemExit(f"{name} did not get ready: {_read(f'{folder}/words')}")
     os.close(heard)
     trace = f"{folder}/trace"
     rule = []
