@@ -7,16 +7,13 @@ import os
 import subprocess
 import sys
 import time
-from typing import Any
 
 import numpy as np
 import psutil
 
-from postroom.base import open_base
-from postroom.files import LocalFiles
 from postroom.jobs import Job
 from postroom.master import Master
-from postroom.runs import list_firsts, list_runs, reach
+from postroom.status import snapshot
 
 from .lines import US, Figures, Sizes
 from .ours import PROJECT, post_room
@@ -49,27 +46,25 @@ def _measure(queued: int) -> dict[str, float]:
     repeats = max(1, 10_000 // queued)
     with post_room() as master:
         master.run(_jobs(200))
-        submitted = ran = started = listed = 0.0
+        submitted = ran = 0.0
         for _ in range(repeats):
             jobs = _jobs(queued)
             gc.collect()
             at = time.perf_counter()
             pool = master.submit(jobs)
             submitted += time.perf_counter() - at
-            listed += _list(master.base.root)
-            started += float(_standing_master(master.base.root, "start"))
             at = time.perf_counter()
             pool.wait()
             ran += time.perf_counter() - at
             assert pool.n_done == queued and not pool.n_failed
-    per_job = 1e6 / (repeats * queued)
     with post_room(sessions=0) as master:
         master.submit(_jobs(queued), keep=True)
         master.close()
-        resident = float(_standing_master(master.base.root, "memory"))
+        started, listed, resident = _standing_master(master.base.root)
+    per_job = 1e6 / queued
     return {
-        "growth": ran * per_job,
-        "growth submit": submitted * per_job,
+        "growth": ran * per_job / repeats,
+        "growth submit": submitted * per_job / repeats,
         "growth start": started * per_job,
         "growth list": listed * per_job,
         "resident": resident,
@@ -80,33 +75,25 @@ def _jobs(count: int) -> list[Job]:
     return [Job("benchmarks.kernels:double", x=np.full(16, float(n))) for n in range(count)]
 
 
-def _list(root: str) -> float:
-    """Seconds to see every job of every run, as a listing does: names, and the ends of files."""
-    base, files = open_base(root), LocalFiles()
-    started = time.perf_counter()
-    for run in list_runs(files, base):
-        for first in list_firsts(files, base.asked(run)):
-            reach(files, base.parcel(run, first), "jobs")
-        for first in list_firsts(files, base.answered(run)):
-            reach(files, base.result(run, first), "results")
-    return time.perf_counter() - started
-
-
-def _standing_master(root: str, what: str) -> str:
-    command = [sys.executable, "-m", "benchmarks.growth", root, what]
+def _standing_master(root: str) -> list[float]:
+    command = [sys.executable, "-m", "benchmarks.growth", root]
     done = subprocess.run(command, cwd=PROJECT, check=True, stdout=subprocess.PIPE, text=True)
-    return done.stdout
+    return [float(figure) for figure in done.stdout.split()]
 
 
-def _stand(root: str, what: str) -> Any:
-    """In a process of its own: how long a Master takes to act, or how large it then is."""
+def _stand(root: str) -> tuple[float, float, int]:
+    """In a process of its own: the seconds until a Master acts, and of a listing, and its size."""
     with Master(root, project=PROJECT) as master:
-        started = time.perf_counter()
+        began = time.perf_counter()
         master.step(time.monotonic())
-        taken = time.perf_counter() - started
+        acted = time.perf_counter()
         gc.collect()
-        return taken if what == "start" else psutil.Process(os.getpid()).memory_info().rss
+        resident = psutil.Process(os.getpid()).memory_info().rss
+        assert master.acting
+        began_list = time.perf_counter()
+        assert snapshot(master.base).runs
+        return acted - began, time.perf_counter() - began_list, resident
 
 
 if __name__ == "__main__":
-    print(_stand(sys.argv[1], sys.argv[2]))
+    print(*_stand(sys.argv[1]))

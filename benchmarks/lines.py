@@ -26,10 +26,11 @@ class Sizes:
     cold: int  # processes that import torch for one job each
     shell: int  # shell lines
     synced: int  # files written and synced one by one
+    memory: int = 0  # bytes of memory to touch before
 
 
-FULL = Sizes(5, 500, 2000, 10, 200, 100_000, 20.0, 100, 500, 300)
-QUICK = Sizes(2, 100, 2000, 3, 200, 20_000, 4.0, 4, 200, 100)
+FULL = Sizes(5, 500, 2000, 10, 200, 100_000, 20.0, 100, 500, 300, 8 << 30)
+QUICK = Sizes(2, 100, 2000, 3, 200, 20_000, 4.0, 4, 200, 100, 2 << 30)
 
 
 @dataclass(frozen=True)
