@@ -71,7 +71,9 @@ def master_takeover(room: Sessions) -> float:
 
 def restart_with(parcels: int) -> dict[str, float]:
     """A new Master on a base of so many one-job parcels, every second of them done."""
-    with tempfile.TemporaryDirectory(prefix="postroom-large-") as folder:
+    # In memory, where there is room: making the files is not what is measured.
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="postroom-large-", dir=memory) as folder:
         with Master(f"{folder}/base", project=PROJECT) as master:
             run = master.submit([], keep=True).run
             base = master.base
