@@ -1,0 +1,105 @@
+"""Both sides of the mailboxes on a real folder, moved by hand: no processes, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from postroom.base import create_base
+from postroom.contents import Done, JobSheet, Maker, Options, OutcomeSheet, pack_jobs, pack_outcomes
+from postroom.dispatch import Dispatcher
+from postroom.files import LocalFiles, LocalLock
+from postroom.journal import Silence
+from postroom.mailbox import Letter
+from postroom.runs import RunCard, create_run, read_parcel_bytes
+from postroom.session.desk import Desk
+
+
+class Clock:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def wall(self) -> float:
+        return 1_700_000_000.0 + self.now
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def card(run: str = "r", **changes: Any) -> RunCard:
+    fields: dict[str, Any] = {
+        "label": "", "project": "/", "shared": None, "embedded": False, "durable": False,
+        "created_at": 0.0, "host": "h", "user": "u",
+    }  # fmt: skip
+    return RunCard(run=run, **{**fields, **changes})
+
+
+def jobs(first: int, count: int, **options: Any) -> list[Any]:
+    arguments = [{"x": first + n} for n in range(count)]
+    return pack_jobs(first, "kernels:double", Options(**options), None, arguments)
+
+
+def results(first: int, values: Sequence[Any]) -> list[Any]:
+    maker = Maker("0", "cpu", 1, 0.0)
+    return pack_outcomes(first, [Done(value, seconds=0.001) for value in values], maker)
+
+
+def double(card: RunCard, sheet: JobSheet, job: int, attempt: int) -> Done:
+    return Done(2 * sheet.arguments(job)["x"], seconds=0.001)
+
+
+class PostRoom:
+    """A base with one run, and whoever a test needs."""
+
+    def __init__(self, folder: Path, files: LocalFiles | None = None) -> None:
+        self.files = files or LocalFiles()
+        self.base = create_base(folder / "base")
+        self.clock = Clock()
+        self.delivered: list[tuple[str, int, int]] = []
+        self.locks: dict[str, LocalLock] = {}
+
+    def run(self, count: int, run: str = "r", *, retries: int = 0, **changes: Any) -> RunCard:
+        made = card(run, **changes)
+        create_run(self.files, self.base, made, [(0, jobs(0, count, retries=retries))])
+        return made
+
+    def desk(self, agent_id: str = "0", run_job: Callable[..., Done] = double) -> Desk:
+        lock = self.files.try_lock(self.base.agent_lock(agent_id))
+        assert lock is not None
+        self.locks[agent_id] = lock
+        return Desk(
+            self.files, self.base, agent_id, run_job, clock=self.clock, journal=Silence(), pid=1
+        )
+
+    def die(self, agent_id: str = "0") -> None:
+        """What the kernel does for a dead session: its lock is free, all else stays."""
+        self.locks.pop(agent_id).release()
+
+    def dispatcher(self) -> Dispatcher:
+        def deliver(run: str, sheet: OutcomeSheet) -> None:
+            self.delivered.append((run, sheet.first, sheet.count))
+
+        return Dispatcher(
+            self.files, self.base, clock=self.clock, journal=Silence(), deliver=deliver
+        )
+
+    def step(self, dispatcher: Dispatcher, *, after: float = 2.0) -> None:
+        self.clock.now += after
+        dispatcher.step(self.clock.now)
+
+    def letter(self, agent_id: str = "0") -> Letter | None:
+        return Letter.decode(Path(self.base.mailbox(agent_id)).read_bytes())
+
+    def values(self, run: str = "r") -> dict[int, Any]:
+        """Every outcome on disk; a job that is covered twice is an error."""
+        found: dict[int, Any] = {}
+        for path in sorted(Path(self.base.answered(run)).iterdir()):
+            sheet = OutcomeSheet(str(path), read_parcel_bytes(self.files, str(path)))
+            for job in range(sheet.first, sheet.first + sheet.count):
+                assert job not in found, f"job {job} is covered twice"
+                done = sheet.done(job)
+                found[job] = done.failure.outcome.value if done.failure else done.value
+        return found

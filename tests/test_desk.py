@@ -1,0 +1,342 @@
+"""The worker's side of the mailbox, one step at a time."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from postroom.contents import Done, Failure, JobSheet, Outcome
+from postroom.files import LocalFiles
+from postroom.mailbox import Letter, read_in_hand
+from postroom.runs import RunCard, append, read_notes, shut_drawers
+from postroom.session.desk import PUBLISH_BYTES, PUBLISH_S, Desk, Step
+
+from .backroom import PostRoom, double, jobs, results
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> PostRoom:
+    return PostRoom(tmp_path)
+
+
+def send(room: PostRoom, *fields: Any, agent_id: str = "0", **more: Any) -> Letter:
+    letter = Letter(*fields, **more)
+    box = room.files.open_box(room.base.mailbox(agent_id))
+    assert box is not None
+    box.write(letter.encode())
+    return letter
+
+
+def fails(card: RunCard, sheet: JobSheet, job: int, attempt: int) -> Done:
+    return Done(failure=Failure(Outcome.FAILED, "ValueError", f"no {job}", "Traceback: ..."))
+
+
+def finish(desk: Desk) -> None:
+    for _ in range(100):
+        if desk.step() is not Step.WORKED:
+            return
+    raise AssertionError("the desk never rests")
+
+
+def box_size(room: PostRoom) -> int:
+    return os.path.getsize(room.base.mailbox("0"))
+
+
+def test_a_letter_is_done_published_and_given_back(room: PostRoom) -> None:
+    room.run(4)
+    desk = room.desk()
+    send(room, 1, 1, "r", 0, 1, 4)
+    finish(desk)
+    assert room.values() == {1: 2, 2: 4, 3: 6}
+    assert box_size(room) == 0
+    assert not desk.at_work
+
+
+def test_the_mailbox_is_emptied_only_after_the_results_are_out(tmp_path: Path) -> None:
+    seen: list[bool] = []
+
+    class Watching(LocalFiles):
+        def publish(self, temporary: str, final: str) -> bool:
+            seen.append(room.letter() is not None)
+            return super().publish(temporary, final)
+
+    room = PostRoom(tmp_path, Watching())
+    room.run(2)
+    desk = room.desk()
+    send(room, 1, 1, "r", 0, 0, 2)
+    finish(desk)
+    assert seen and all(seen)
+
+
+def test_each_step_does_at_most_one_job(room: PostRoom) -> None:
+    done: list[int] = []
+
+    def run_job(card: RunCard, sheet: JobSheet, job: int, attempt: int) -> Done:
+        done.append(job)
+        return double(card, sheet, job, attempt)
+
+    room.run(3)
+    desk = room.desk(run_job=run_job)
+    send(room, 1, 1, "r", 0, 0, 3)
+    for expected in ([], [0], [0, 1], [0, 1, 2]):
+        assert desk.step() is Step.WORKED
+        assert done == expected
+
+
+def test_results_wait_a_moment_for_company_and_no_longer(room: PostRoom) -> None:
+    room.run(9)
+    desk = room.desk()
+    send(room, 1, 1, "r", 0, 0, 9)
+    for _ in range(3):
+        desk.step()
+    assert room.values() == {}
+    room.clock.now += PUBLISH_S
+    desk.step()
+    assert set(room.values()) == {0, 1, 2}
+
+
+def test_a_large_result_is_published_at_once(room: PostRoom) -> None:
+    room.run(2)
+    desk = room.desk(run_job=lambda *_: Done(1, nbytes=PUBLISH_BYTES))
+    send(room, 1, 1, "r", 0, 0, 2)
+    desk.step()
+    desk.step()
+    assert set(room.values()) == {0}
+
+
+@pytest.mark.parametrize("data", [b"garbage", b"POSTROOM 0094 ", b"\0" * 200])
+def test_what_is_no_letter_is_left_alone(room: PostRoom, data: bytes) -> None:
+    room.run(1)
+    desk = room.desk()
+    Path(room.base.mailbox("0")).write_bytes(data)
+    assert desk.step() is Step.IDLE
+    assert Path(room.base.mailbox("0")).read_bytes() == data
+
+
+def test_a_letter_of_an_older_master_is_ignored(room: PostRoom) -> None:
+    room.run(4)
+    desk = room.desk()
+    send(room, 5, 1, "r", 0, 0, 1)
+    finish(desk)
+    send(room, 4, 9, "r", 0, 1, 2)
+    assert desk.step() is Step.IDLE
+    assert set(room.values()) == {0}
+    send(room, 5, 2, "r", 0, 2, 3)
+    finish(desk)
+    assert set(room.values()) == {0, 2}
+
+
+def test_a_letter_of_an_unknown_run_is_given_back(room: PostRoom) -> None:
+    desk = room.desk()
+    send(room, 1, 1, "gone", 0, 0, 1)
+    assert desk.step() is Step.WORKED
+    assert box_size(room) == 0
+
+
+def test_a_range_may_reach_over_several_parcels(room: PostRoom) -> None:
+    made = room.run(2)
+    append(room.files, room.base, made, lambda n: jobs(n, 1), guess=2)
+    append(room.files, room.base, made, lambda n: jobs(n, 2), guess=3)
+    desk = room.desk()
+    send(room, 1, 1, "r", 0, 1, 5)
+    finish(desk)
+    assert room.values() == {1: 2, 2: 4, 3: 6, 4: 8}
+
+
+def test_the_line_in_hand_names_the_job_before_it_is_begun(room: PostRoom) -> None:
+    seen = []
+
+    def run_job(card: RunCard, sheet: JobSheet, job: int, attempt: int) -> Done:
+        seen.append(read_in_hand(room.files, room.base, "0"))
+        return Done(job)
+
+    room.run(2)
+    desk = room.desk(run_job=run_job)
+    letter = send(room, 1, 7, "r", 0, 0, 2)
+    finish(desk)
+    assert [(h.state, h.letter_id, h.job) for h in seen if h] == [
+        ("running", letter.letter_id, 0),
+        ("running", letter.letter_id, 1),
+    ]
+    rest = read_in_hand(room.files, room.base, "0")
+    assert rest is not None and (rest.state, rest.done) == ("idle", 2)
+
+
+class TestFailures:
+    def test_a_failure_is_a_result(self, room: PostRoom) -> None:
+        room.run(2)
+        desk = room.desk(run_job=fails)
+        send(room, 1, 1, "r", 0, 0, 2)
+        finish(desk)
+        assert room.values() == {0: "failed", 1: "failed"}
+
+    def test_a_job_with_retries_left_ends_its_letter_with_a_note(self, room: PostRoom) -> None:
+        room.run(3, retries=2)
+        desk = room.desk(run_job=fails)
+        send(room, 1, 1, "r", 0, 0, 3, attempt=2, failed=1)
+        finish(desk)
+        assert room.values() == {}
+        (note,) = read_notes(room.files, room.base, "r")
+        assert (note.job, note.attempt, note.kind) == (0, 2, "failed")
+        assert "no 0" in note.reason and note.traceback
+        assert box_size(room) == 0
+
+    def test_the_note_is_there_before_the_letter_is_let_go(self, tmp_path: Path) -> None:
+        class Watching(LocalFiles):
+            def publish(self, temporary: str, final: str) -> bool:
+                assert room.letter() is not None
+                return super().publish(temporary, final)
+
+        room = PostRoom(tmp_path, Watching())
+        room.run(1, retries=1)
+        desk = room.desk(run_job=fails)
+        send(room, 1, 1, "r", 0, 0, 1)
+        finish(desk)
+        assert len(read_notes(room.files, room.base, "r")) == 1
+
+    def test_a_job_without_retries_left_has_failed(self, room: PostRoom) -> None:
+        room.run(1, retries=2)
+        desk = room.desk(run_job=fails)
+        send(room, 1, 1, "r", 0, 0, 1, attempt=4, failed=2)
+        finish(desk)
+        assert room.values() == {0: "failed"}
+        assert read_notes(room.files, room.base, "r") == []
+
+    def test_a_bad_parcel_fails_its_jobs_and_nothing_else(self, room: PostRoom) -> None:
+        room.run(2)
+        room.run(1, "s")
+        Path(room.base.parcel("r", 0)).write_bytes(b"torn")
+        desk = room.desk()
+        send(room, 1, 1, "r", 0, 0, 2)
+        finish(desk)
+        assert room.values() == {0: "failed", 1: "failed"}
+        send(room, 1, 2, "s", 0, 0, 1)
+        finish(desk)
+        assert room.values("s") == {0: 0}
+
+    def test_a_job_behind_the_end_of_its_parcel_never_gets_anothers_arguments(
+        self, room: PostRoom
+    ) -> None:
+        room.run(2)
+        desk = room.desk()
+        send(room, 1, 1, "r", 0, 5, 6)
+        finish(desk)
+        assert room.values() == {5: "failed"}
+
+    def test_an_io_error_while_reading_is_not_the_jobs_fault(self, tmp_path: Path) -> None:
+        class Sick(LocalFiles):
+            def view(self, path: str, limit: int) -> Any:
+                raise OSError(5, "Input/output error")
+
+        room = PostRoom(tmp_path, Sick())
+        room.run(1)
+        desk = room.desk()
+        send(room, 1, 1, "r", 0, 0, 1)
+        finish(desk)
+        assert os.listdir(room.base.answered("r")) == []
+        (note,) = read_notes(room.files, room.base, "r")
+        assert note.kind == "lost"
+        assert box_size(room) == 0
+
+    def test_a_result_that_cannot_travel_is_a_failure_that_says_so(self, room: PostRoom) -> None:
+        room.run(2)
+        desk = room.desk(run_job=lambda c, s, job, a: Done(object() if job else 1))
+        send(room, 1, 1, "r", 0, 0, 2)
+        finish(desk)
+        assert room.values() == {0: 1, 1: "failed"}
+
+
+class FullDisk(LocalFiles):
+    """A disk that takes no new file while it is full."""
+
+    full = False
+
+    def write_new(self, path: str, chunks: Any, *, sync: bool = False) -> None:
+        if self.full:
+            raise OSError(28, "No space left on device")
+        super().write_new(path, chunks, sync=sync)
+
+
+class TestBlocking:
+    def test_on_a_full_disk_results_wait_in_memory(self, tmp_path: Path) -> None:
+        files = FullDisk()
+        room = PostRoom(tmp_path, files)
+        room.run(2)
+        desk = room.desk()
+        send(room, 1, 1, "r", 0, 0, 2)
+        files.full = True
+        finish(desk)
+        assert desk.step() is Step.BLOCKED
+        assert box_size(room) > 0 and room.values() == {}
+        hand = read_in_hand(files, room.base, "0")
+        assert hand is not None and hand.state == "blocked"
+        files.full = False
+        finish(desk)
+        assert room.values() == {0: 0, 1: 2}
+        assert box_size(room) == 0
+
+    def test_a_run_that_goes_while_the_disk_is_full_frees_the_desk(self, tmp_path: Path) -> None:
+        files = FullDisk()
+        room = PostRoom(tmp_path, files)
+        room.run(1)
+        room.run(1, "s")
+        desk = room.desk()
+        send(room, 1, 1, "r", 0, 0, 1)
+        files.full = True
+        finish(desk)
+        os.rename(room.base.answered("r"), f"{room.base.trash}/r")
+        files.full = False
+        finish(desk)
+        send(room, 1, 2, "s", 0, 0, 1)
+        finish(desk)
+        assert room.values("s") == {0: 0}
+
+    def test_a_bad_file_in_the_way_blocks_until_the_master_has_put_it_aside(
+        self, room: PostRoom
+    ) -> None:
+        room.run(1)
+        Path(room.base.result("r", 0)).write_bytes(b"torn")
+        desk = room.desk()
+        send(room, 1, 1, "r", 0, 0, 1)
+        finish(desk)
+        assert desk.step() is Step.BLOCKED
+        os.unlink(room.base.result("r", 0))
+        finish(desk)
+        assert room.values() == {0: 0}
+
+
+class TestSomebodyElse:
+    def test_what_others_have_covered_is_dropped_and_the_rest_follows(self, room: PostRoom) -> None:
+        room.run(4)
+        room.files.write_new(room.base.result("r", 0), results(0, ["theirs", "theirs"]))
+        desk = room.desk()
+        send(room, 1, 1, "r", 0, 0, 4)
+        finish(desk)
+        assert room.values() == {0: "theirs", 1: "theirs", 2: 4, 3: 6}
+
+    def test_a_worker_that_was_taken_for_dead_publishes_nothing_and_ends(
+        self, room: PostRoom
+    ) -> None:
+        room.run(2)
+        desk = room.desk()
+        send(room, 1, 1, "r", 0, 0, 2)
+        desk.step()
+        desk.step()
+        shut_drawers(room.files, room.base, "0")
+        with pytest.raises(FileNotFoundError):
+            finish(desk)
+        assert room.values() == {}
+
+
+def test_taking_down_publishes_what_is_done(room: PostRoom) -> None:
+    room.run(3)
+    desk = room.desk()
+    send(room, 1, 1, "r", 0, 0, 3)
+    desk.step()
+    desk.step()
+    desk.take_down()
+    assert set(room.values()) == {0}
+    assert not os.path.exists(room.base.mailbox("0"))
