@@ -16,7 +16,7 @@ import time
 import traceback
 from pathlib import Path
 
-from postroom.errors import CardHeld
+from postroom.errors import CardHeld, GpuError
 from postroom.gpus.ledger import Request, open_ledger
 
 CARDS = [f"FAKE-{number}" for number in range(4)]
@@ -48,6 +48,12 @@ def work(folder: Path, goal: int) -> None:
         except CardHeld as error:
             say(folder / "violations", f"never served: {error}")
             return
+        except GpuError as error:
+            # A new request is refused at once while the server restarts; whoever waits goes on.
+            if "does not answer" not in str(error):
+                raise
+            time.sleep(0.05)
+            continue
         for card in lease.cards:
             try:
                 fcntl.flock(witnesses[card], fcntl.LOCK_EX | fcntl.LOCK_NB)
