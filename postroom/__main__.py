@@ -46,5 +46,12 @@ def main() -> None:
     run_command(postroom)
 
 
+def hog() -> None:
+    """Run `hog`: `postroom run` under the name that its users know."""
+    from .cli.run import command
+
+    run_command(command)
+
+
 if __name__ == "__main__":
     main()

@@ -206,6 +206,12 @@ class Master:
         with self._in_words("resume a run"):
             return self._resume(run or self._newest_unfinished(), job)
 
+    def look(self, run: str) -> JobPool:
+        """See how far a run is, without having it served."""
+        pool = JobPool(self._files, self.base, run, self._read_jobs(run, Job), self)
+        pool.refresh()
+        return pool
+
     def _resume(self, run: str, job: type[Job]) -> JobPool:
         try:
             card = read_card(self._files, self.base, run)

@@ -93,15 +93,35 @@ def read_yielder(path: str) -> Iterator[Line]:
         yield line_from(value)
 
 
+class Numbering:
+    """Completes lines, and tells those that are the same from each other."""
+
+    def __init__(self, complete: Callable[[Line], Line]) -> None:
+        self._complete = complete
+        self._seen: dict[str, int] = {}
+
+    def number(self, line: Line) -> Line:
+        """The line with what it leaves open, and how often it has come before."""
+        whole = self._complete(line)
+        repeat = self._seen.get(whole.key, 0)
+        self._seen[whole.key] = repeat + 1
+        return replace(whole, repeat=repeat)
+
+
 class Feed:
     """Lines that come in their own time, read in a thread."""
 
     def __init__(
-        self, lines: Iterable[Line], *, ahead: int = AHEAD, wake: Callable[[], None] = lambda: None
+        self,
+        lines: Iterable[Line],
+        *,
+        complete: Callable[[Line], Line] = lambda line: line,
+        ahead: int = AHEAD,
+        wake: Callable[[], None] = lambda: None,
     ) -> None:
         self._queue: queue.Queue[Line | None] = queue.Queue(ahead)
+        self._numbering = Numbering(complete)
         self._wake = wake
-        self._repeats: dict[str, int] = {}
         self.ended = False
         self.error = ""
         threading.Thread(target=self._read, args=[lines], daemon=True).start()
@@ -128,6 +148,4 @@ class Feed:
         if line is None:
             self.ended = True
             return None
-        repeat = self._repeats.get(line.key, 0)
-        self._repeats[line.key] = repeat + 1
-        return replace(line, repeat=repeat)
+        return self._numbering.number(line)

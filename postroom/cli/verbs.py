@@ -12,10 +12,15 @@ import click
 # verb: (module below postroom.cli, one line of help)
 VERBS = {
     "agents": ("agents", "Start, stop and list the agents of a base."),
+    "attach": ("attach", "Look at a batch that runs elsewhere."),
+    "diff": ("diff", "What has changed since a job's snapshot."),
     "doctor": ("doctor", "Examine a base: what is wrong, or soon will be."),
     "gpu": ("gpu", "Cards, who holds them, and leases for any program."),
     "master": ("master", "Stand: work on whatever is in a base."),
     "new": ("new", "Write the template project into an empty folder."),
+    "run": ("run", "Run a file of shell lines over a list of GPUs."),
+    "sweep": ("sweep", "Run a command for every combination of values."),
+    "table": ("table", "All jobs of a batch, with figures from their logs."),
 }
 
 

@@ -50,6 +50,7 @@ class Errand:
     before: str = ""
     after: str = ""
     output_bytes: int = OUTPUT_BYTES
+    arguments: dict[str, Any] = field(default_factory=dict)  # of a sweep, for INFO
     number: int = 0  # of the line, counted from 1, as grid engine's SGE_TASK_ID is
 
     @property
@@ -78,5 +79,6 @@ ASKED = (
     "before",
     "after",
     "output_bytes",
+    "arguments",
     "number",
 )

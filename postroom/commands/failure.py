@@ -49,7 +49,7 @@ class Cause(enum.Enum):
     TIMED_OUT = "timed out"
     MISSING = "missing program"
     GPU_LOST = "lost GPU"
-    EXIT = "exit code"
+    EXIT = "failed"
 
 
 @dataclass(frozen=True)

@@ -352,6 +352,7 @@ def _beginning(errand: Errand, number: int, started_at: float) -> dict[str, obje
         "job": f"{errand.run}/{errand.job}",
         "agent": errand.agent,
         "attempt": number,
+        **({"arguments": json.dumps(errand.arguments)} if errand.arguments else {}),
         "started": stamp(started_at),
     }
 

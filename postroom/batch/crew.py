@@ -1,0 +1,146 @@
+"""The sessions of a batch: one for each slot, started when missing, dismissed when not wanted."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+from ..base import Base
+from ..errors import PostroomError
+from ..files import LocalFiles
+from ..session.guardian import PACKAGE_PARENT
+from ..session.launch import session_log
+from ..status import living
+from .cards import Place
+
+# A slot whose session ends so often by itself is given up.
+MOST_FAILURES = 3
+TEND_S = 0.25
+
+
+class CrewError(PostroomError):
+    """No slot can be served."""
+
+
+class Crew:
+    """Keeps a session alive in each slot while the batch runs."""
+
+    def __init__(self, base: Base, *, say: Callable[[str], None]) -> None:
+        self._base = base
+        self._say = say
+        self._files = LocalFiles()
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._leaving: list[subprocess.Popen[bytes]] = []
+        self._failures: dict[str, int] = {}
+        self._tend_at = 0.0
+        self.places: list[Place] = []
+
+    def want(self, places: Sequence[Place]) -> None:
+        """Serve these slots and no others; a slot that is removed finishes its job first."""
+        wanted = {place.agent for place in places}
+        for place in self.places:
+            if place.agent not in wanted:
+                process = self._processes.pop(place.agent, None)
+                if process is not None and process.poll() is None:
+                    process.terminate()
+                    self._leaving.append(process)
+        self.places = list(places)
+        self._failures.clear()
+        self._tend_at = 0.0
+        self.tend(time.monotonic())
+
+    def tend(self, now: float) -> None:
+        """Start what is missing: at first all, later what has died."""
+        if now < self._tend_at:
+            return
+        self._tend_at = now + TEND_S
+        for place in list(self.places):
+            process = self._processes.get(place.agent)
+            if process is not None and process.poll() is None:
+                continue
+            if process is not None:
+                del self._processes[place.agent]
+                if process.returncode and not self._go_on(place):
+                    continue
+            if living(self._files, self._base, place.agent) is None:
+                self._processes[place.agent] = self._start(place)
+
+    def _go_on(self, place: Place) -> bool:
+        """Count a failure; a slot that has too many is given up, and the last one with an error."""
+        failures = self._failures[place.agent] = self._failures.get(place.agent, 0) + 1
+        if failures < MOST_FAILURES:
+            return True
+        self.places.remove(place)
+        words = self.last_words(place.agent)
+        if not self.places:
+            raise CrewError(f"no slot can be served: {words}")
+        self._say(f"slot {place.agent} is given up: {words}")
+        return False
+
+    def _start(self, place: Place) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "postroom.session", place.gpu, self._base.root]
+        command += ["--agent", place.agent, "--wait", "--preload", ""]
+        command += ["--while-pid", str(os.getpid())]
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+        log = os.open(session_log(self._base, place.agent), flags, 0o600)
+        try:
+            return subprocess.Popen(
+                command,
+                cwd=PACKAGE_PARENT,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        finally:
+            os.close(log)
+
+    def last_words(self, agent: str) -> str:
+        """What a session said last of all."""
+        with contextlib.suppress(OSError), open(session_log(self._base, agent)) as file:
+            lines = [line.strip() for line in file if line.strip()]
+            if lines:
+                return lines[-1]
+        return "it said nothing"
+
+    def finish(self) -> None:
+        """Have every session of ours end; with nothing in hand, they do so at once."""
+        for process in self._all():
+            process.terminate()
+        self._wait()
+
+    def stop(self) -> None:
+        """End every session of ours now, with the commands in their hands."""
+        for _ in range(2):
+            for process in self._all():
+                process.terminate()
+            time.sleep(0.05)  # two signals at once would be one
+        try:
+            self._wait()
+        except KeyboardInterrupt:
+            for process in self._all():
+                process.terminate()  # without grace
+            self._wait()
+
+    def _wait(self) -> None:
+        for process in self._all():
+            process.wait()
+
+    def _all(self) -> list[subprocess.Popen[bytes]]:
+        everyone = [*self._processes.values(), *self._leaving]
+        return [process for process in everyone if process.poll() is None]
+
+
+def turn_signals_into_interrupts() -> None:
+    """Let SIGTERM and the end of the terminal stop a batch as Ctrl-C does."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupt)

@@ -1,0 +1,303 @@
+"""`postroom run`: lines in, a folder for each, and only what is missing or failed is run.
+
+Every output folder has a base of its own, in `.base`, with one run to which each repetition of the
+batch appends. A line is known by its key: one that has succeeded is skipped, one that still waits
+or runs is waited for, one that failed becomes a new job with the same folder.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from ..commands.errand import COMMAND, GRACE_S, OUTPUT_BYTES
+from ..commands.folder import JobFolder
+from ..contents import Outcome
+from ..files import LocalFiles
+from ..jobs import Finished, Job, JobPool, Status
+from ..mailbox import is_plain_name
+from ..master import Master
+from ..runs import list_runs
+from .cards import GpuFile
+from .crew import Crew
+from .feed import Feed, Line
+
+# So many lines are handed in between two rounds of the Master, so that none of both waits.
+BURST = 64
+GPU_FILE_S = 1.0
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What holds for every line of a batch that does not say otherwise."""
+
+    prefix: str = "job_"
+    timeout_s: float | None = None
+    retries: int = 0
+    nice: int = 0
+    grace_s: float = GRACE_S
+    output_bytes: int = OUTPUT_BYTES
+    before: str = ""
+    after: str = ""
+    rerun: str = ""  # "all", "failed", or what is missing or failed
+    stop_after: int | None = None
+    snapshot: tuple[str, str] | None = None  # the folder that was copied, and its copy
+    ahead: int | None = None  # so many lines of a generator wait at most; None: all of them
+
+
+class Runner:
+    """What is done for each line; subclass it in a file of your own, for `--runner FILE`."""
+
+    def prepare(self, line: Line) -> Line | None:
+        """Return the line as it is to be run, or None to leave it out."""
+        return line
+
+    def finished(self, job: Finished, folder: JobFolder) -> None:
+        """Called when a job of this batch has ended, well or not."""
+
+
+class View(Protocol):
+    """Where a batch shows how it goes."""
+
+    def finished(self, job: Finished, folder: JobFolder) -> None:
+        """One job has ended."""
+
+    def update(self, batch: Batch) -> None:
+        """Called after every round."""
+
+
+@dataclass
+class Tally:
+    """What became of the lines so far."""
+
+    asked: int = 0
+    skipped: int = 0  # they had succeeded before
+    done: int = 0
+    failed: int = 0
+    failures: list[tuple[Finished, JobFolder]] = field(default_factory=list)
+
+
+class Batch:
+    """One repetition of a batch."""
+
+    def __init__(
+        self,
+        master: Master,
+        output: str,
+        wishes: Wishes,
+        *,
+        crew: Crew,
+        view: View,
+        runner: Runner | None = None,
+    ) -> None:
+        self.master = master
+        self.output = output
+        self.crew = crew
+        self.tally = Tally()
+        self.started = time.monotonic()
+        self._wishes = wishes
+        self._view = view
+        self._runner = runner or Runner()
+        self._gpu_file: GpuFile | None = None
+        self._gpu_file_at = 0.0
+        runs = list_runs(LocalFiles(), master.base)
+        self.pool: JobPool = (
+            master.resume(runs[-1]) if runs else master.open(label="commands", apart=True)
+        )
+        self._job_of: dict[str, int] = {}
+        self._names: set[str] = set()
+        self._next = 1
+        self._mine: set[int] = set()  # jobs that this repetition waits for
+        self._seen = len(self.pool.arrived)
+        self.feed: Feed | None = None
+        for number, job in enumerate(self.pool.jobs):
+            self._job_of[job.arguments["key"]] = number
+            self._names.add(os.path.basename(job.arguments["folder"]))
+
+    def watch_gpus(self, file: GpuFile) -> None:
+        """Take the list of GPUs from a file, now and whenever it changes."""
+        self._gpu_file = file
+        self._look_at_gpus(time.monotonic())
+
+    def forget(self, wanted: Sequence[Line] | None) -> None:
+        """Cancel what earlier repetitions left waiting and this one does not ask for.
+
+        With None it is not known yet what will be asked for: all that waits is cancelled, and
+        becomes a new job when its line comes.
+        """
+        keys = {line.key for line in wanted or ()}
+        waiting = {
+            number
+            for number, job in enumerate(self.pool.jobs)
+            if self.pool.status(number) is Status.QUEUED and job.arguments["key"] not in keys
+        }
+        if waiting:
+            self.master.step(time.monotonic())
+            self.master.cancel(self.pool, waiting, "its line is not asked for any more")
+
+    def run(self, feed: Feed) -> None:
+        """Work until every line has ended, or too many have failed."""
+        self.feed = feed
+        self._admit_lines()
+        for _ in self.master.rounds(self.pool, until=self._over):
+            now = time.monotonic()
+            self._gather()
+            self._admit_lines()
+            self._look_at_gpus(now)
+            self.crew.tend(now)
+            self._view.update(self)
+        self._gather()
+        self._view.update(self)
+
+    # How far it is
+
+    @property
+    def outstanding(self) -> int:
+        """How many jobs of this repetition wait or run."""
+        return len(self._mine)
+
+    @property
+    def ended_until(self) -> int:
+        """No job with a number up to this one is still waited for."""
+        return min(self._mine, default=len(self.pool)) - 1
+
+    @property
+    def stopped(self) -> bool:
+        """Whether so many jobs have failed that no more are begun."""
+        return self._wishes.stop_after is not None and self.tally.failed >= self._wishes.stop_after
+
+    def _over(self) -> bool:
+        assert self.feed is not None
+        return not self._mine and (self.stopped or self.feed.ended)
+
+    # Lines in
+
+    def _admit_lines(self) -> None:
+        assert self.feed is not None
+        for _ in range(BURST):
+            if not self._room():
+                return
+            line = self.feed.take()
+            if line is None:
+                return
+            prepared = self._runner.prepare(line)
+            if prepared is not None:
+                self._admit(prepared)
+
+    def _room(self) -> bool:
+        """Whether one more line may be handed in now."""
+        wishes = self._wishes
+        if (
+            wishes.stop_after is not None
+            and self.outstanding + self.tally.failed >= wishes.stop_after
+        ):
+            return False  # never more than may still fail: so it stops exactly there
+        return wishes.ahead is None or self.outstanding < wishes.ahead + 2 * len(self.crew.places)
+
+    def _admit(self, line: Line) -> None:
+        """Hand in a line, unless it is done or under way."""
+        self.tally.asked += 1
+        known = self._job_of.get(line.key)
+        folder = ""
+        if known is not None:
+            if self.pool.status(known) is Status.QUEUED:
+                self._mine.add(known)
+                return
+            earlier = self.pool[known]
+            folder = self.pool.jobs[known].arguments["folder"]
+            self._complete(earlier, JobFolder(folder))
+            if earlier.outcome is Outcome.OK and self._wishes.rerun != "all":
+                self.tally.skipped += 1
+                return
+        if self._wishes.rerun == "failed" and known is None:
+            self.tally.skipped += 1
+            return
+        job = self._job(line, folder or self._new_folder(line))
+        number = self.pool.submit(job).number
+        self._job_of[line.key] = number
+        self._mine.add(number)
+
+    def _job(self, line: Line, folder: str) -> Job:
+        wishes = self._wishes
+        return Job(
+            COMMAND,
+            os.path.basename(folder),
+            retries=wishes.retries if line.retries is None else line.retries,
+            timeout_s=wishes.timeout_s if line.timeout_s is None else line.timeout_s,
+            command=line.command,
+            cwd=self._place(line.cwd),
+            env=line.env,
+            folder=folder,
+            key=line.key,
+            arguments=line.arguments,
+            number=self.tally.asked,
+            nice=wishes.nice,
+            grace_s=wishes.grace_s,
+            output_bytes=wishes.output_bytes,
+            before=wishes.before,
+            after=wishes.after,
+        )
+
+    def _place(self, cwd: str) -> str:
+        """Where a line runs: in its folder, or at the same place of the snapshot."""
+        if self._wishes.snapshot is None:
+            return cwd
+        source, copy = self._wishes.snapshot
+        inside = cwd == source or cwd.startswith(source + "/")
+        return copy + cwd.removeprefix(source) if inside else cwd
+
+    def _new_folder(self, line: Line) -> str:
+        name = line.name if is_plain_name(line.name) else ""
+        while not name or name in self._names or os.path.lexists(f"{self.output}/{name}"):
+            name = f"{line.name if is_plain_name(line.name) else self._wishes.prefix}{self._next}"
+            self._next += 1
+        self._names.add(name)
+        return f"{self.output}/{name}"
+
+    # Outcomes out
+
+    def _gather(self) -> None:
+        arrived = self.pool.arrived
+        while self._seen < len(arrived):
+            number = arrived[self._seen]
+            self._seen += 1
+            if number not in self._mine:
+                continue
+            self._mine.remove(number)
+            job = self.pool[number]
+            folder = JobFolder(job.job.arguments["folder"])
+            self._complete(job, folder)
+            self.tally.done += 1
+            if job.outcome is not Outcome.OK:
+                self.tally.failed += 1
+                self.tally.failures.append((job, folder))
+            self._runner.finished(job, folder)
+            self._view.finished(job, folder)
+
+    def _complete(self, job: Finished, folder: JobFolder) -> None:
+        """Put up the mark that a minder did not live to put up, or that was never its to."""
+        if job.outcome is Outcome.CANCELLED or folder.finished:
+            return
+        os.makedirs(folder.path, exist_ok=True)
+        folder.finish(ok=job.outcome is Outcome.OK)
+
+    def _look_at_gpus(self, now: float) -> None:
+        if self._gpu_file is None or now < self._gpu_file_at:
+            return
+        self._gpu_file_at = now + GPU_FILE_S
+        places = self._gpu_file.changed()
+        if places is not None:
+            self.crew.want(places)
+
+
+def completer(cwd: str, env: dict[str, str]) -> Callable[[Line], Line]:
+    """Give every line a working folder, and the environment that the whole batch was given."""
+
+    def complete(line: Line) -> Line:
+        folder = os.path.abspath(os.path.join(cwd, line.cwd))
+        return replace(line, cwd=folder, env={**env, **line.env})
+
+    return complete

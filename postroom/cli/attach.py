@@ -1,0 +1,63 @@
+"""`postroom attach`: look at a batch that runs elsewhere."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+import click
+
+from ..agent import list_agents
+from ..base import open_base
+from ..batch.view import Now, draw, headline, look
+from ..errors import PostroomError
+from ..files import LocalFiles
+from ..master import Master
+from ..runs import list_runs
+from ..status import snapshot
+from . import codes
+from .run import DEFAULT_OUTPUT
+
+LOOK_S = 0.5
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("output", default=DEFAULT_OUTPUT)
+@click.option("--once", is_flag=True, help="Show how it is now, and end.")
+def command(output: str, once: bool) -> int:
+    """Show the batch of OUTPUT until it has ended; Ctrl-C ends only the showing."""
+    base = open_base(f"{output}/.base", write=False)
+    files = LocalFiles()
+    runs = list_runs(files, base)
+    if not runs:
+        raise PostroomError(f"{output} holds no batch yet")
+    live = sys.stdout.isatty() and not once
+    if live:
+        from rich.console import Console
+        from rich.live import Live
+
+        screen = Live(console=Console(), auto_refresh=False)
+        screen.start()
+    master = Master(base.root)  # it only looks: it neither acts nor wants the run to be served
+    try:
+        while True:
+            pool = master.look(runs[-1])
+            agents = list_agents(files, base)
+            slots = look(base, pool, [(agent, "") for agent in agents])
+            waiting = len(pool) - pool.n_done - sum(bool(slot.job) for slot in slots)
+            now = Now(slots, pool.n_done, pool.n_failed, 0, waiting, False, 0.0, None)
+            ended = snapshot(base, runs=False).master_pid is None
+            if live:
+                screen.update(draw(now), refresh=True)
+            else:
+                click.echo(headline(now))
+            if once or ended:
+                return codes.JOB_FAILED if pool.n_failed else codes.OK
+            time.sleep(LOOK_S)
+    finally:
+        if live:
+            screen.stop()
+        master.close()
+        if not os.path.isdir(base.root):
+            click.echo("the folder was removed", err=True)

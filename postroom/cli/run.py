@@ -1,0 +1,256 @@
+"""`postroom run`: a file of shell lines over a list of GPUs. Installed as `hog`, too."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import click
+
+from ..batch.cards import GpuFile, Place, parse_gpus
+from ..batch.crew import Crew, turn_signals_into_interrupts
+from ..batch.feed import Feed, Line, Numbering, read_lines, read_yielder
+from ..batch.runner import Batch, Runner, View, Wishes, completer
+from ..batch.snapshot import take_snapshot
+from ..batch.view import LiveView, PlainView, summary, write_results
+from ..errors import PostroomError
+from ..gpus import inventory
+from ..master import Master
+from . import codes
+
+DEFAULT_OUTPUT = "postroom_run"
+
+OPTIONS = [
+    click.option("--gpus", metavar="LIST", help="0,0,1 or all or 2-5 or 0,1;2,3 or cpu."),
+    click.option("--gpu-file", type=click.Path(dir_okay=False), help="Read again when changed."),
+    click.option(
+        "--output-dir", "--output_dir", "output", default=DEFAULT_OUTPUT, show_default=True
+    ),
+    click.option("--prefix", default="job_", show_default=True, help="Of the job folders."),
+    click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="S"),
+    click.option("--retries", type=click.IntRange(0), default=0, help="After a failure."),
+    click.option("--grace", type=click.FloatRange(0), default=10.0, metavar="S", show_default=True,
+                 help="From SIGTERM to SIGKILL."),
+    click.option("--rerun", type=click.Choice(["all", "failed"]), default=None),
+    click.option("--stop-after-failures", "stop_after", type=click.IntRange(1), metavar="N"),
+    click.option("--keep-order", is_flag=True, help="Report in the order of the lines."),
+    click.option("--nice", type=click.IntRange(-20, 19), default=0),
+    click.option("--memory", metavar="SIZE", help="Of the card, for each job; recorded only."),
+    click.option("--env", multiple=True, metavar="NAME=VALUE", help="For every job."),
+    click.option("--before", default="", metavar="CMD", help="Run before each command."),
+    click.option("--after", default="", metavar="CMD", help="Run after it, however it ended."),
+    click.option("--runner", type=click.Path(exists=True, dir_okay=False), metavar="FILE",
+                 help="A Python file with a subclass of Runner."),
+    click.option("--snapshot", is_flag=True, help="Run in a copy of this folder, as it is now."),
+    click.option("--output-mib", type=click.IntRange(1), default=64, show_default=True,
+                 help="Of each log so much is kept: its beginning and its end."),
+    click.option("--detach", is_flag=True, help="Go on in the background."),
+]  # fmt: skip
+
+
+def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options of `postroom run`."""
+    for option in reversed(OPTIONS):
+        function = option(function)
+    return function
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("file", required=False)
+@click.option("--job-file", "--job_file", "job_file", metavar="FILE", help="The same as FILE.")
+@click.option("-c", "lines", multiple=True, metavar="CMD", help="A command; repeat for more.")
+@click.option("--yielder", "--job-yielder", "--job_yielder", metavar="FILE",
+              help="A Python file whose yielder() yields commands.")  # fmt: skip
+@run_options
+def command(
+    file: str | None,
+    job_file: str | None,
+    lines: tuple[str, ...],
+    yielder: str | None,
+    **options: Any,
+) -> int:
+    """Run every line of FILE as a shell command, on the slots of --gpus.
+
+    \b
+      postroom run jobs.txt --gpus 0,0,1     three slots: two on card 0, one on card 1
+      generate | postroom run - --gpus all   lines as they come
+      postroom run -c 'make a' -c 'make b' --gpus cpu,cpu
+      postroom run jobs.txt --gpus 0,0,1     again: only what is missing or failed
+
+    Each line has a folder below --output-dir with INFO, .OUT, .ERR and SUCCESS or FAILURE.
+    """
+    file = file or job_file
+    if sum((file is not None, bool(lines), yielder is not None)) != 1:
+        raise click.UsageError("name a file of commands, or -, or -c CMD, or --yielder FILE")
+    known: list[Line] | None = None
+    source: Iterable[Line]
+    if yielder is not None:
+        _must_exist(yielder)
+        source = read_yielder(yielder)
+    elif file == "-":
+        source = read_lines(sys.stdin)
+    elif file is not None:
+        _must_exist(file)
+        with open(file, encoding="utf-8", errors="surrogateescape") as opened:
+            source = known = list(read_lines(opened))
+    else:
+        source = known = [Line(line) for line in lines]
+    return run_batch(source, known, options)
+
+
+def run_batch(source: Iterable[Line], known: list[Line] | None, options: dict[str, Any]) -> int:
+    """Run lines to their end; return the exit code."""
+    output = os.path.abspath(options["output"])
+    os.makedirs(output, exist_ok=True)
+    again = [arg for arg in sys.argv[1:] if arg != "--detach"]
+    if options["detach"]:
+        return _detach(output, again)
+    complete = completer(os.getcwd(), _environment(options["env"]))
+    wishes = _wishes(options, output, lazy=known is None)
+    say = _say
+    turn_signals_into_interrupts()
+    with Master(f"{output}/.base") as master, contextlib.ExitStack() as stack:
+        crew = Crew(master.base, say=say)
+        view: View
+        if sys.stderr.isatty() and not options["keep_order"]:
+            view = stack.enter_context(LiveView())
+        else:
+            view = PlainView(keep_order=options["keep_order"])
+        batch = Batch(
+            master, output, wishes, crew=crew, view=view, runner=_load_runner(options["runner"])
+        )
+        ahead = {} if known is not None else {"ahead": 1}
+        feed = Feed(source, complete=complete, wake=master.wake, **ahead)
+        try:
+            if options["gpu_file"]:
+                batch.watch_gpus(GpuFile(options["gpu_file"], _known_gpus))
+            else:
+                crew.want(_places(options["gpus"]))
+            if options["stop_after"] is None and known is not None:
+                numbering = Numbering(complete)
+                batch.forget([numbering.number(line) for line in known])
+            else:
+                batch.forget(None)
+            batch.run(feed)
+            crew.finish()
+        except KeyboardInterrupt:
+            stack.close()
+            say("stopping; again to kill at once")
+            crew.stop()
+            write_results(output)
+            say(
+                f"stopped: {batch.tally.done} jobs of this call are done and kept, "
+                f"{batch.outstanding} are not; go on with: {_shell(again)}"
+            )
+            return codes.INTERRUPTED
+        except BaseException:
+            crew.stop()
+            raise
+        stack.close()
+        write_results(output)
+        if feed.error:
+            say(f"the lines ended early:\n{feed.error.rstrip()}")
+        summary(batch, _words(again), sys.stderr)
+        return codes.JOB_FAILED if batch.tally.failed or feed.error else codes.OK
+
+
+def _wishes(options: dict[str, Any], output: str, *, lazy: bool) -> Wishes:
+    snapshot = None
+    if options["snapshot"]:
+        here = os.getcwd()
+        snapshot = here, take_snapshot(here, output)
+    return Wishes(
+        prefix=options["prefix"],
+        timeout_s=options["timeout"],
+        retries=options["retries"],
+        nice=options["nice"],
+        grace_s=options["grace"],
+        output_bytes=options["output_mib"] << 20,
+        before=options["before"],
+        after=options["after"],
+        rerun=options["rerun"] or "",
+        stop_after=options["stop_after"],
+        snapshot=snapshot,
+        ahead=1 if lazy else None,
+    )
+
+
+def _environment(pairs: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise click.UsageError(f"--env {pair!r}: write NAME=VALUE")
+        found[name] = value
+    return found
+
+
+def _known_gpus() -> list[str]:
+    return [str(card.index) for card in inventory.cards() if not card.problem]
+
+
+def _places(gpus: str | None) -> list[Place]:
+    return parse_gpus("all" if gpus is None else gpus, _known_gpus)
+
+
+def _load_runner(path: str | None) -> Runner | None:
+    if path is None:
+        return None
+    room: dict[str, Any] = {"__name__": "runner", "__file__": os.path.abspath(path)}
+    with open(path, encoding="utf-8") as file:
+        # The user's own program, which was named on the command line to be run.
+        exec(compile(file.read(), path, "exec"), room)  # noqa: S102
+    kinds = [
+        kind
+        for kind in room.values()
+        if isinstance(kind, type) and issubclass(kind, Runner) and kind is not Runner
+    ]
+    if len(kinds) != 1:
+        raise PostroomError(f"{path} must define one subclass of postroom.batch.runner.Runner")
+    return kinds[0]()
+
+
+def _detach(output: str, again: list[str]) -> int:
+    """Start the same command in the background, where the terminal's end does not reach it."""
+    log = f"{output}/run.log"
+    with open(log, "ab") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "postroom", *_verb(again)],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+        )
+    click.echo(f"running as pid {process.pid}; log: {log}")
+    click.echo(f"show it: postroom attach {shlex.quote(output)};  stop it: kill {process.pid}")
+    return codes.OK
+
+
+def _verb(arguments: list[str]) -> list[str]:
+    return arguments if _called_as_postroom() else ["run", *arguments]
+
+
+def _called_as_postroom() -> bool:
+    return os.path.basename(sys.argv[0]) != "hog"
+
+
+def _words(arguments: list[str]) -> list[str]:
+    return ["postroom" if _called_as_postroom() else "hog", *arguments]
+
+
+def _shell(arguments: list[str]) -> str:
+    return shlex.join(_words(arguments))
+
+
+def _must_exist(path: str) -> None:
+    if not os.path.isfile(path):
+        raise click.UsageError(f"there is no file {path!r}")
+
+
+def _say(text: str) -> None:
+    click.echo(text, err=True)
