@@ -1,4 +1,7 @@
-"""Run stories: `python -m tests.simulation 17` tells that of seed 17, `0-9999` those of a range."""
+"""Run stories: `python -m tests.simulation 17` tells that of seed 17, `0-9999` those of a range.
+
+With `--first` it stops at the first that ends badly.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,8 @@ def main(arguments: list[str]) -> int:
     """Tell the stories of every seed and range that is named; 1 if one of them ended badly."""
     failed = told = operations = kills = power_losses = 0
     began = time.perf_counter()
-    for argument in arguments or ["0-999"]:
+    only_first = "--first" in arguments
+    for argument in [a for a in arguments if a != "--first"] or ["0-999"]:
         first, _, last = argument.partition("-")
         for seed in range(int(first), int(last or first) + 1):
             told += 1
@@ -22,10 +26,10 @@ def main(arguments: list[str]) -> int:
                 if not last:
                     raise
                 failed += 1
-                if failed > 20:
-                    continue
                 what = str(error).splitlines()[0] if str(error) else ""
                 print(f"python -m tests.simulation {seed}  # {type(error).__name__}: {what[:150]}")
+                if only_first:
+                    return 1
                 continue
             operations += story.kernel.operations
             kills += story.kernel.kills

@@ -1,0 +1,400 @@
+"""The mutants: which rule goes, how, and which tests must notice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One rule removed: `old` becomes `new` in `file`, and `killer` must fail."""
+
+    rule: str
+    file: str
+    old: str
+    new: str
+    killer: str  # what is passed to pytest, or to the simulation: "sim 0-99"
+
+
+BOX = "postroom/files.py"
+MAILBOX = "postroom/mailbox.py"
+RUNS = "postroom/runs.py"
+SCHEDULE = "postroom/schedule.py"
+DISPATCH = "postroom/dispatch.py"
+DESK = "postroom/session/desk.py"
+MASTER = "postroom/master.py"
+JOBS = "postroom/jobs.py"
+
+MUTANTS = [
+    Mutant(
+        "a letter carries its checksum",
+        MAILBOX,
+        "if not body or data[:_PREFIX] != head:",
+        "if not body or data[: len(_STAMP) + 4] != head[: len(_STAMP) + 4]:",
+        "tests/test_mailbox.py",
+    ),
+    Mutant(
+        "a letter carries its length",
+        MAILBOX,
+        "        body = data[_PREFIX:]\n",
+        "        body = data[_PREFIX:][: int(data[len(_STAMP) :][:4] or 0)]\n",
+        "tests/test_mailbox.py",
+    ),
+    Mutant(
+        "garbage in a mailbox is no letter",
+        MAILBOX,
+        "        except (ValueError, TypeError):\n            return None\n        return letter",
+        "        except ValueError:\n            return None\n        return letter",
+        "tests/test_mailbox.py",
+    ),
+    Mutant(
+        "a letter that makes no sense is no letter",
+        MAILBOX,
+        "return letter if letter._sensible() else None",
+        "return letter",
+        "tests/test_mailbox.py",
+    ),
+    Mutant(
+        "a box is not touched after the last byte of a letter",
+        BOX,
+        "            offset += os.pwrite(self._fd, letter[offset:], offset)\n",
+        "            offset += os.pwrite(self._fd, letter[offset:], offset)\n"
+        "        os.ftruncate(self._fd, len(letter))\n",
+        "tests/test_mailbox.py",
+    ),
+    Mutant(
+        "a name is taken, never replaced",
+        BOX,
+        "            os.link(temporary, final)\n            won = True\n",
+        "            os.replace(temporary, final)\n            won = True\n",
+        "tests/test_runs.py",
+    ),
+    Mutant(
+        "after a failed link the files are compared",
+        BOX,
+        "won = _same_file(temporary, final)",
+        "won = False",
+        "tests/test_runs.py",
+    ),
+    Mutant(
+        "a durable file is synced before it has its name",
+        BOX,
+        "                if sync:\n                    os.fsync(fd)\n",
+        "",
+        "tests/test_runs.py",
+    ),
+    Mutant(
+        "the name of a durable result is synced",
+        RUNS,
+        "                files.sync_folder(base.answered(card.run))\n            return True",
+        "                pass\n            return True",
+        "tests/test_runs.py",
+    ),
+    Mutant(
+        "a durable run is synced before its submitter is told",
+        RUNS,
+        "            files.sync_folder(base.job_pool)\n",
+        "            pass\n",
+        "tests/test_runs.py",
+    ),
+    Mutant(
+        "a durable result is synced before a Master hands it out",
+        DISPATCH,
+        "            self._files.sync_folder(self._base.answered(run))\n",
+        "            pass\n",
+        "tests/test_dispatch.py",
+    ),
+    Mutant(
+        "a durable result is synced before a Master that stands by hands it out",
+        JOBS,
+        "            self._files.sync_folder(folder)\n",
+        "            pass\n",
+        "sim 0-5999",
+    ),
+    Mutant(
+        "whoever finds a name taken follows the chain",
+        RUNS,
+        '            first += reach(files, base.result(card.run, first), "results")\n',
+        "            first += 1\n",
+        "tests/test_runs.py",
+    ),
+    Mutant(
+        "whoever finds a name taken drops only what is covered",
+        RUNS,
+        '            first += reach(files, base.result(card.run, first), "results")\n',
+        "            return True\n",
+        "tests/test_runs.py",
+    ),
+    Mutant(
+        "an appended parcel goes behind its rival's",
+        RUNS,
+        '        first += reach(files, base.parcel(card.run, first), "jobs")\n',
+        "        first += 1\n",
+        "tests/test_runs.py",
+    ),
+    Mutant(
+        "only the acting Master puts results aside",
+        RUNS,
+        "        except BadFileError:\n            return False\n    return True\n",
+        "        except BadFileError as error:\n"
+        "            reject(files, base, error.path, error.reason)\n    return True\n",
+        "tests/test_runs.py",
+    ),
+    Mutant(
+        "a note is written before the mailbox goes",
+        RUNS,
+        "                write_note(files, base, note)\n    files.remove(base.mailbox(agent_id))\n",
+        "                pass\n    files.remove(base.mailbox(agent_id))\n"
+        "    if note:\n        write_note(files, base, note)\n",
+        "tests/test_runs.py",
+    ),
+    Mutant(
+        "only the letter in hand is blamed",
+        RUNS,
+        "hand is not None and hand.letter_id == letter.letter_id",
+        "hand is not None",
+        "tests/test_runs.py",
+    ),
+    Mutant(
+        "a job with a result is not blamed",
+        RUNS,
+        "            if missing <= hand.job:\n",
+        "            if missing <= letter.stop:\n",
+        "tests/test_runs.py",
+    ),
+    Mutant(
+        "a torn note still ends its attempt",
+        RUNS,
+        '        return Note(run, job, attempt, "lost", "", reason=f"unknown: its note '
+        '{error.reason}", at=0)\n',
+        "        return None\n",
+        "tests/test_runs.py",
+    ),
+    Mutant(
+        "a drawer is shut before its range goes on",
+        RUNS,
+        "    shut_drawers(files, base, agent_id)\n    letter =",
+        "    letter =",
+        "sim 0-2999",
+    ),
+    Mutant(
+        "a shut drawer is emptied",
+        RUNS,
+        '                    files.remove(f"{base.trash}/{name}/{file}")\n',
+        "                    pass\n",
+        "tests/test_runs.py",
+    ),
+    Mutant(
+        "a run is seen whole or not at all",
+        RUNS,
+        "        files.move(place, asked)\n        place = asked\n",
+        "        place = asked\n",
+        "tests/test_runs.py",
+    ),
+    Mutant(
+        "mailboxes are read before results",
+        DISPATCH,
+        "        for agent_id in list_agents(self._files, self._base):\n"
+        "            self._meet(agent_id)\n        for run in runs:\n"
+        "            self._load(run, asked[run])\n",
+        "        covered = {run: self._covered(run) for run in runs}\n"
+        "        for agent_id in list_agents(self._files, self._base):\n"
+        "            self._meet(agent_id)\n"
+        "        self._covered = covered.__getitem__  # type: ignore[method-assign]\n"
+        "        for run in runs:\n            self._load(run, asked[run])\n"
+        "        del self._covered\n",
+        "tests/test_dispatch.py",
+    ),
+    Mutant(
+        "a letter that is out is not sent again",
+        DISPATCH,
+        "queue.recover(firsts, end, sent, self._covered(run))",
+        "queue.recover(firsts, end, [], self._covered(run))",
+        "tests/test_dispatch.py",
+    ),
+    Mutant(
+        "each Master has a higher epoch",
+        DISPATCH,
+        "return max(epochs, default=0) + 1",
+        "return max(epochs, default=1)",
+        "tests/test_dispatch.py",
+    ),
+    Mutant(
+        "a range is split only when its holder is known to have stopped",
+        DISPATCH,
+        "        lock = self._files.try_lock(self._base.agent_lock(agent.agent_id))\n"
+        "        if lock is None:\n            return False\n",
+        "        lock = self._files.try_lock(self._base.agent_lock(agent.agent_id))\n"
+        "        if lock is None:\n"
+        '            lock = self._files.try_lock(self._base.agent_lock("guess"))\n'
+        "        assert lock is not None\n",
+        "tests/test_dispatch.py",
+    ),
+    Mutant(
+        "the dead are cleared away before their results are gathered",
+        DISPATCH,
+        "            if not agent.box.gone():\n                reason, at",
+        "            if agent.letter is not None:\n"
+        "                self._gather(agent, agent.letter)\n"
+        "                agent.reached, agent.letter = agent.reached, agent.letter\n"
+        "                self._gather = lambda *_: False  # type: ignore[method-assign]\n"
+        "            if not agent.box.gone():\n                reason, at",
+        "tests/test_dispatch.py",
+    ),
+    Mutant(
+        "the lock file of a dead agent stays",
+        DISPATCH,
+        "                self._files.remove(self._base.agent_card(agent.agent_id))\n",
+        "                self._files.remove(self._base.agent_card(agent.agent_id))\n"
+        "                self._files.remove(self._base.agent_lock(agent.agent_id))\n",
+        "tests/test_dispatch.py",
+    ),
+    Mutant(
+        "results are gathered once more when a mailbox is empty",
+        DISPATCH,
+        "            self._gather(agent, letter)\n            agent.letter = None\n",
+        "            agent.letter = None\n",
+        "tests/test_dispatch.py",
+    ),
+    Mutant(
+        "a letter counts as sent from its first byte on",
+        DISPATCH,
+        "            agent.doubtful = True\n            raise\n",
+        "            agent.letter = None\n            raise\n",
+        "tests/test_dispatch.py",
+    ),
+    Mutant(
+        "half a letter is cleared",
+        DISPATCH,
+        "            if Letter.decode(agent.box.read()) is None:\n"
+        "                agent.box.clear()  # half a letter is no letter: nobody has it\n",
+        "",
+        "tests/test_dispatch.py",
+    ),
+    Mutant(
+        "a mailbox is empty before it is filled",
+        DISPATCH,
+        "        if agent.box.size():\n            self._clean_box(agent, agent.box.read())\n"
+        "        # From",
+        "        # From",
+        "tests/test_dispatch.py",
+    ),
+    Mutant(
+        "holes in a chain are filled, and nothing beside them",
+        DISPATCH,
+        "left = self._gather_behind(letter, reached) if inherited else [(reached, letter.stop)]",
+        "left = [(reached, letter.stop)]",
+        "tests/test_dispatch.py",
+    ),
+    Mutant(
+        "nothing behind a gap is served",
+        DISPATCH,
+        "            if first != end:\n                break\n",
+        "",
+        "tests/test_dispatch.py",
+    ),
+    Mutant(
+        "a run that a listing misses is looked for",
+        DISPATCH,
+        "            if not self._files.exists(self._base.asked(run)):\n"
+        "                del self.runs[run]\n",
+        "            del self.runs[run]\n",
+        "tests/test_dispatch.py",
+    ),
+    Mutant(
+        "a bad result is put aside",
+        DISPATCH,
+        "        except BadFileError as error:\n            self._reject(error)\n"
+        "            return None\n\n    def _count",
+        "        except BadFileError as error:\n            return None\n\n    def _count",
+        "sim 0-1999",
+    ),
+    Mutant(
+        "three lost attempts make a job lost",
+        SCHEDULE,
+        "MOST_LOST = 3\n",
+        "MOST_LOST = 4\n",
+        "tests/test_dispatch.py",
+    ),
+    Mutant(
+        "a job with a history travels alone",
+        SCHEDULE,
+        "            limit = first + 1  # an attempt",
+        "            pass  # an attempt",
+        "tests/test_schedule.py",
+    ),
+    Mutant(
+        "what is covered does not wait",
+        SCHEDULE,
+        "self._waiting = gaps(asked, [*sent, *covered])",
+        "self._waiting = gaps(asked, [*sent, *counted])",
+        "tests/test_schedule.py",
+    ),
+    Mutant(
+        "an older epoch is ignored",
+        DESK,
+        "if letter is None or letter.epoch < self._epoch:",
+        "if letter is None:",
+        "tests/test_desk.py",
+    ),
+    Mutant(
+        "a box is cleared only after the results are out",
+        DESK,
+        "        try:\n            self._commit()\n            if self._retry is not None:\n",
+        "        self._box.clear()\n"
+        "        try:\n            self._commit()\n            if self._retry is not None:\n",
+        "tests/test_desk.py",
+    ),
+    Mutant(
+        "a full disk blocks, it does not lose",
+        DESK,
+        "            return Step.BLOCKED\n        if self._blocked:\n",
+        "            self._end_letter()\n"
+        "            return Step.BLOCKED\n        if self._blocked:\n",
+        "tests/test_desk.py",
+    ),
+    Mutant(
+        "the job in hand is named before it is begun",
+        DESK,
+        '        self._say("running", letter, job, started_at)\n',
+        "",
+        "tests/test_desk.py",
+    ),
+    Mutant(
+        "an I/O error is not the job's fault",
+        DESK,
+        "        except (BadFileError, FileNotFoundError) as error:\n            failure =",
+        "        except (BadFileError, OSError) as error:\n            failure =",
+        "tests/test_desk.py",
+    ),
+    Mutant(
+        "a worker that was taken for dead ends",
+        DESK,
+        "                raise  # we were taken for dead",
+        "                pass  # we were taken for dead",
+        "tests/test_desk.py",
+    ),
+    Mutant(
+        "the epoch is on disk before the first letter",
+        MASTER,
+        "        self._write_card(dispatcher.epoch)\n        self._dispatcher = dispatcher\n",
+        "        self._dispatcher = dispatcher\n        self._write_card(dispatcher.epoch)\n",
+        "tests/test_dispatch.py",
+    ),
+    Mutant(
+        "after an I/O error a Master begins with recovery",
+        MASTER,
+        "            self._step_down()\n            self._ask_at = now + STAND_BY_S\n",
+        "            self._ask_at = now + STAND_BY_S\n",
+        "tests/test_dispatch.py",
+    ),
+    Mutant(
+        "there is one acting Master, by lock",
+        MASTER,
+        "        lock = self._files.try_lock(self.base.master_lock)\n        if lock is None:\n"
+        "            return\n",
+        "        lock = self._files.try_lock(self.base.master_lock, shared=True)\n"
+        "        if lock is None:\n            return\n",
+        "sim 0-299",
+    ),
+]
