@@ -19,10 +19,15 @@
 4. A range is **split** only when its former holder has stopped: it emptied or took down its
    mailbox, or its lock is free. The lock is shared by guardian and worker, so a free lock is the
    kernel's word that both are dead, and whoever takes it (`lay_down`) may clear up behind them.
+   A worker's files are born in a **drawer** of its own, which is shut first: should the lock have
+   lied, what the worker has written can no longer be linked, so its range may be split all the same.
 5. A session that ends a job with no result says so in `attempts/`, **before** it lets go of the
    letter. That note, not the death itself, counts against the job.
-6. There is one acting Master, by lock. Its **epoch** grows with each new holder, and a session
-   ignores letters of an epoch older than one it has seen.
+6. There is one acting Master, by lock. Its **epoch** grows with each new holder and is on disk
+   before its first letter; a session ignores letters of an epoch older than one it has seen. Only
+   the acting Master puts bad files aside, so nobody takes a good one for the bad one before it.
+7. A letter counts as sent from its first byte on, whatever the write says. What came of it is read
+   from its results: in a durable run, after their names were synced.
 
 Crash points: a Master killed while it writes leaves half a letter, which the session ignores and
 the next Master overwrites. Killed before the write, the range is still waiting; after it, the next
