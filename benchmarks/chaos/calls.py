@@ -148,16 +148,20 @@ def _marker(path: str) -> None:
 
 
 def _attach(pid: int, rule: list[str]) -> subprocess.Popen[bytes]:
-    strace = subprocess.Popen(
-        ["strace", "-p", str(pid), *rule], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
-    )
-    assert strace.stderr is not None
-    words = strace.stderr.readline()
-    if b"attached" not in words:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        raise SystemExit(f"strace cannot attach: {words.decode().strip()}")
-    return strace
+    words = b""
+    for _ in range(5):  # in some sandboxes the kernel refuses now and then
+        strace = subprocess.Popen(
+            ["strace", "-p", str(pid), *rule], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
+        )
+        assert strace.stderr is not None
+        words = strace.stderr.readline()
+        if b"attached" in words:
+            return strace
+        strace.wait()
+    state = _read(f"/proc/{pid}/stat").split(")")[-1][:3]
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    raise SystemExit(f"strace cannot attach to a process in state {state}: {words.decode()}")
 
 
 def calls_of(name: str) -> list[tuple[str, int]]:

@@ -88,14 +88,16 @@ def restart_with(parcels: int) -> dict[str, float]:
         assert list_runs(files, base) == [run]
         with sessions(base.root, project=PROJECT) as room:
             room.start()
-            began = time.monotonic()
+            began, worked = time.monotonic(), time.process_time()
             with room.master() as master:
                 _work(master, lambda: master.acting)
                 acting = time.monotonic() - began
+                busy = time.process_time() - worked
                 _work(master, lambda: _lines(f"{folder}/deeds") > 0)
                 first = time.monotonic() - began
             return {
                 f"a new Master with {parcels} parcels acts after, s": round(acting, 3),
+                f"a new Master with {parcels} parcels: processor time, s": round(busy, 3),
                 f"a new Master with {parcels} parcels: first job, s": round(first, 3),
             }
 
