@@ -20,7 +20,7 @@
    mailbox, or its lock is free. The lock is shared by guardian and worker, so a free lock is the
    kernel's word that both are dead, and whoever takes it (`lay_down`) may clear up behind them.
    A worker's files are born in a **drawer** of its own, which is shut first: should the lock have
-   lied, what the worker has written can no longer be linked, so its range may be split all the same.
+   lied, what the worker has written can no longer be linked, and its range is split all the same.
 5. A session that ends a job with no result says so in `attempts/`, **before** it lets go of the
    letter. That note, not the death itself, counts against the job.
 6. There is one acting Master, by lock. Its **epoch** grows with each new holder and is on disk
