@@ -39,6 +39,8 @@ from .schedule import MOST_LOST, RunQueue, Span, gaps
 
 # Events are a hint, listing is the truth: list again this often, whatever the events say.
 LIST_S = 1.0
+# So many of the runs that are over are looked at each time, in turn.
+RESTING = 16
 # How often a working agent is asked whether it lives, and looked over the shoulder for results.
 PROBE_S = 0.2
 LOOK_S = 0.05
@@ -78,14 +80,18 @@ class Dispatcher:
         self._list_at = 0.0
         self._blocked_until = 0.0
         self._turn = 0  # whose turn it is among the runs
+        self._named: set[str] | None = None  # what to look at when listing next; None: everything
+        self._at_rest: set[str] = set()  # the runs that nobody wants served
+        self._rest_turn = 0
         self.runs: dict[str, ActiveRun] = {}
         self.agents: dict[str, Agent] = {}
         self._recover()
         self.epoch = self._next_epoch()
 
-    def hint(self) -> None:
-        """Something may have changed: list at the next step."""
+    def hint(self, names: set[str] | None = None) -> None:
+        """Something may have changed, in these runs or (None) anywhere: list at the next step."""
         self._list_at = 0.0
+        self._named = None if names is None or self._named is None else self._named | names
 
     def extended(self, run: str, number: int) -> None:
         """A job was appended to a run here, in this process: no need to look for it."""
@@ -93,7 +99,7 @@ class Dispatcher:
         if active is not None and active.queue.asked == number:
             active.queue.extend([number], number + 1)
         else:
-            self.hint()
+            self.hint({run})
 
     def step(self, now: float) -> bool:
         """One round; True when something moved."""
@@ -129,6 +135,7 @@ class Dispatcher:
             self._meet(agent_id)
         for run in runs:
             self._load(run, asked[run])
+        self._at_rest = set(runs) - set(self.runs)
 
     def _load(self, run: str, listed: list[int]) -> None:
         files, base = self._files, self._base
@@ -183,13 +190,21 @@ class Dispatcher:
         return firsts, end
 
     def _covered(self, run: str) -> list[tuple[int, int]]:
+        """What results cover; those that a power loss may have torn are looked at as a whole."""
+        active = self.runs.get(run)
+        durable = active is not None and active.card.durable
         spans = []
         for first in list_firsts(self._files, self._base.answered(run)):
-            try:
-                count = reach(self._files, self._base.result(run, first), "results")
-                spans.append((first, first + count))
-            except BadFileError as error:
-                self._reject(error)
+            if durable:
+                try:
+                    count = reach(self._files, self._base.result(run, first), "results")
+                except BadFileError as error:
+                    self._reject(error)
+                    continue
+            else:
+                sheet = self._read_results(run, first)
+                count = 0 if sheet is None else sheet.count
+            spans.append((first, first + count))
         return spans
 
     def _next_epoch(self) -> int:
@@ -214,7 +229,7 @@ class Dispatcher:
             # On some filesystems a listing lags behind.
             if not self._files.exists(self._base.asked(run)):
                 del self.runs[run]
-        for run in present:
+        for run in self._worth_a_look(present):
             active = self.runs.get(run)
             if active is None:
                 self._load(run, list_firsts(self._files, self._base.asked(run)))
@@ -222,7 +237,27 @@ class Dispatcher:
             else:
                 active.wanted = self._is_wanted(active.card)
                 moved |= self._extend(run, active.queue)
+        self._at_rest = set(present) - set(self.runs)
         return moved
+
+    def _worth_a_look(self, present: list[str]) -> list[str]:
+        """The runs at work, new or named, and in turn a few of those at rest.
+
+        A base may hold thousands of runs that are over. Whoever takes one up again rings, and is
+        heard by its name; where no bell is heard, its turn comes.
+        """
+        named, self._named = self._named, set()
+        if named is None:
+            return present
+        awake: list[str] = []
+        resting: list[str] = []
+        for run in present:
+            active = self.runs.get(run)
+            rests = run in self._at_rest if active is None else active.queue.finished
+            (resting if rests and run not in named else awake).append(run)
+        turn = self._rest_turn % max(len(resting), 1)
+        self._rest_turn = turn + RESTING
+        return awake + (resting[turn:] + resting[:turn])[:RESTING]
 
     def _extend(self, run: str, queue: RunQueue) -> bool:
         """Take in what was appended: the next parcel can only have one name."""
@@ -375,7 +410,10 @@ class Dispatcher:
         """
         path = self._base.result(run, first)
         try:
-            return OutcomeSheet(path, read_parcel_bytes(self._files, path))
+            sheet = OutcomeSheet(path, read_parcel_bytes(self._files, path))
+            if sheet.first != first:
+                raise BadFileError(path, f"holds results from {sheet.first} on")
+            return sheet
         except FileNotFoundError:
             return None
         except BadFileError as error:
@@ -479,7 +517,7 @@ class Dispatcher:
 
     def _send_next(self, agent: Agent, now: float) -> bool:
         """Give an idle agent the next range of the run whose turn it is; False: nothing waits."""
-        serving = [active for active in self.runs.values() if active.wanted]
+        serving = [a for a in self.runs.values() if a.wanted and not a.queue.finished]
         for turn in range(len(serving)):
             active = serving[(self._turn + turn) % len(serving)]
             span = active.queue.take(agents=len(self.agents))

@@ -197,6 +197,8 @@ class Master:
         dispatcher = self._dispatcher
         if dispatcher is not None:
             dispatcher.extended(pool.run, number)
+        else:
+            self._files.touch(self.base.asked(pool.run))
         if dispatcher is None or dispatcher.awaits_us():
             self.step(self._clock.monotonic())
         return number
@@ -237,7 +239,7 @@ class Master:
     def _watch(self, pool: JobPool) -> JobPool:
         self._pools[pool.run] = pool
         if self._dispatcher is not None:
-            self._dispatcher.hint()
+            self._dispatcher.hint({pool.run})
         return pool
 
     def _read_jobs(self, run: str, job: type[Job]) -> list[Job]:
@@ -365,7 +367,7 @@ class Master:
             seconds = min(seconds, max(deadline - now, 0.0))
         ready = dispatcher.settled if dispatcher is not None else _never
         if self._waiter.wait(seconds, ready) and dispatcher is not None:
-            dispatcher.hint()
+            dispatcher.hint(self._waiter.take_names())
 
     def _try_to_act(self) -> None:
         lock = self._files.try_lock(self.base.master_lock)

@@ -44,6 +44,8 @@ class Waiter:
         self._poll.register(self._bell, select.POLLIN)
         self.blind = False
         self._hot_until = 0.0
+        self._names: set[str] = set()
+        self._anything = True
 
     def stir(self, now: float) -> None:
         """Something moved: more is likely to come at once."""
@@ -78,6 +80,12 @@ class Waiter:
                 return self.blind
         return False
 
+    def take_names(self) -> set[str] | None:
+        """The names in watched folders that have changed since last asked; None: any may have."""
+        names = None if self._anything or self.blind else self._names
+        self._names, self._anything = set(), False
+        return names
+
     def wake(self) -> None:
         """End a wait from another thread."""
         os.eventfd_write(self._bell, 1)
@@ -111,12 +119,15 @@ class Waiter:
         for fd, _ in happened:
             if fd == self._bell:
                 os.eventfd_read(fd)
-                listed = True
+                listed = self._anything = True
                 continue
             data = os.read(fd, _EVENTS_SIZE)
             at = 0
             while at < len(data):
                 _, mask, _, length = _EVENT.unpack_from(data, at)
-                listed |= bool(mask & ~_MODIFY)
                 at += _EVENT.size + length
+                if mask & ~_MODIFY:
+                    listed = True
+                    self._names.add(os.fsdecode(data[at - length : at].rstrip(b"\0")))
+                    self._anything |= bool(mask & _OVERFLOW)
         return listed

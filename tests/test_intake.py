@@ -4,11 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from postroom.dispatch import RESTING
 from postroom.errors import JobFailed, KernelError, PostroomError
-from postroom.jobs import Job, Receipt
+from postroom.files import Lock
+from postroom.jobs import Job, JobPool, Receipt
 from postroom.master import Master
 from postroom.runs import list_firsts
 from postroom.session.desk import Step
+from postroom.testing import wait_until
 from tests.office import Office, office
 
 KERNELS = """
@@ -132,3 +135,39 @@ def test_a_letter_reaches_over_parcels_and_their_options_stay_apart(tmp_path: Pa
         ]
         sent = len(list_firsts(room.files, room.base.answered(pool.run)))
         assert sent < len(pool), "jobs handed in one by one share letters and results"
+
+
+def test_old_runs_are_not_looked_at_for_each_new_one(tmp_path: Path) -> None:
+    with office(tmp_path, KERNELS) as room:
+        looked: list[str] = []
+        try_lock = room.master._files.try_lock
+
+        def count(path: str, *, shared: bool = False) -> Lock | None:
+            if path.endswith("/wanted.lock") and not shared:
+                looked.append(path)
+            return try_lock(path, shared=shared)
+
+        room.master._files.try_lock = count  # type: ignore[method-assign]
+        for number in range(3 * RESTING):
+            room.run([Job("kernels:double", x=number)])
+        looked.clear()
+        room.run([Job("kernels:double", x=1)])
+        assert len(looked) <= 2 * (RESTING + 1)
+
+
+def test_an_old_run_that_is_taken_up_again_is_served(tmp_path: Path) -> None:
+    with office(tmp_path, KERNELS) as room:
+        old = [room.run([Job("kernels:double", x=n)]) for n in range(2 * RESTING)]
+        with Master(room.base.root, project=str(room.project)) as other:
+            theirs = other.resume(old[3].run)
+            receipt = theirs.submit(Job("kernels:double", x=21))
+            wait_until(lambda: serve(room, theirs))
+            assert receipt.result() == 42
+
+
+def serve(room: Office, pool: JobPool) -> bool:
+    """One round of the acting Master, its desks, and the Master that waits."""
+    for _ in room.master.rounds(pool, timeout_s=0.01, until=lambda: False):
+        work(room)
+    pool.refresh()
+    return pool.done
