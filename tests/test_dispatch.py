@@ -440,6 +440,35 @@ class TestRecovery:
         assert room.values() == {0: "v", 1: "v", 2: 4, 3: "v", 4: "v", 5: 10}
         assert dispatcher.runs["r"].queue.done == 6
 
+    @pytest.mark.parametrize("covered", [False, True], ids=["nobody's", "of a letter"])
+    def test_a_result_whose_end_alone_survived_a_power_loss_is_made_again(
+        self, room: PostRoom, covered: bool
+    ) -> None:
+        made = room.run(2)
+        publish(room, made, 0, ["torn"])
+        path = Path(room.base.result("r", 0))
+        path.write_bytes(bytes(40) + path.read_bytes()[40:])
+        if covered:
+            put_up(room.files, room.base, "0").write(Letter(1, 1, "r", 0, 0, 1).encode())
+        dispatcher = room.dispatcher()
+        room.step(dispatcher)
+        desk = room.desk("1")
+        for _ in range(4):
+            room.step(dispatcher)
+            work(desk)
+        assert room.values() == {0: 0, 1: 2}
+
+    def test_a_result_under_anothers_name_covers_nothing(self, room: PostRoom) -> None:
+        made = room.run(3)
+        publish(room, made, 0, ["v"])
+        os.link(room.base.result("r", 0), room.base.result("r", 2))
+        desk = room.desk()
+        dispatcher = room.dispatcher()
+        for _ in range(4):
+            room.step(dispatcher)
+            work(desk)
+        assert room.values() == {0: "v", 1: 2, 2: 4}
+
     def test_a_torn_last_parcel_of_jobs_is_put_aside(self, room: PostRoom) -> None:
         made = room.run(2)
         append(room.files, room.base, made, lambda n: jobs(n, 2), guess=2)
