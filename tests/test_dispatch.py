@@ -568,3 +568,59 @@ class TestAMasterOnASickDisk:
             room.clock.now += 2
             master.step(room.clock.now)
             assert LocalFiles().try_lock(room.base.master_lock) is not None
+
+
+class TestAMasterThatStandsBy:
+    def test_there_is_one_acting_master(self, room: PostRoom) -> None:
+        with (
+            Master(room.base.root, project="/", clock=room.clock) as first,
+            Master(room.base.root, project="/", clock=room.clock) as second,
+        ):
+            for master in (first, second):
+                room.clock.now += 2
+                master.step(room.clock.now)
+            assert first.acting and not second.acting
+            first.close()
+            room.clock.now += 2
+            second.step(room.clock.now)
+            assert second.acting
+
+    def test_it_syncs_a_durable_result_before_it_hands_it_out(
+        self, room: PostRoom, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        made = room.run(1, durable=True)
+        acting = room.files.try_lock(room.base.master_lock)
+        with Master(room.base.root, project="/", clock=room.clock) as master:
+            pool = master.resume("r")
+            publish(room, made, 0, ["v"])
+            synced: list[int] = []
+            monkeypatch.setattr(os, "fsync", lambda fd: synced.append(pool.n_done))
+            room.clock.now += 2
+            master.step(room.clock.now)
+            assert pool.n_done == 1 and synced == [0]
+        assert acting is not None
+
+    def test_it_takes_its_part_of_results_that_reach_behind_its_last_job(
+        self, room: PostRoom
+    ) -> None:
+        made = room.run(2)
+        acting = room.files.try_lock(room.base.master_lock)
+        with Master(room.base.root, project="/", clock=room.clock) as master:
+            pool = master.resume("r")
+            append(room.files, room.base, made, lambda n: jobs(n, 1), guess=2)
+            publish(room, made, 0, ["a", "b", "c"])
+            room.clock.now += 2
+            master.step(room.clock.now)
+            assert pool.done and [pool[n].done.value for n in (0, 1)] == ["a", "b"]
+        assert acting is not None
+
+    def test_a_bad_result_is_left_to_the_acting_one(self, room: PostRoom) -> None:
+        room.run(1)
+        acting = room.files.try_lock(room.base.master_lock)
+        with Master(room.base.root, project="/", clock=room.clock) as master:
+            pool = master.resume("r")
+            Path(room.base.result("r", 0)).write_bytes(b"torn")
+            room.clock.now += 2
+            assert master.step(room.clock.now) is False
+            assert not pool.done and os.path.exists(room.base.result("r", 0))
+        assert acting is not None

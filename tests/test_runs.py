@@ -307,6 +307,24 @@ class TestLayingDown:
         self._leave(room, InHand("running", "1.1", 4))
         assert self._lay_down(room, blame=False) == (self.LETTER, None)
 
+    def test_the_drawers_are_shut_before_anybody_looks_at_results(self, room: PostRoom) -> None:
+        """What is published after the look would be covered again by whoever gets the range."""
+        made = room.run(8)
+        self._leave(room, InHand("running", "1.1", 4))
+        drawer = room.base.new_drawer("0")
+        room.files.make_folder(drawer)
+        tried: list[int] = []
+
+        class Late(LocalFiles):
+            def tail(self, path: str, size: int) -> bytes:
+                with pytest.raises(FileNotFoundError):
+                    publish(room, made, 2, ["late"], drawer=drawer)
+                tried.append(1)
+                return super().tail(path, size)
+
+        lay_down(Late(), room.base, "0", reason="it died", at=9.0)
+        assert tried and room.values() == {}
+
     def test_half_a_letter_is_cleared_away_without_blame(self, room: PostRoom) -> None:
         put_up(room.files, room.base, "0").write(self.LETTER.encode()[:40])
         assert self._lay_down(room) is None

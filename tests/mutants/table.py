@@ -109,7 +109,7 @@ MUTANTS = [
         JOBS,
         "            self._files.sync_folder(folder)\n",
         "            pass\n",
-        "sim 0-5999",
+        "tests/test_dispatch.py",
     ),
     Mutant(
         "whoever finds a name taken follows the chain",
@@ -175,7 +175,7 @@ MUTANTS = [
         RUNS,
         "    shut_drawers(files, base, agent_id)\n    letter =",
         "    letter =",
-        "sim 0-2999",
+        "tests/test_runs.py",
     ),
     Mutant(
         "a shut drawer is emptied",
@@ -307,7 +307,7 @@ MUTANTS = [
         "        except BadFileError as error:\n            self._reject(error)\n"
         "            return None\n\n    def _count",
         "        except BadFileError as error:\n            return None\n\n    def _count",
-        "sim 0-1999",
+        "tests/test_dispatch.py",
     ),
     Mutant(
         "three lost attempts make a job lost",
@@ -395,6 +395,6 @@ MUTANTS = [
         "            return\n",
         "        lock = self._files.try_lock(self.base.master_lock, shared=True)\n"
         "        if lock is None:\n            return\n",
-        "sim 0-299",
+        "tests/test_dispatch.py",
     ),
 ]
