@@ -35,6 +35,7 @@ PATIENCE_S = 600.0
 def main() -> int:
     """Measure, and tell."""
     options = _options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     sizes = QUICK if options.quick else FULL
     results = Results()
     names = options.only or list(MEASUREMENTS)
@@ -96,6 +97,9 @@ def _run(name: str, sizes: Sizes) -> dict[str, Any]:
         except subprocess.TimeoutExpired:
             os.killpg(child.pid, signal.SIGKILL)
             return {"reason": f"it took longer than {PATIENCE_S:g} s"}
+        except BaseException:
+            os.killpg(child.pid, signal.SIGTERM)
+            raise
     lines = output.strip().splitlines()
     if child.returncode or not lines:
         return {"reason": f"its process ended with code {child.returncode}"}
