@@ -27,17 +27,16 @@ from ..agent import AgentCard, read_agent_card
 from ..base import Base
 from ..commands.minder import Post
 from ..contents import Done, Failure, Maker, Outcome, pack_outcomes
-from ..errors import PostroomError
+from ..errors import BadFileError, PostroomError
 from ..files import LocalFiles, LocalLock
 from ..gpus.processes import Process, alive, myself, pid_namespace
 from ..journal import Journal
 from ..mailbox import read_in_hand, read_letter
 from ..runs import Note, first_missing, lay_down, publish_results, read_card, write_note
 from .errands import Errands
+from .health import Health, ask_driver, quarantine
 from .tree import MARK, adopt_orphans, below, mark_of, reap, sweep
 
-# A session whose workers keep dying is the likelier cause than the jobs: it stops itself.
-MOST_DEATHS = 3
 # A full disk is tried again after this long.
 BLOCKED_S = 0.5
 # How often a guardian that hears nothing sees whether its base is still there.
@@ -83,8 +82,7 @@ class Guardian:
         self._ready = False
         self._deadline: float | None = None
         self._timeout: dict[str, Any] = {}
-        self._deaths: list[tuple[str, int]] = []  # the jobs lost since one was finished
-        self._stillborn = 0
+        self._health = Health(slot.gpu, ask_driver=ask_driver, quarantine=quarantine)
         self._output = b""
         self._heard = b""
         post = Post(base, slot.agent_id, slot.environment, slot.lease_fds, self._lock.fd)
@@ -234,12 +232,14 @@ class Guardian:
         elif message.get("ready"):
             assert self._worker is not None
             self._ready = True
-            self._stillborn = 0
+            self._health.was_ready()
             self._journal.event("ready", agent=self._slot.agent_id, worker=self._worker.pid)
             where = f"{self._slot.gpu_name}, {message['device']}"
             self._say(f"ready on {where} (worker pid {self._worker.pid})")
             if self._signals:
                 self._tell_worker("stop")
+        elif "touch_failed" in message:
+            self._health.touch_failed = str(message["touch_failed"])
         elif message.get("deadline_s") is not None:
             self._timeout = message
             self._deadline = time.monotonic() + float(message["deadline_s"])
@@ -293,13 +293,22 @@ class Guardian:
         sweep(self._mark, own_but=self._helpers)
         self._check_base()
         reason = f"its worker {_describe_exit(worker.returncode)}"
+        if self._health.touch_failed:
+            reason = f"its card failed: {self._health.touch_failed}"
         hand = read_in_hand(self._files, self._base, self._slot.agent_id)
         note = self._lay_down(reason)
         if self._signals:
             return
         self._journal.log("error", f"worker {worker.pid} {_describe_exit(worker.returncode)}")
-        self._say(f"worker {_describe_exit(worker.returncode)}; starting another")
-        self._count_death(hand.done if hand else 0, note)
+        self._say(f"worker {_describe_exit(worker.returncode)}")
+        why = self._health.worker_died(
+            ready=self._ready,
+            finished_any=bool(hand and hand.done),
+            lost=(note.run, note.job) if note else None,
+            kind=self._kind_of(note.run) if note else "",
+        )
+        if why is not None:
+            raise SessionError(f"session {self._slot.agent_id}: {why}; see {self._base.log}")
         self._start_worker()
 
     def _read_rest(self, pipe: IO[bytes]) -> None:
@@ -350,24 +359,11 @@ class Guardian:
                 f"session {self._slot.agent_id}: the base {self._base.root} was removed"
             )
 
-    def _count_death(self, done: int, note: Note | None) -> None:
-        if not self._ready:
-            self._stillborn += 1
-            if self._stillborn >= MOST_DEATHS:
-                raise SessionError(
-                    f"session {self._slot.agent_id}: {MOST_DEATHS} workers in a row died before "
-                    f"they were ready; see {self._base.log}"
-                )
-            return
-        if done:
-            self._deaths.clear()
-        if note is not None and (note.run, note.job) not in self._deaths:
-            self._deaths.append((note.run, note.job))
-        if len(self._deaths) >= MOST_DEATHS:
-            raise SessionError(
-                f"session {self._slot.agent_id}: its workers died with {MOST_DEATHS} different "
-                f"jobs in a row, so it takes no more; see {self._base.log}"
-            )
+    def _kind_of(self, run: str) -> str:
+        """What the jobs of a run are called, to tell a bad kernel from a bad card."""
+        with contextlib.suppress(OSError, BadFileError):
+            return ", ".join(read_card(self._files, self._base, run).kernels) or run
+        return run
 
     def _end_overdue_job(self) -> None:
         """A job is past its time: its outcome is written for it, and the worker is ended."""

@@ -18,9 +18,14 @@ from ..journal import Journal
 from ..mailbox import read_letter
 from ..runs import RunCard, read_note
 from .hall import Hall
+from .health import touch
 
 if TYPE_CHECKING:
     from .kernel import Kernels
+
+
+# The worker's exit code when its card could not be used.
+CARD_FAILED = 71
 
 
 class Stopped(Exception):
@@ -81,12 +86,27 @@ class Running:
         if sheet.task == COMMAND:
             return self._run_command(card, sheet, job, attempt)
         if sheet.options.timeout_s is None:
-            return self.kernels.run_job(card, sheet, job, attempt)
+            return self._run_task(card, sheet, job, attempt)
         self._guard.say(deadline_s=sheet.options.timeout_s, retries=sheet.options.retries)
         try:
-            return self.kernels.run_job(card, sheet, job, attempt)
+            return self._run_task(card, sheet, job, attempt)
         finally:
             self._guard.say(deadline_s=None)
+
+    def _run_task(self, card: RunCard, sheet: JobSheet, job: int, attempt: int) -> Done:
+        done = self.kernels.run_job(card, sheet, job, attempt)
+        if done.failure is not None:
+            # A task that left the card unusable would fail all that follow: that is no result of
+            # theirs, and perhaps not its own.
+            self.check_card()
+        return done
+
+    def check_card(self) -> None:
+        """Touch the card; when it cannot be used, the guardian is told and the worker ends."""
+        problem = touch(self.kernels.device)
+        if problem:
+            self._guard.say(touch_failed=problem)
+            raise SystemExit(CARD_FAILED)
 
     def _run_command(self, card: RunCard, sheet: JobSheet, job: int, attempt: int) -> Done | None:
         """Have a command run; how it ended, its minder has published or noted by then."""

@@ -89,6 +89,8 @@ def work(base: Base, agent_id: str, settings: dict[str, Any], line: Line, journa
     files = LocalFiles()
     running = Running(files, base, agent_id, settings, line, journal)
     hall = running.hall
+    if settings["preload"]:
+        running.check_card()
     desk = Desk(
         files,
         base,

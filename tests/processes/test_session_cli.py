@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from postroom.gpus import fake
 from postroom.jobs import Job
 from postroom.testing import PATIENCE_S, Sessions, wait_until
 
@@ -92,9 +93,9 @@ def test_stop_now_ends_an_agent_that_is_at_work(room: Sessions, gate: Path) -> N
 
 def test_stopping_never_touches_a_process_that_took_over_the_pid(room: Sessions) -> None:
     """A card of a dead session names a pid that somebody else has now."""
+    room.start()
     innocent = subprocess.Popen(["sleep", "600"])
     try:
-        room.start()
         card = json.loads(Path(room.base.agent_card("0")).read_text())
         room.kill()
         card["pid"] = innocent.pid
@@ -181,3 +182,31 @@ def test_a_sick_card_is_refused_with_its_reason(room: Sessions, driver: Path) ->
 def room_is_at_work(room: Sessions) -> bool:
     path = Path(room.base.in_hand("0"))
     return path.exists() and path.read_bytes().startswith(b"running")
+
+
+def test_a_card_that_gets_sick_under_a_session_is_quarantined_and_its_job_given_on(
+    room: Sessions, tmp_path: Path
+) -> None:
+    """Scripted while it runs: the worker dies, and then the driver calls the card lost."""
+    cards = tmp_path / "cards"
+    cards.mkdir(mode=0o700)
+    room.environment["POSTROOM_FAKE_GPUS_FOLDER"] = str(cards)
+    room.start("0", "0")
+    with room.master() as master:
+        log = str(tmp_path / "attempts")
+        pool = master.submit([Job("kernels:die", log=log, until=2)])
+        fake.script(str(cards), {"FAKE-0": {"problem": "lost: fell off the bus"}})
+        drive(master, lambda: room.guardians["0"].poll() is not None)
+        assert "fell off the bus" in Path(room.words("0")).read_text()
+        room.start("1", "1")
+        master.wait(pool)
+        assert pool.results() == ["survived"]
+    listed = subprocess.run(
+        [sys.executable, "-m", "postroom", "gpu", "list", "--json"],
+        env=room.environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    (sick,) = [card for card in json.loads(listed.stdout) if card["uuid"] == "FAKE-0"]
+    assert "fell off the bus" in json.dumps(sick)
