@@ -66,19 +66,26 @@ def manage_(
 @click.command("quarantine")
 @click.argument("which", metavar="ID")
 @click.option("--reason", default="by hand", show_default=True)
+@as_json
 @with_ledger
-def quarantine_(ledger: Ledger, *, which: str, reason: str) -> None:
+def quarantine_(ledger: Ledger, *, which: str, reason: str, json_: bool) -> None:
     """Give a card no more work; what runs on it goes on."""
-    ledger.quarantine(inventory.find(which).uuid, reason)
+    uuid = inventory.find(which).uuid
+    ledger.quarantine(uuid, reason)
+    if json_:
+        print_json({"uuid": uuid, "reason": reason})
 
 
 @click.command("heal")
 @click.argument("which", metavar="ID")
+@as_json
 @with_ledger
-def heal_(ledger: Ledger, *, which: str) -> None:
+def heal_(ledger: Ledger, *, which: str, json_: bool) -> None:
     """Let a quarantined card work again."""
     card = inventory.find(which)
     ledger.heal(card.uuid)
+    if json_:
+        print_json({"uuid": card.uuid, "problem": card.problem})
     if card.problem:
         talk(f"card {which} is out of quarantine, but the driver still says: {card.problem}")
 

@@ -6,7 +6,6 @@ import os
 import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from types import TracebackType
 
 from . import records
 from .folder import RECORD_LIMIT, Folder, lock_is_free, lock_key, lockers, open_file
@@ -149,12 +148,7 @@ class Census:
     def __enter__(self) -> Census:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

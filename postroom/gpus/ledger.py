@@ -46,8 +46,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from .processes import Process
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from .inventory import Card
 
 
@@ -172,12 +170,7 @@ class Lease:
     def __enter__(self) -> Lease:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 

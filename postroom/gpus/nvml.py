@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from types import TracebackType
 from typing import Any
 
 from ..errors import GpuError
@@ -103,12 +102,7 @@ class Probe:
     def __enter__(self) -> Probe:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from types import TracebackType
 
 from ..errors import GpuError
 from . import inventory, processes
@@ -48,12 +47,7 @@ class Sight:
     def __enter__(self) -> Sight:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
