@@ -28,7 +28,7 @@ from .base import Base, create_base
 from .files import LocalFiles
 from .master import Master
 from .session.guardian import PACKAGE_PARENT
-from .session.tree import mark_of, marked, sweep
+from .tree import mark_of, marked, sweep
 
 # Longer than anything takes on a busy machine: who waits so long waits for something else.
 PATIENCE_S = 60.0
