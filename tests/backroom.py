@@ -63,7 +63,8 @@ class PostRoom:
 
     def run(self, count: int, run: str = "r", *, retries: int = 0, **changes: Any) -> RunCard:
         made = card(run, **changes)
-        create_run(self.files, self.base, made, [(0, jobs(0, count, retries=retries))])
+        parcels = [(0, jobs(0, count, retries=retries))] if count else []
+        create_run(self.files, self.base, made, parcels)
         return made
 
     def desk(self, agent_id: str = "0", run_job: Callable[..., Done] = double) -> Desk:

@@ -117,13 +117,14 @@ class TestSending:
         assert room.values() == {n: 2 * n for n in range(4)}
 
     def test_garbage_in_a_mailbox_is_cleared_before_a_letter_is_sent(self, room: PostRoom) -> None:
-        dispatcher = room.dispatcher()
+        made = room.run(0)
         room.desk()
+        dispatcher = room.dispatcher()
         room.step(dispatcher)
         Path(room.base.mailbox("0")).write_bytes(b"x" * 500)
-        room.run(1)
-        dispatcher.hint()
-        room.step(dispatcher)
+        append(room.files, room.base, made, lambda n: jobs(n, 1))
+        dispatcher.extended("r", 0)  # sent before the next listing, which would clear the box
+        room.step(dispatcher, after=0.001)
         assert room.letter() is not None
 
 
@@ -402,8 +403,9 @@ class TestRecovery:
         Path(room.base.master_card).write_text('{"epoch": 99}')
         assert room.dispatcher().epoch == 100
 
+    @pytest.mark.parametrize("moment", range(8))
     def test_a_job_that_finishes_while_a_master_starts_is_not_done_twice(
-        self, tmp_path: Path
+        self, tmp_path: Path, moment: int
     ) -> None:
         """Mailboxes are read before results: what moves meanwhile is seen twice, never missed."""
         room = PostRoom(tmp_path)
@@ -411,18 +413,21 @@ class TestRecovery:
         desk = room.desk()
         first = room.dispatcher()
         room.step(first)
+        listings: list[str] = []
 
         class Slow(LocalFiles):
             def names(self, folder: str) -> list[str]:
                 found = super().names(folder)
-                work(desk)  # everything that is out is finished while we look
+                if len(listings) == moment:
+                    work(desk)  # everything that is out is finished just behind our back
+                listings.append(folder)
                 return found
 
         room.files = Slow()
         second = room.dispatcher()
-        waiting = second.runs["r"].queue.waiting()
+        assert second.runs["r"].queue.waiting() == 3
+        work(desk)
         room.step(second, after=0.01)
-        assert waiting == 3
         assert second.runs["r"].queue.done == 1
 
     def test_holes_in_a_chain_are_filled_and_nothing_beside_them(self, room: PostRoom) -> None:

@@ -233,12 +233,10 @@ MUTANTS = [
     Mutant(
         "the dead are cleared away before their results are gathered",
         DISPATCH,
-        "            if not agent.box.gone():\n                reason, at",
+        "                self._files.remove(self._base.agent_card(agent.agent_id))\n"
         "            if agent.letter is not None:\n"
-        "                self._gather(agent, agent.letter)\n"
-        "                agent.reached, agent.letter = agent.reached, agent.letter\n"
-        "                self._gather = lambda *_: False  # type: ignore[method-assign]\n"
-        "            if not agent.box.gone():\n                reason, at",
+        "                self._gather(agent, agent.letter)\n",
+        "                self._files.remove(self._base.agent_card(agent.agent_id))\n",
         "tests/test_dispatch.py",
     ),
     Mutant(
