@@ -635,6 +635,7 @@ BAD_NODES: dict[str, Any] = {
     "text that is not text": {"$str": "/w=="},
     "text that is none": {"$str": 1},
     "bytes that are not base64": {"$bytes": "a"},
+    "bytes with noise between": {"$bytes": "QU?I="},
     "bytes beyond ascii": {"$bytes": "é"},
     "bytes that are none": {"$bytes": None},
     "bytes of floats": {"$bytes": {"$array": "x"}},
@@ -668,7 +669,8 @@ BAD_TREES: dict[str, Any] = {
     "unknown key": TREE | {"more": 1},
     "negative first": TREE | {"first": -1},
     "very long first": TREE | {"first": 10**4000},
-    "first that is true": TREE | {"first": True},
+    "first that is false": TREE | {"first": False},
+    "first that is a float": TREE | {"first": 0.0},
     "no values": TREE | {"count": 0},
     "negative count": TREE | {"count": -1},
     "count as text": TREE | {"count": "1"},
@@ -695,6 +697,13 @@ def test_a_stack_of_another_length_is_refused(shape: str) -> None:
     tree = {"first": 0, "count": 3, "arrays": {"x": True}, "trees": [{"$array": "x"}]}
     with pytest.raises(BadFileError, match="not a stack of 3"):
         unwrap(wrap(tree, [("x.npy", npy(header, bytes(size)))]))
+
+
+def test_bytes_of_two_dimensions_are_refused() -> None:
+    tree, members = encode([np.zeros((2, 3), np.uint8)])
+    tree["trees"] = [{"$bytes": tree["trees"][0]}]  # type: ignore[index]
+    with pytest.raises(BadFileError, match="bytes that are none"):
+        unwrap(wrap(tree, [(name, b"".join(buffers)) for name, buffers in members]))
 
 
 @pytest.mark.parametrize("position", [-1, 2, 10**9])
