@@ -83,17 +83,16 @@ def _options() -> argparse.Namespace:
 def _run(name: str, sizes: Sizes) -> dict[str, Any]:
     """One measurement in a process of its own; whatever it says but its last line is dropped."""
     command = [sys.executable, "-m", "benchmarks.child", name, json.dumps(asdict(sizes))]
-    talk = None if "POSTROOM_BENCH_TALK" in os.environ else subprocess.DEVNULL
     with subprocess.Popen(
         command,
         cwd=PROJECT,
         stdout=subprocess.PIPE,
-        stderr=talk,
+        stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     ) as child:
         try:
-            output, _ = child.communicate(timeout=PATIENCE_S)
+            output, talk = child.communicate(timeout=PATIENCE_S)
         except subprocess.TimeoutExpired:
             os.killpg(child.pid, signal.SIGKILL)
             return {"reason": f"it took longer than {PATIENCE_S:g} s"}
@@ -102,7 +101,8 @@ def _run(name: str, sizes: Sizes) -> dict[str, Any]:
             raise
     lines = output.strip().splitlines()
     if child.returncode or not lines:
-        return {"reason": f"its process ended with code {child.returncode}"}
+        last = (talk.strip().splitlines() or ["it said nothing"])[-1]
+        return {"reason": f"its process ended with code {child.returncode}: {last}"}
     answer: dict[str, Any] = json.loads(lines[-1])
     return answer
 
