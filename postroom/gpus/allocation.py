@@ -6,7 +6,10 @@ before it cannot use. Those before it are walked in order; one that fits is give
 that does not fit yet keeps what it has gathered so far:
 
 * whole cards: every free card it could use, so that the number gathered only grows;
-* a share of a card: the card with most room, which only drains, so that the room only grows.
+* room: the card on which the least has to leave for it drains. Whoever comes later may use of it
+  only what will be left beside the one who waits. So what has to leave only shrinks, and at last it
+  is gone. For a whole card, too: shares would else follow each other on it for ever. Only the first
+  who waits for room has a card drained: one is waste enough, and everybody comes to be the first.
 
 Hence a large request is never starved by small ones, and a request for card 1 does not wait behind
 one for card 0.
@@ -19,7 +22,7 @@ belongs to no lease counts with what it uses.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,7 @@ class Share:
     uid: int
     group: str = ""
     pid: int = 0  # the owner, from whom the processes of the lease descend; 0: not known here
+    since: float = 0.0  # when it was granted
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,8 @@ class Want:
     uid: int = 0
     group: str = ""
     pid: int = 0
+    pack: bool = False  # take the fullest card that fits, where the default spreads
+    since: float = 0.0  # when it was asked
 
     @property
     def exact(self) -> bool:
@@ -73,10 +79,17 @@ class Table:
     """The cards with what is taken of each, while a line is walked."""
 
     def __init__(
-        self, slots: Sequence[Slot], shares: Sequence[Share], *, asker_pid: int = 0
+        self,
+        slots: Sequence[Slot],
+        shares: Sequence[Share],
+        *,
+        asker_pid: int = 0,
+        drains: int = 1,
     ) -> None:
         self.slots = {slot.uuid: slot for slot in slots}
         self.shares: dict[str, list[Share]] = {slot.uuid: [] for slot in slots}
+        self.drains = drains
+        self.spare: dict[str, int] = {}  # what may be taken of cards that drain for somebody
         held: dict[str, list[Share]] = {slot.uuid: [] for slot in slots}
         for share in shares:
             if share.uuid in held:
@@ -92,6 +105,8 @@ class Table:
         """Count a share as taken."""
         taken = self.room[share.uuid] if share.memory_mib is None else share.memory_mib
         self.room[share.uuid] -= taken
+        if share.uuid in self.spare:
+            self.spare[share.uuid] -= taken
         self.shares[share.uuid].append(share)
 
     def free(self, uuid: str) -> bool:
@@ -104,7 +119,8 @@ class Table:
         if want.memory_mib is None:
             return not held
         whole = any(share.memory_mib is None for share in held)
-        return not whole and self.room[uuid] >= want.memory_mib
+        spare = self.spare.get(uuid, self.room[uuid])
+        return not whole and min(self.room[uuid], spare) >= want.memory_mib
 
     def ours(self, uuid: str, want: Want) -> bool:
         """Say whether the card is held as a whole by the want's own group, which may share it."""
@@ -120,7 +136,7 @@ class Table:
             )
         )
 
-    def choose(self, want: Want, *, pack: bool = False) -> tuple[str, ...] | None:
+    def choose(self, want: Want) -> tuple[str, ...] | None:
         """Return the cards that satisfy the want now, best first, or None."""
         fitting = [
             uuid
@@ -130,28 +146,42 @@ class Table:
         if len(fitting) < want.count:
             return None
         if not want.exact:
-            fitting.sort(key=lambda uuid: self._preference(uuid, want, pack))
+            fitting.sort(key=lambda uuid: self._preference(uuid, want))
         return tuple(fitting[: want.count])
 
-    def _preference(self, uuid: str, want: Want, pack: bool) -> tuple[float, float]:
+    def _preference(self, uuid: str, want: Want) -> tuple[float, float]:
         if want.memory_mib is None:
             # A card on which a stranger computes comes last.
             return float(self.unleased[uuid] > 0), self.slots[uuid].rank
         room = self.room[uuid]
-        return float(room if pack else -room), self.slots[uuid].rank
+        return float(room if want.pack else -room), self.slots[uuid].rank
 
     def gather(self, want: Want) -> tuple[str, ...]:
-        """Return the cards that a want which does not fit yet keeps from those behind it."""
+        """Return the free cards that a want which does not fit yet keeps from those behind it.
+
+        Where that is not enough, cards with shares are drained for it.
+        """
         known = [uuid for uuid in want.among if uuid in self.room]
-        if want.memory_mib is None:
-            return tuple(uuid for uuid in known if self.free(uuid))
-        open_to_shares = [
-            uuid
-            for uuid in known
-            if all(share.memory_mib is not None for share in self.shares[uuid])
-        ]
-        open_to_shares.sort(key=lambda uuid: (-self.room[uuid], uuid))
-        return tuple(open_to_shares[: want.count])
+        free = [uuid for uuid in known if self.free(uuid)] if want.memory_mib is None else []
+        if sum(uuid in self.spare for uuid in known) < self.drains:
+            others = [uuid for uuid in known if uuid not in free and uuid not in self.spare]
+            found = [drain for uuid in others if (drain := self._drain(uuid, want)) is not None]
+            for _, uuid, spare in sorted(found)[: max(0, want.count - len(free))]:
+                self.spare[uuid] = spare
+        return tuple(free)
+
+    def _drain(self, uuid: str, want: Want) -> tuple[int, str, int] | None:
+        """Return how much has to leave a card for a want, and what others may take meanwhile."""
+        held = self.shares[uuid]
+        if any(share.memory_mib is None for share in held):
+            return None
+        whole = self.room[uuid] + sum(share.memory_mib or 0 for share in held)
+        beside = whole - (whole if want.memory_mib is None else want.memory_mib)
+        newcomers = sum(share.memory_mib or 0 for share in held if share.since > want.since)
+        others = sum(share.memory_mib or 0 for share in held) - newcomers
+        if beside < 0:
+            return None
+        return others + max(0, newcomers - beside), uuid, max(0, beside - newcomers)
 
 
 def unleased(slot: Slot, held: Sequence[Share], *, asker_pid: int = 0) -> int:
@@ -195,9 +225,14 @@ def grant(
     if all(uuid in table.room and table.ours(uuid, want) for uuid in want.among):
         return want.among
     for before in line:
-        chosen = table.choose(before)
-        whole = chosen is None
-        for uuid in table.gather(before) if chosen is None else chosen:
-            mib = None if whole else before.memory_mib
-            table.take(Share(uuid, mib, before.uid, before.group))
-    return table.choose(want, pack=pack)
+        serve(table, before)
+    return table.choose(replace(want, pack=pack or want.pack))
+
+
+def serve(table: Table, want: Want) -> tuple[str, ...] | None:
+    """Give the next in line its cards, or None: then it keeps what it has gathered so far."""
+    chosen = table.choose(want)
+    whole = chosen is None
+    for uuid in table.gather(want) if chosen is None else chosen:
+        table.take(Share(uuid, None if whole else want.memory_mib, want.uid, want.group))
+    return chosen
