@@ -1,0 +1,55 @@
+"""The helpers that users test with: they give up loudly, and nothing outlives a test unseen."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from postroom import Job
+from postroom.testing import Sessions, sessions, wait_until
+from postroom.tree import MARK, mark_of
+
+
+def test_waiting_in_vain_shows_what_the_folder_holds(tmp_path: Path) -> None:
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "postroom.log").write_text("the last words\n")
+    (tmp_path / "a file").write_text("12345")
+    with pytest.raises(AssertionError) as caught:
+        wait_until(lambda: False, what="a miracle", folder=tmp_path, timeout_s=0)
+    assert "a miracle did not come true" in str(caught.value)
+    assert "5  a file" in str(caught.value)
+    assert "the last words" in str(caught.value)
+
+
+def test_waiting_returns_what_came_true() -> None:
+    answers = iter([0, "", None, 42])
+    assert wait_until(lambda: next(answers)) == 42
+
+
+def test_a_process_that_outlives_its_session_is_ended_and_fails_the_test(tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    with (
+        pytest.raises(AssertionError, match="1 processes outlived their sessions"),
+        sessions(base) as room,
+    ):
+        room.start()
+        environment = {**os.environ, MARK: mark_of(str(base), "0")}
+        room.stop()
+        stray = subprocess.Popen(["sleep", "1000"], env=environment)
+    assert stray.wait(60) == -9
+
+
+def test_a_session_that_cannot_start_says_why(room: Sessions) -> None:
+    with pytest.raises(AssertionError, match="no GPU 77|77"):
+        room.start("x", gpu="77")
+
+
+def test_an_example_from_the_module_itself_works(room: Sessions) -> None:
+    room.start("0")
+    with room.master() as master:
+        assert master.run([Job("kernels:double", x=4)]).results() == [8]
+    os.kill(room.worker("0"), 9)
+    room.wait_until(lambda: room.ready("0"))
