@@ -57,3 +57,10 @@ class RemoteTraceback(Exception):
 
     def __str__(self) -> str:
         return f"\n\n{self.text.rstrip()}"
+
+
+def brief(key: object) -> str:
+    """What a message can show of a key or name: one line, not long, no control characters."""
+    # Python refuses to write very long integers in decimal.
+    text = hex(key) if type(key) is int and key.bit_length() > 64 else repr(key)
+    return text if len(text) <= 80 else f"{text[:38]}...{text[-38:]}"

@@ -16,30 +16,26 @@ the reader parses it, writes it anew and compares. Pickle is off on both sides u
 
 from __future__ import annotations
 
-import ast
 import math
 import pickle as pickles
 import re
-import struct
 import sys
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from types import NoneType
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from .errors import BadFileError, PayloadError
-from .parcel import ALIGNMENT, SMALL, Buffer, Parcel
+from .errors import BadFileError, PayloadError, brief
+from .npy import describe, header_of, npy_header, parse_header
+from .parcel import SMALL, Buffer, Parcel
 
 Array: TypeAlias = np.ndarray[Any, Any]
-DType: TypeAlias = np.dtype[Any]
 Path: TypeAlias = tuple[Any, ...]
 Label: TypeAlias = str | Callable[[int], str]
 
 MAX_DEPTH = 64
-MAX_HEADER = 0xFFFF
 
 _MAX_TREE_DEPTH = MAX_DEPTH + 2  # a value's innermost item may be an array within a tag
 _JSON_SCALARS = frozenset({str, int, float, bool, NoneType})
@@ -138,7 +134,7 @@ class _Encoder:
 
     def _array(self, value: Array, path: Path) -> object:
         try:
-            _describe(value.dtype)
+            describe(value.dtype)
         except (TypeError, ValueError):
             return self._pickled(value, path, f"is an array of dtype {value.dtype}")
         return {"$array": self._put(value, path)}
@@ -189,7 +185,7 @@ class _Encoder:
 
     def _where(self, path: Path) -> str:
         label = self._label if isinstance(self._label, str) else self._label(self.position)
-        return label + "".join(f"[{_brief(key)}]" for key in path)
+        return label + "".join(f"[{brief(key)}]" for key in path)
 
     def _put(self, array: Array, path: Path) -> str:
         name = self._names.get(path)
@@ -230,7 +226,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 
 def _name_of(path: Path) -> str:
     """A name for the array at a path, safe whatever the keys."""
-    keys = (key if type(key) is str else _brief(key) for key in path)
+    keys = (key if type(key) is str else brief(key) for key in path)
     name = ".".join(_UNSAFE.sub("_", key[:40]) for key in keys)[:120] or "value"
     # What begins with a digit is a member of one value alone.
     return name if name[0].isalpha() or name[0] == "_" else f"arr_{name}"
@@ -250,13 +246,6 @@ def _is_plain_key(key: object) -> bool:
     return type(key) is str and key[:1] != "$" and _is_unicode(key)
 
 
-def _brief(key: object) -> str:
-    """What a message can show of a key or name: one line, not long, no control characters."""
-    # Python refuses to write very long integers in decimal.
-    text = hex(key) if type(key) is int and key.bit_length() > 64 else repr(key)
-    return text if len(text) <= 80 else f"{text[:38]}...{text[-38:]}"
-
-
 def _members(
     columns: dict[str, list[tuple[int, Array]]], first: int, count: int
 ) -> tuple[dict[str, bool], list[tuple[str, Sequence[Buffer]]]]:
@@ -272,11 +261,11 @@ def _members(
             for _, array in column
         )
         if stacked[name]:
-            header = _header(dtype, (count, *shape), False)
+            header = npy_header(dtype, (count, *shape), False)
             members.append((f"{name}.npy", [header, *(_buffer(array) for _, array in column)]))
             continue
         for position, array in column:
-            header = _header(array.dtype, array.shape, array.flags.fnc)
+            header = npy_header(array.dtype, array.shape, array.flags.fnc)
             members.append((_member_of_one(name, first + position), [header, _buffer(array)]))
     return stacked, members
 
@@ -293,97 +282,6 @@ def _buffer(array: Array) -> Buffer:
         return array.tobytes()
     # As bytes, since dates and structures have no buffers of their own.
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-
-
-# How a header begins, by how it goes on: the type of its length, and its encoding. Names of fields
-# beyond Latin need the third version of the format; the second is for longer headers than ours.
-_LATIN = b"\x93NUMPY\1\0"
-_UTF8 = b"\x93NUMPY\3\0"
-_VERSIONS = {_LATIN: (struct.Struct("<H"), "latin1"), _UTF8: (struct.Struct("<I"), "utf-8")}
-_MAGIC_SIZE = len(_LATIN)
-
-# A dtype that is no structure: byte order, kind, size, and the unit of dates.
-_PLAIN_DTYPE = r"[<>|][biufcSUVmM][0-9]{0,10}(?:\[(?:[1-9][0-9]{0,9})?[A-Za-z]{1,7}\])?"
-_IS_PLAIN_DTYPE = re.compile(_PLAIN_DTYPE)
-_HEADER = re.compile(
-    rf"{{'descr': ('{_PLAIN_DTYPE}'|\[.*\]), 'fortran_order': (True|False),"
-    r" 'shape': \(((?:[0-9]{1,19}, ){0,63}[0-9]{1,19},?)?\), } *\n",
-    re.ASCII | re.DOTALL,
-)
-
-
-@lru_cache(maxsize=128)
-def _header(dtype: DType, shape: tuple[int, ...], fortran: bool) -> bytes:
-    """The only `.npy` header that an array may have; its size is a multiple of ALIGNMENT."""
-    text = f"{{'descr': {_describe(dtype)}, 'fortran_order': {fortran}, 'shape': {shape}, }}"
-    magic = _LATIN if text.isascii() or max(text) <= "\xff" else _UTF8
-    length, encoding = _VERSIONS[magic]
-    body = text.encode(encoding)
-    size = _MAGIC_SIZE + length.size + len(body) + 1
-    body += b" " * (-size % ALIGNMENT) + b"\n"
-    return magic + length.pack(len(body)) + body
-
-
-@lru_cache(maxsize=128)
-def _describe(dtype: DType) -> str:
-    """The dtype as a header states it; TypeError or ValueError if it would not come back."""
-    text = repr(dtype.str if dtype.names is None else dtype.descr)
-    if len(text) > MAX_HEADER // 2 or dtype.itemsize == 0 or _parse_dtype(text) != dtype:
-        raise TypeError("no header can state it")
-    return text
-
-
-def _parse_dtype(text: str) -> DType:
-    """The dtype that a header states, of which no more is known than that it matches _HEADER."""
-    literal: Any = text[1:-1] if text[0] == "'" else ast.literal_eval(text)
-    if not _is_plain(literal):
-        raise ValueError("neither plain data nor a structure of it")
-    return np.lib.format.descr_to_dtype(literal)
-
-
-def _is_plain(descr: object) -> bool:
-    """Whether numpy may be given this; what is wrong with names or shapes it finds by itself."""
-    if isinstance(descr, str):
-        return _IS_PLAIN_DTYPE.fullmatch(descr) is not None
-    return isinstance(descr, list) and all(
-        isinstance(field, tuple) and len(field) in (2, 3) and _is_plain(field[1]) for field in descr
-    )
-
-
-def _header_of(member: memoryview) -> bytes:
-    """The header with which a member begins; ValueError if it does not."""
-    version = _VERSIONS.get(bytes(member[:_MAGIC_SIZE]))
-    if version is None or len(member) < ALIGNMENT:
-        raise ValueError("it is not an array")
-    length, _ = version
-    size = _MAGIC_SIZE + length.size + int(length.unpack_from(member, _MAGIC_SIZE)[0])
-    if size > MAX_HEADER:
-        raise ValueError("its header is too long")
-    return bytes(member[:size])
-
-
-@lru_cache(maxsize=128)
-def _parse_header(header: bytes) -> tuple[DType, tuple[int, ...], bool, int]:
-    """Dtype, shape, Fortran order and size of the data; ValueError if the header is not ours."""
-    length, encoding = _VERSIONS[header[:_MAGIC_SIZE]]
-    match = _HEADER.fullmatch(str(header[_MAGIC_SIZE + length.size :], encoding))
-    if match is None:
-        raise ValueError("its header is not that of a plain array")
-    try:
-        dtype = _parse_dtype(match[1])
-    except Exception as error:  # Python's parser and numpy raise many kinds, MemoryError too
-        raise ValueError(f"its dtype cannot be read: {_brief(error)}") from None
-    fortran = match[2] == "True"
-    shape = tuple(int(digits) for digits in (match[3] or "").split(",") if digits)
-    # Numpy leaves out the empty dimensions when it looks for overflow.
-    if math.prod(n or 1 for n in shape) * dtype.itemsize >= 1 << 63:
-        raise ValueError("its shape is larger than any memory")
-    try:
-        if _header(dtype, shape, fortran) != header:
-            raise ValueError("its header is not as a parcel's is")
-    except TypeError:
-        raise ValueError(f"its dtype is {_brief(dtype)}") from None
-    return dtype, shape, fortran, math.prod(shape) * dtype.itemsize
 
 
 class _Decoder:
@@ -429,12 +327,12 @@ class _Decoder:
             if key[:1] == "$":
                 read = self._BY_TAG.get(key)
                 if read is None:
-                    raise self._bad(f"its tree has an unknown {_brief(key)}")
+                    raise self._bad(f"its tree has an unknown {brief(key)}")
                 return read(self, inner, depth)
         value = {}
         for key, inner in node.items():
             if key[:1] == "$":
-                raise self._bad(f"its tree has a stray {_brief(key)}")
+                raise self._bad(f"its tree has a stray {brief(key)}")
             value[key] = self._node(inner, depth)
         return value
 
@@ -519,19 +417,19 @@ class _Decoder:
         try:
             return pickles.loads(self._bytes(node, depth))  # noqa: S301 - the job asked for it
         except Exception as error:  # unpickling runs the value's own code
-            raise self._bad(f"it holds a pickle that cannot be read: {_brief(error)}") from error
+            raise self._bad(f"it holds a pickle that cannot be read: {brief(error)}") from error
 
     def _array(self, node: object, depth: int) -> Array:
         name = self._text(node)
         if name in self._used:
             # One large member named many times would be a bomb.
-            raise self._bad(f"its tree uses array {_brief(name)} twice")
+            raise self._bad(f"its tree uses array {brief(name)} twice")
         self._used.add(name)
         if self._stacked.get(name) is not True:
             return self._open(_member_of_one(name, self._number))[...]
         stack = self._open(f"{name}.npy")
         if stack.ndim == 0 or len(stack) != self._count:
-            raise self._bad(f"array {_brief(name)} is not a stack of {self._count}")
+            raise self._bad(f"array {brief(name)} is not a stack of {self._count}")
         value: Array = stack[self._position, ...]
         return value
 
@@ -543,10 +441,10 @@ class _Decoder:
         try:
             view = self._parcel.member(member)
         except KeyError:
-            raise self._bad(f"it has no member {_brief(member)}") from None
+            raise self._bad(f"it has no member {brief(member)}") from None
         try:
-            header = _header_of(view)
-            dtype, shape, fortran, data_size = _parse_header(header)
+            header = header_of(view)
+            dtype, shape, fortran, data_size = parse_header(header)
             if len(header) + data_size != len(view):
                 raise ValueError("its shape and the size of its data differ")
             # Not np.ndarray(buffer=...), which would let a memory map be closed under the array.

@@ -19,6 +19,7 @@ ORDER = [
     "base",
     "journal",
     "parcel",
+    "npy",
     "payload",
     "contents",
     "mailbox",
