@@ -21,7 +21,8 @@ from collections.abc import Callable, Sequence
 # While things move, `ready` is asked this often, for this long, even if no event comes.
 HOT_S = 0.004
 POLL_S = 0.001
-# ... and first without sleeping: to put a core to sleep and wake it takes as long as a short job.
+# ... and first without sleeping, if the last wait was as short: to put a core to sleep and wake it
+# takes as long as a short job, but where others want the core, spinning only delays the answer.
 SPIN_S = 0.0005
 # Without events (no inotify left, a system that has none) polling goes on at this pace.
 BLIND_S = 0.05
@@ -36,14 +37,17 @@ _EVENTS_SIZE = 1 << 16
 class Waiter:
     """Waits for something to happen in some folders or files."""
 
-    def __init__(self, paths: Sequence[str]) -> None:
+    def __init__(self, paths: Sequence[str], *, spin: bool = True) -> None:
         self._paths = paths
+        # Where jobs take longer than waking up does, the core is better left to them.
+        self._spin_s = SPIN_S if spin else 0.0
         self._events = -1
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poll = select.poll()
         self._poll.register(self._bell, select.POLLIN)
         self.blind = False
         self._hot_until = 0.0
+        self._short = True  # whether the last wait was
         self._names: set[str] = set()
         self._anything = True
 
@@ -66,18 +70,22 @@ class Waiter:
         # What came while nobody waited is taken first, so that all that follows ends the wait.
         if self._take_events(0.0):
             return True
+        spin_until = began + self._spin_s if self._short else began
+        self._short = False
         while not ready():
-            if now < hot_until and now < began + SPIN_S:
+            if now < hot_until and now < spin_until:
                 timeout = 0.0
             elif now < hot_until:
                 timeout = min(POLL_S, until - now)
             else:
                 timeout = max(until - now, 0.0)
             if timeout and (listed := self._take_events(timeout)) is not None:
+                self._short = time.monotonic() < began + SPIN_S
                 return listed
             now = time.monotonic()
             if now >= until:
                 return self.blind
+        self._short = now < began + SPIN_S
         return False
 
     def take_names(self) -> set[str] | None:
