@@ -15,10 +15,21 @@ if TYPE_CHECKING:
     from .agent import Agent
     from .contents import Outcome
     from .errors import JobFailed, PostroomError
+    from .functions.decorator import job
     from .jobs import Job, JobPool, Status
     from .master import Master
 
-__all__ = ["Master", "Job", "JobPool", "Agent", "Outcome", "Status", "JobFailed", "PostroomError"]
+__all__ = [
+    "Master",
+    "Job",
+    "JobPool",
+    "Agent",
+    "Outcome",
+    "Status",
+    "JobFailed",
+    "PostroomError",
+    "job",
+]
 
 _HOMES = {
     "Master": "master",
@@ -29,6 +40,7 @@ _HOMES = {
     "Outcome": "contents",
     "JobFailed": "errors",
     "PostroomError": "errors",
+    "job": "functions.decorator",
 }
 
 

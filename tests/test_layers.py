@@ -40,6 +40,7 @@ ORDER = [
     "report",
     "session",
     "batch",
+    "functions",
     "testing",
     "cli",
 ]

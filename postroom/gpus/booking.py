@@ -24,7 +24,7 @@ from . import processes
 from .inventory import Card, pin
 from .ledger import Lease, Ledger, Request
 from .meter import Meter, Sample
-from .packing import EXCESS, Learned, advice, reservation
+from .packing import CONTEXT_MIB, EXCESS, Learned, advice, reservation
 from .profiles import Kind, Measuring, Profiles, Row
 
 GATE_S = 0.05  # how often those look who wait for a measurement
@@ -128,7 +128,7 @@ class Booking:
         telling = ok or (known_mib is not None and peak_mib > known_mib and not out_of_memory)
         row = Row(
             kind.call,
-            max(1, peak_mib) if telling else None,
+            (peak_mib or CONTEXT_MIB) if telling else None,  # at least that, in any case
             at_least_mib,
             seconds if ok else None,
             runs=int(ok),

@@ -1,0 +1,1 @@
+"""Functions as jobs: `@postroom.job`."""

@@ -1,0 +1,234 @@
+"""`@postroom.job`: a function that finds a card with room for it, and learns how much it needs.
+
+@postroom.job
+def train(data, batch=64): ...
+
+train(data)                   # here, in this process, once a card is granted
+future = train.submit(data)   # by a session of the base: a standard Future
+train.map(files)              # many of them, results in order
+
+@train.profile                # a light stand-in with the same arguments: it alone is measured
+def _(data, batch=64): ...
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+from ..errors import PostroomError
+from ..gpus.booking import Need
+from ..gpus.profiles import Profiles
+from ..gpus.sizes import to_mib
+from . import here
+from .address import address_of, keywords
+from .kinds import code_of, kind_of
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+POLICIES = ("spread", "pack")
+OVER = ("warn", "limit", "kill")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the decorator was given."""
+
+    memory_mib: int | None = None
+    policy: str = "spread"
+    type: str | None = None
+    gpus: int = 1
+    timeout_s: float | None = None
+    retries: int = 0
+    over: str = "warn"
+    matters: tuple[str, ...] | None = None
+    base: str | None = None
+    pickle: bool = False
+
+
+class Function(Generic[P, R]):
+    """A function under the decorator; it stays a function, with its signature and docstring."""
+
+    def __init__(self, function: Callable[P, R], options: Options, *, instance: Any = None) -> None:
+        functools.update_wrapper(self, function)
+        self.options = options
+        self._function = function
+        self._instance = instance
+        self._stand_in: Callable[..., Any] | None = None
+
+    def __repr__(self) -> str:
+        return f"<postroom.job {self._function.__qualname__}>"
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        if instance is None:
+            return self
+        bound: Function[..., R] = Function(self._function, self.options, instance=instance)
+        bound._stand_in = self._stand_in
+        return bound
+
+    def __call__(self, *arguments: P.args, **named: P.kwargs) -> R:
+        """Run it here, on a card with room for it; its result and its errors are its own."""
+        # In a session the base's rules apply: its retries and limits are the job's.
+        in_session = "POSTROOM_SESSION" in os.environ
+        retries = 0 if in_session else self.options.retries
+        while True:
+            try:
+                return self._run(arguments, named, limited=not in_session)
+            except Exception:
+                if retries <= 0:
+                    raise
+                retries -= 1
+
+    def _run(self, arguments: Any, named: Any, *, limited: bool) -> R:
+        need = self._need(arguments, named)
+        own = () if self._instance is None else (self._instance,)
+        if self._stand_in is not None:
+            light = functools.partial(self._stand_in, *own, *arguments, **named)
+            here.measure(light, replace(need, name=f"{need.name} (stand-in)"))
+        return here.run(
+            functools.partial(self._function, *own, *arguments, **named),
+            need,
+            over=self.options.over,
+            timeout_s=self.options.timeout_s if limited else None,
+        )
+
+    def submit(self, *arguments: P.args, **named: P.kwargs) -> Future[R]:
+        """Have a session of the base run it; what it raises is the cause of a JobFailed."""
+        return self._submit(arguments, named)
+
+    def _submit(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Future[R]:
+        from ..jobs import Job  # late: a call in this process needs none of it
+        from .clerk import clerk_for
+
+        if "POSTROOM_SESSION" in os.environ:
+            raise PostroomError(
+                f"{self._function.__qualname__}.submit was called inside a session: where a script "
+                "hands in jobs, put that under `if __name__ == '__main__':`"
+            )
+        options = self.options
+        project, task = address_of(self._function)
+        own = () if self._instance is None else (self._instance,)
+        job = Job(
+            task,
+            retries=options.retries,
+            timeout_s=options.timeout_s,
+            pickle=options.pickle,
+        )
+        job.arguments = keywords(inspect.signature(self._function), (*own, *arguments), named)
+        base = options.base or os.environ.get("POSTROOM_BASE") or "./base"
+        return clerk_for(base, project, say=here.say).submit(job)
+
+    def map(self, *iterables: Iterable[Any], timeout_s: float | None = None) -> Iterator[R]:
+        """Submit a call for each tuple of arguments; the results come in their order."""
+        futures = [self._submit(arguments, {}) for arguments in zip(*iterables, strict=False)]
+        return (future.result(timeout_s) for future in futures)
+
+    def profile(self, stand_in: Callable[P, Any]) -> Callable[P, Any]:
+        """Register a light stand-in: it alone is measured, once, while its profile holds."""
+        self._stand_in = stand_in
+        return stand_in
+
+    def _need(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Need:
+        """Say what a call asks for, and which kind of job it is."""
+        function = self._function
+        own = () if self._instance is None else (self._instance,)
+        bound = inspect.signature(function).bind(*own, *arguments, **named)
+        bound.apply_defaults()
+        values = {key: bound.arguments[key] for key in bound.arguments if key != "self"}
+        options = self.options
+        kind = kind_of(function, values, type_=options.type, matters=options.matters)
+        if self._stand_in is not None:
+            kind = replace(kind, code=f"{kind.code}-{code_of(self._stand_in)}")
+        return Need(
+            kind,
+            options.memory_mib,
+            count=options.gpus,
+            pack=options.policy == "pack",
+            name=function.__qualname__,
+        )
+
+    def forget(self) -> bool:
+        """Drop what was learned of it."""
+        return Profiles().forget(self._need_type())
+
+    def _need_type(self) -> str:
+        from .kinds import type_of
+
+        return self.options.type or type_of(self._function)
+
+
+@overload
+def job(function: Callable[P, R], /) -> Function[P, R]: ...
+
+
+@overload
+def job(
+    *,
+    memory: str | int | None = None,
+    policy: str = "spread",
+    type: str | None = None,
+    gpus: int = 1,
+    timeout_s: float | None = None,
+    retries: int = 0,
+    over: str = "warn",
+    matters: Sequence[str] | None = None,
+    base: str | os.PathLike[str] | None = None,
+    pickle: bool = False,
+) -> Callable[[Callable[P, R]], Function[P, R]]: ...
+
+
+def job(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    memory: str | int | None = None,
+    policy: str = "spread",
+    type: str | None = None,
+    gpus: int = 1,
+    timeout_s: float | None = None,
+    retries: int = 0,
+    over: str = "warn",
+    matters: Sequence[str] | None = None,
+    base: str | os.PathLike[str] | None = None,
+    pickle: bool = False,
+) -> Any:
+    """Make a function a job; bare, or with options.
+
+    `memory` declares what it needs of each card ("6G", or MiB); `policy` takes the card with most
+    room ("spread") or the fullest that fits ("pack"); `type` names what is learned, by default
+    `file::function`; `gpus` is how many cards; `over` says what happens to a job that outgrows its
+    reservation: "warn", "limit" (torch's own limit) or "kill"; `matters` names the arguments that
+    set its size, by default found out; `timeout_s` and `retries` are as for any job; `base` is
+    where `submit` goes; `pickle` lets arguments travel that only pickle can carry.
+    """
+    if policy not in POLICIES:
+        raise PostroomError(f"policy={policy!r}: it is one of {', '.join(POLICIES)}")
+    if over not in OVER:
+        raise PostroomError(f"over={over!r}: it is one of {', '.join(OVER)}")
+    options = Options(
+        memory_mib=None if memory is None else to_mib(str(memory)),
+        policy=policy,
+        type=type,
+        gpus=gpus,
+        timeout_s=timeout_s,
+        retries=retries,
+        over=over,
+        matters=None if matters is None else tuple(matters),
+        base=None if base is None else os.fspath(base),
+        pickle=pickle,
+    )
+
+    def decorate(function: Callable[..., Any]) -> Function[..., Any]:
+        if inspect.iscoroutinefunction(function):
+            raise PostroomError(
+                f"{function.__qualname__} is a coroutine: a job is a plain function"
+            )
+        return Function(function, options)
+
+    return decorate if function is None else decorate(function)

@@ -1,0 +1,210 @@
+"""A call that runs in this process, once a card is granted.
+
+CUDA can't be moved once it is up: the environment is set before the function begins, and a process
+that has CUDA up on a card keeps to that card. Within one process one job runs at a time; a call
+from inside another is part of it, and runs on its cards.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from ..errors import GpuError, PostroomError
+from ..gpus import inventory
+from ..gpus.booking import Booking, Need, book, held_for_us
+from ..gpus.inventory import Card
+from ..gpus.ledger import open_ledger
+from ..gpus.meter import cuda_is_up, empty_torch_cache, limit_torch
+from ..gpus.profiles import Profiles
+
+R = TypeVar("R")
+
+_turn = threading.RLock()  # one job at a time in this process
+_within = threading.local()  # what runs in this thread already
+
+
+class MemoryExceeded(GpuError):
+    """A job was stopped because it took more memory than was reserved for it."""
+
+
+def say(text: str) -> None:
+    """Tell the user, on stderr; POSTROOM_QUIET=1 keeps it silent."""
+    if not os.environ.get("POSTROOM_QUIET"):
+        print(f"postroom: {text}", file=sys.stderr, flush=True)
+
+
+def run(
+    function: Callable[[], R], need: Need, *, over: str = "warn", timeout_s: float | None = None
+) -> R:
+    """Run a function here on cards of its own, or on those of the job that we are part of."""
+    if getattr(_within, "job", False):
+        return function()
+    with _turn:
+        cards = inventory.cards()
+        if not cards:
+            with _limited(timeout_s):
+                return function()  # no card in sight: it runs on the CPU
+        booking = _book(need, cards)
+        _within.job = True
+        try:
+            return _run_booked(function, booking, over=over, timeout_s=timeout_s)
+        finally:
+            _within.job = False
+            booking.close()
+
+
+def measure(stand_in: Callable[[], object], need: Need) -> None:
+    """Run a stand-in alone, if nobody knows what its kind needs; its errors are the caller's."""
+    if getattr(_within, "job", False):
+        return
+    with _turn:
+        cards = inventory.cards()
+        profiles = Profiles()
+        if not cards or need.memory_mib is not None or held_for_us(open_ledger(), cards):
+            return  # there is nothing to be packed
+        while profiles.learned(need.kind).peak_mib is None:
+            booking = book(
+                need,
+                ledger=open_ledger(),
+                profiles=profiles,
+                cards=cards,
+                home=_home(cards),
+                say=say,
+            )
+            with booking:
+                if booking.measuring:
+                    _within.job = True
+                    try:
+                        _run_booked(stand_in, booking, over="warn", timeout_s=None)
+                    finally:
+                        _within.job = False
+
+
+def _book(need: Need, cards: list[Card]) -> Booking:
+    ledger, profiles = open_ledger(), Profiles()
+    held = held_for_us(ledger, cards)
+    if held:
+        # A session, a shell or a job above us has the card: it is ours to use, and to measure.
+        return Booking(need, held, profiles=profiles)
+    return book(need, ledger=ledger, profiles=profiles, cards=cards, home=_home(cards), say=say)
+
+
+def _home(cards: list[Card]) -> Card | None:
+    """Return the card on which this process has CUDA up already; it can't go elsewhere."""
+    ours = [c for c in cards if any(usage.pid == os.getpid() for usage in c.processes)]
+    if not ours and not cuda_is_up():
+        return None
+    candidates = ours or cards
+    if len(candidates) == 1:
+        return candidates[0]
+    raise PostroomError(
+        "CUDA is up in this process already, where it can't be moved to the card that will be "
+        "granted: call the function before anything uses CUDA, or hand it to a session with .submit"
+    )
+
+
+def _run_booked(
+    function: Callable[[], R], booking: Booking, *, over: str, timeout_s: float | None
+) -> R:
+    ok = out_of_memory = False
+    with _pinned(booking), _limited(timeout_s) as interrupt:
+        reserved_mib = booking.reserved_mib
+        if over == "limit" and reserved_mib is not None:
+            limit_torch(reserved_mib, booking.cards[0].memory_mib)
+
+        def exceeded(text: str) -> None:
+            say(text)
+            if over == "kill":
+                interrupt(MemoryExceeded)
+
+        booking.exceeded = exceeded
+        booking.watch()
+        try:
+            result = function()
+            ok = True
+            return result
+        except BaseException as error:
+            out_of_memory = is_out_of_memory(error)
+            raise
+        finally:
+            interrupt(None)
+            advice = booking.finish(ok=ok, out_of_memory=out_of_memory)
+            empty_torch_cache()
+            booking.leave_timeline(_timeline(booking))
+            say(advice)
+
+
+@contextmanager
+def _pinned(booking: Booking) -> Iterator[None]:
+    """Show this process the granted cards only, while the function runs."""
+    wanted = booking.environment if booking.lease is not None else {}
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _limited(timeout_s: float | None) -> Iterator[Callable[[type[BaseException] | None], None]]:
+    """Give a way to raise an error in this thread from another; with a limit, do so after it.
+
+    It is raised between two lines of Python: a call that waits in C ends first.
+    """
+    thread_id = threading.get_ident()
+    lock = threading.Lock()
+    over = False
+
+    def interrupt(error: type[BaseException] | None) -> None:
+        nonlocal over
+        with lock:
+            if error is None:
+                over = True
+            elif not over:
+                over = True
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                    ctypes.c_ulong(thread_id), ctypes.py_object(error)
+                )
+
+    timer = None
+    if timeout_s is not None:
+        timer = threading.Timer(timeout_s, interrupt, [TimeoutError])
+        timer.daemon = True
+        timer.start()
+    try:
+        yield interrupt
+    finally:
+        interrupt(None)
+        if timer is not None:
+            timer.cancel()
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Say whether an error is a card's that ran out of memory, whatever library raised it."""
+    name = type(error).__name__
+    if name in ("OutOfMemoryError", "OutOfMemory"):
+        return True
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and "out of memory" in text and "cuda" in text
+
+
+def _timeline(booking: Booking) -> str:
+    """Where a job's timeline goes: beside the base's log in a session, else by the profiles."""
+    base = os.environ.get("POSTROOM_SESSION", "").rpartition(":")[0]
+    job = os.environ.get("POSTROOM_JOB", "").replace("/", "-")
+    if base and job:
+        return os.path.join(base, "log", "timelines", f"{job}.csv")
+    name = "".join(c if c.isalnum() else "_" for c in booking.need.name)[:60]
+    folder = os.path.join(Profiles().where, "timelines")
+    return os.path.join(folder, f"{name}-{os.getpid()}-{os.urandom(3).hex()}.csv")
