@@ -13,6 +13,8 @@ import enum
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
+from types import NoneType
 from typing import Any
 
 from .errors import BadFileError
@@ -20,6 +22,7 @@ from .files import Buffer
 from .parcel import Mark, Parcel, pack
 
 VERSION = 1
+_PLAIN_DEPTH = 16
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -125,14 +128,19 @@ def pack_jobs(
     arguments: Sequence[dict[str, Any]],
 ) -> list[Buffer]:
     """Make a parcel of jobs that have task and options in common."""
-    from . import payload
+    tree: object
+    members: list[tuple[str, Sequence[Buffer]]]
+    if all(map(_is_json, arguments)):
+        tree, members = _plain_values(first, arguments), []
+    else:
+        from . import payload
 
-    tree, members = payload.encode(
-        arguments,
-        first=first,
-        label=lambda n: f"job {names[n] if names else first + n}: arguments",
-        pickle=options.pickle,
-    )
+        tree, members = payload.encode(
+            arguments,
+            first=first,
+            label=lambda n: f"job {names[n] if names else first + n}: arguments",
+            pickle=options.pickle,
+        )
     sheet = {
         "version": VERSION,
         "task": task,
@@ -170,15 +178,25 @@ class OutcomeSheet:
 
     def done(self, job: int) -> Done:
         """How job number `job` ended."""
-        from . import payload
-
         seconds = self.seconds[job - self.first]
         if job in self.failures:
             return Done(failure=self.failures[job], seconds=seconds)
+        if self.count == 1 and (plain := self._plain()) is not None:
+            return Done(plain, seconds=seconds)
+        from . import payload
+
         failed_before = sum(1 for failed in self._failed if failed < job)
         position = job - self.first - failed_before
         value = payload.decode(self._values, self.parcel, position, pickle=self.pickle)
         return Done(value, seconds=seconds)
+
+    def _plain(self) -> dict[str, Any] | None:
+        """The only value, if it is an object of plain JSON: nobody needs numpy to read that."""
+        try:
+            (tree,) = self._values["trees"]
+        except (KeyError, TypeError, ValueError):
+            return None
+        return tree if isinstance(tree, dict) and _is_plain(tree) else None
 
 
 def pack_outcomes(
@@ -195,8 +213,7 @@ def pack_outcomes(
 
 def pack_outcome(job: int, done: Done, maker: Maker) -> list[Buffer]:
     """Make a parcel of one outcome whose value, if it has one, is plain JSON: without numpy."""
-    trees = [] if done.failure is not None else [done.value]
-    tree = {"first": job, "count": len(trees), "arrays": {}, "trees": trees}
+    tree = _plain_values(job, [] if done.failure is not None else [done.value])
     body = _outcomes(job, [done], maker, tree)
     return pack(Mark("results", job, 1), [("outcomes.json", [body])])
 
@@ -237,11 +254,46 @@ def unpack_data(path: str, data: Buffer) -> Any:
     return payload.decode(_sheet(parcel, "data.json", "data").get("values"), parcel, 0)
 
 
-def _is_plain(tree: Any) -> bool:
+def _plain_values(first: int, values: Sequence[Any]) -> object:
+    """What `payload.encode` makes of values that stand for themselves."""
+    trees = list(values)
+    # Compared as text, since 1, 1.0 and True are equal, and so are dicts in another order.
+    if trees and all(repr(tree) == repr(trees[0]) for tree in trees):
+        del trees[1:]
+    return {"first": first, "count": len(values), "arrays": {}, "trees": trees}
+
+
+def _is_json(value: Any, depth: int = 0) -> bool:
+    """Whether a value stands for itself, so that `payload` would leave it as it is."""
+    if depth > _PLAIN_DEPTH:
+        return False  # deep, or endless: payload says which
+    kind = type(value)
+    if kind is str:
+        return bool(value.isascii())
+    if kind is dict:
+        return all(
+            type(key) is str
+            and key.isascii()
+            and not key.startswith("$")
+            and _is_json(item, depth + 1)
+            for key, item in value.items()
+        )
+    if kind is list:
+        return all(_is_json(item, depth + 1) for item in value)
+    if kind is int:
+        return bool(-(1 << 63) <= value < 1 << 63)
+    return kind in (bool, NoneType) or (kind is float and isfinite(value))
+
+
+def _is_plain(tree: Any, depth: int = 0) -> bool:
     """Whether a tree stands for itself: no key begins with the sign of what JSON lacks."""
+    if depth > _PLAIN_DEPTH:
+        return False
     if isinstance(tree, dict):
-        return all(not key.startswith("$") and _is_plain(item) for key, item in tree.items())
-    return not isinstance(tree, list) or all(map(_is_plain, tree))
+        return all(
+            not key.startswith("$") and _is_plain(item, depth + 1) for key, item in tree.items()
+        )
+    return not isinstance(tree, list) or all(_is_plain(item, depth + 1) for item in tree)
 
 
 def weight(value: Any) -> int:

@@ -34,6 +34,24 @@ def parcels(jobs: Sequence[Job]) -> Iterator[tuple[int, list[Buffer]]]:
         first += len(batch)
 
 
+def append_jobs(
+    files: Files, base: Base, card: RunCard, jobs: Sequence[Job], *, guess: int
+) -> list[int]:
+    """Put jobs behind the last of a run, in as few parcels as they fit; return their numbers."""
+    numbers: list[int] = []
+    for batch in _batches(jobs):
+
+        def pack(first: int, batch: Batch = batch) -> list[Buffer]:
+            return _pack(first, batch)
+
+        first = append(files, base, card, pack, guess=guess)
+        guess = first + len(batch)
+        numbers += range(first, guess)
+    if card.durable:
+        files.sync_folder(base.asked(card.run))
+    return numbers
+
+
 def append_job(files: Files, base: Base, card: RunCard, job: Job, *, guess: int) -> int:
     """Put one job behind the last of a run, and return its number: a parcel of its own.
 

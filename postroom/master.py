@@ -13,7 +13,7 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from .agent import list_agents
@@ -22,7 +22,7 @@ from .contents import JobSheet, OutcomeSheet
 from .dispatch import Dispatcher
 from .errors import BadFileError, BaseFolderError, PostroomError
 from .files import Clock, Files, LocalFiles, Lock, SystemClock
-from .intake import append_job, parcels, put_data
+from .intake import append_job, append_jobs, parcels, put_data
 from .jobs import Job, JobPool
 from .journal import Journal
 from .kernels import source_version
@@ -53,6 +53,7 @@ class Master:
         *,
         project: str | None = None,
         durable: bool = False,
+        spin: bool = True,
         files: Files | None = None,
         clock: Clock | None = None,
         journal: Journal | None = None,
@@ -73,7 +74,7 @@ class Master:
         self._see_at = 0.0
         self._refresh_at = 0.0
         with self._in_words("work"):
-            self._waiter = Waiter([self.base.agent_pool, self.base.job_pool])
+            self._waiter = Waiter([self.base.agent_pool, self.base.job_pool], spin=spin)
 
     def __enter__(self) -> Master:
         return self
@@ -202,6 +203,22 @@ class Master:
         if dispatcher is None or dispatcher.awaits_us():
             self.step(self._clock.monotonic())
         return number
+
+    def extend(self, pool: JobPool, jobs: Sequence[Job]) -> list[int]:
+        """Put jobs behind the last of a run, and return their numbers; see `append`."""
+        for task in {job.task for job in jobs} - set(self._versions):
+            self._versions[task] = source_version(self.project, task)
+        card = self._cards[pool.run]
+        with self._in_words("hand in jobs"):
+            numbers = append_jobs(self._files, self.base, card, jobs, guess=len(pool))
+        if numbers and numbers[-1] >= len(pool) + len(jobs):  # others appended, too
+            pool.jobs += self._read_jobs(pool.run, Job)[len(pool) :]
+            pool.refresh()
+        else:
+            pool.jobs += jobs
+        if self._dispatcher is not None:
+            self._dispatcher.hint({pool.run})
+        return numbers
 
     def resume(self, run: str | None = None, *, job: type[Job] = Job) -> JobPool:
         """Take up a run again, by default the newest unfinished: only what is missing runs."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,12 @@ from postroom.contents import (
     OutcomeSheet,
     pack_data,
     pack_jobs,
+    pack_outcome,
     pack_outcomes,
     unpack_data,
     weight,
 )
-from postroom.errors import BadFileError
+from postroom.errors import BadFileError, PayloadError
 from postroom.files import Buffer
 
 MAKER = Maker("0", "cpu", 1, 2.0)
@@ -68,3 +70,47 @@ def test_shared_data_comes_back() -> None:
 
 def test_weight_tells_large_from_small() -> None:
     assert weight({"x": [np.zeros(1000), np.zeros(24)], "s": "abc", "n": 1}) == 8192 + 3 + 8
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"x": 1, "y": [True, None, 2.5, "text"], "z": {}},
+        {"x": "größer"},
+        {"$x": 1},
+        {"x": {"$array": "x"}},
+        {"x": 1 << 70},
+        {"x": float("nan")},
+        {"x": (1, 2)},
+        {"x": "\ud800"},
+        {1: 2},
+    ],
+)
+def test_plain_values_are_packed_as_payload_packs_them(value: dict[str, object]) -> None:
+    from postroom import payload
+
+    jobs = [value, {"x": 0}, value]
+    sheet = JobSheet("x", b"".join(pack_jobs(5, "a:b", Options(), None, jobs)))
+    tree, members = payload.encode(jobs, first=5, label="job")
+    assert json.loads(bytes(sheet.parcel.member("jobs.json")))["values"] == json.loads(
+        json.dumps(tree)
+    )
+    assert not members
+    assert repr(sheet.arguments(7)) == repr(value)
+    assert repr(sheet.plain(7)) == repr(value)
+
+
+def test_what_is_nested_for_ever_is_refused_by_payload() -> None:
+    endless: list[object] = []
+    endless.append(endless)
+    with pytest.raises(PayloadError):
+        pack_jobs(0, "a:b", Options(), None, [{"x": endless}])
+
+
+def test_an_outcome_that_is_nested_too_deep_is_a_bad_file() -> None:
+    value: dict[str, object] = {}
+    for _ in range(200):
+        value = {"x": value}
+    data = b"".join(pack_outcome(3, Done(value), Maker("0", "", 1, 0.0)))
+    with pytest.raises(BadFileError):
+        OutcomeSheet("x", data).done(3)

@@ -13,9 +13,10 @@ import queue
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TextIO
+from functools import cached_property
+from typing import Any, Protocol, TextIO
 
 from ..errors import PostroomError
 
@@ -42,7 +43,7 @@ class Line:
     arguments: dict[str, Any] = field(default_factory=dict)  # of a sweep, for the table
     repeat: int = 0  # how often the same line stands before it
 
-    @property
+    @cached_property
     def key(self) -> str:
         """What makes it the same job when the batch is repeated."""
         known = json.dumps([self.command, self.cwd, self.env, self.repeat], sort_keys=True)
@@ -106,6 +107,31 @@ class Numbering:
         repeat = self._seen.get(whole.key, 0)
         self._seen[whole.key] = repeat + 1
         return replace(whole, repeat=repeat)
+
+
+class Source(Protocol):
+    """Where a batch takes its lines from."""
+
+    ended: bool  # no more will come
+    error: str  # why no more will come, if that was not foreseen
+
+    def take(self) -> Line | None:
+        """The next line, if one is there."""
+
+
+class Listed:
+    """Lines that are all there, and numbered."""
+
+    def __init__(self, lines: Sequence[Line]) -> None:
+        self._lines = iter(lines)
+        self.ended = False
+        self.error = ""
+
+    def take(self) -> Line | None:
+        """The next line."""
+        line = next(self._lines, None)
+        self.ended = line is None
+        return line
 
 
 class Feed:

@@ -23,10 +23,10 @@ from ..master import Master
 from ..runs import list_runs
 from .cards import GpuFile
 from .crew import Crew
-from .feed import Feed, Line
+from .feed import Line, Source
 
 # So many lines are handed in between two rounds of the Master, so that none of both waits.
-BURST = 64
+BURST = 256
 GPU_FILE_S = 1.0
 
 
@@ -38,6 +38,7 @@ class Wishes:
     timeout_s: float | None = None
     retries: int = 0
     nice: int = 0
+    shell: str = "bash"
     grace_s: float = GRACE_S
     output_bytes: int = OUTPUT_BYTES
     before: str = ""
@@ -108,11 +109,11 @@ class Batch:
             master.resume(runs[-1]) if runs else master.open(label="commands", apart=True)
         )
         self._job_of: dict[str, int] = {}
-        self._names: set[str] = set()
+        self._names: set[str] = set(os.listdir(output))
         self._next = 1
         self._mine: set[int] = set()  # jobs that this repetition waits for
         self._seen = len(self.pool.arrived)
-        self.feed: Feed | None = None
+        self.feed: Source | None = None
         for number, job in enumerate(self.pool.jobs):
             self._job_of[job.arguments["key"]] = number
             self._names.add(os.path.basename(job.arguments["folder"]))
@@ -138,7 +139,7 @@ class Batch:
             self.master.step(time.monotonic())
             self.master.cancel(self.pool, waiting, "its line is not asked for any more")
 
-    def run(self, feed: Feed) -> None:
+    def run(self, feed: Source) -> None:
         """Work until every line has ended, or too many have failed."""
         self.feed = feed
         self._admit_lines()
@@ -177,48 +178,48 @@ class Batch:
 
     def _admit_lines(self) -> None:
         assert self.feed is not None
-        for _ in range(BURST):
-            if not self._room():
-                return
+        jobs: list[Job] = []
+        while len(jobs) < BURST and self._room(len(jobs)):
             line = self.feed.take()
             if line is None:
-                return
+                break
             prepared = self._runner.prepare(line)
-            if prepared is not None:
-                self._admit(prepared)
+            job = self._admit(prepared) if prepared is not None else None
+            if job is not None:
+                jobs.append(job)
+        if jobs:
+            numbers = self.master.extend(self.pool, jobs)
+            self._mine.update(numbers)
+            for job, number in zip(jobs, numbers, strict=True):
+                self._job_of[job.arguments["key"]] = number
 
-    def _room(self) -> bool:
-        """Whether one more line may be handed in now."""
+    def _room(self, coming: int) -> bool:
+        """Whether one more line may be handed in now, with those that are about to be."""
         wishes = self._wishes
-        if (
-            wishes.stop_after is not None
-            and self.outstanding + self.tally.failed >= wishes.stop_after
-        ):
+        outstanding = self.outstanding + coming
+        if wishes.stop_after is not None and outstanding + self.tally.failed >= wishes.stop_after:
             return False  # never more than may still fail: so it stops exactly there
-        return wishes.ahead is None or self.outstanding < wishes.ahead + 2 * len(self.crew.places)
+        return wishes.ahead is None or outstanding < wishes.ahead + 2 * len(self.crew.places)
 
-    def _admit(self, line: Line) -> None:
-        """Hand in a line, unless it is done or under way."""
+    def _admit(self, line: Line) -> Job | None:
+        """Make a job of a line, unless it is done or under way."""
         self.tally.asked += 1
         known = self._job_of.get(line.key)
         folder = ""
         if known is not None:
             if self.pool.status(known) is Status.QUEUED:
                 self._mine.add(known)
-                return
+                return None
             earlier = self.pool[known]
             folder = self.pool.jobs[known].arguments["folder"]
             self._complete(earlier, JobFolder(folder))
             if earlier.outcome is Outcome.OK and self._wishes.rerun != "all":
                 self.tally.skipped += 1
-                return
+                return None
         if self._wishes.rerun == "failed" and known is None:
             self.tally.skipped += 1
-            return
-        job = self._job(line, folder or self._new_folder(line))
-        number = self.pool.submit(job).number
-        self._job_of[line.key] = number
-        self._mine.add(number)
+            return None
+        return self._job(line, folder or self._new_folder(line))
 
     def _job(self, line: Line, folder: str) -> Job:
         wishes = self._wishes
@@ -235,6 +236,7 @@ class Batch:
             arguments=line.arguments,
             number=self.tally.asked,
             nice=wishes.nice,
+            shell=wishes.shell,
             grace_s=wishes.grace_s,
             output_bytes=wishes.output_bytes,
             before=wishes.before,
@@ -251,7 +253,7 @@ class Batch:
 
     def _new_folder(self, line: Line) -> str:
         name = line.name if is_plain_name(line.name) else ""
-        while not name or name in self._names or os.path.lexists(f"{self.output}/{name}"):
+        while not name or name in self._names:
             name = f"{line.name if is_plain_name(line.name) else self._wishes.prefix}{self._next}"
             self._next += 1
         self._names.add(name)

@@ -14,7 +14,7 @@ import click
 
 from ..batch.cards import GpuFile, Place, parse_gpus
 from ..batch.crew import Crew, turn_signals_into_interrupts
-from ..batch.feed import Feed, Line, Numbering, read_lines, read_yielder
+from ..batch.feed import Feed, Line, Listed, Numbering, Source, read_lines, read_yielder
 from ..batch.runner import Batch, Runner, View, Wishes, completer
 from ..batch.snapshot import take_snapshot
 from ..batch.view import LiveView, PlainView, summary, write_results
@@ -40,6 +40,7 @@ OPTIONS = [
     click.option("--stop-after-failures", "stop_after", type=click.IntRange(1), metavar="N"),
     click.option("--keep-order", is_flag=True, help="Report in the order of the lines."),
     click.option("--nice", type=click.IntRange(-20, 19), default=0),
+    click.option("--shell", default="bash", show_default=True, help="SHELL -c runs the lines."),
     click.option("--memory", metavar="SIZE", help="Of the card, for each job; recorded only."),
     click.option("--env", multiple=True, metavar="NAME=VALUE", help="For every job."),
     click.option("--before", default="", metavar="CMD", help="Run before each command."),
@@ -114,7 +115,7 @@ def run_batch(source: Iterable[Line], known: list[Line] | None, options: dict[st
     wishes = _wishes(options, output, lazy=known is None)
     say = _say
     turn_signals_into_interrupts()
-    with Master(f"{output}/.base") as master, contextlib.ExitStack() as stack:
+    with Master(f"{output}/.base", spin=False) as master, contextlib.ExitStack() as stack:
         crew = Crew(master.base, say=say)
         view: View
         if sys.stderr.isatty() and not options["keep_order"]:
@@ -124,18 +125,19 @@ def run_batch(source: Iterable[Line], known: list[Line] | None, options: dict[st
         batch = Batch(
             master, output, wishes, crew=crew, view=view, runner=_load_runner(options["runner"])
         )
-        ahead = {} if known is not None else {"ahead": 1}
-        feed = Feed(source, complete=complete, wake=master.wake, **ahead)
+        feed: Source
+        if known is not None:
+            numbering = Numbering(complete)
+            known = [numbering.number(line) for line in known]
+            feed = Listed(known)
+        else:
+            feed = Feed(source, complete=complete, wake=master.wake, ahead=1)
         try:
             if options["gpu_file"]:
                 batch.watch_gpus(GpuFile(options["gpu_file"], _known_gpus))
             else:
                 crew.want(_places(options["gpus"]))
-            if options["stop_after"] is None and known is not None:
-                numbering = Numbering(complete)
-                batch.forget([numbering.number(line) for line in known])
-            else:
-                batch.forget(None)
+            batch.forget(known if options["stop_after"] is None else None)
             batch.run(feed)
             crew.finish()
         except KeyboardInterrupt:
@@ -169,6 +171,7 @@ def _wishes(options: dict[str, Any], output: str, *, lazy: bool) -> Wishes:
         timeout_s=options["timeout"],
         retries=options["retries"],
         nice=options["nice"],
+        shell=options["shell"],
         grace_s=options["grace"],
         output_bytes=options["output_mib"] << 20,
         before=options["before"],

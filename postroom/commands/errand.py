@@ -47,6 +47,7 @@ class Errand:
     timeout_s: float | None = None
     grace_s: float = GRACE_S
     nice: int = 0
+    shell: str = "bash"
     before: str = ""
     after: str = ""
     output_bytes: int = OUTPUT_BYTES
@@ -76,6 +77,7 @@ ASKED = (
     "env",
     "grace_s",
     "nice",
+    "shell",
     "before",
     "after",
     "output_bytes",

@@ -74,9 +74,7 @@ def fork_minder(post: Post) -> tuple[int, socket.socket]:
         os.close(lock)
         return pid, ours
     try:
-        os.setsid()
-        signal.set_wakeup_fd(-1)
-        _close_all_but({0, 1, 2, lock, theirs.fileno(), *post.lease_fds})
+        settle_in({lock, theirs.fileno(), *post.lease_fds})
         Minder(post, theirs).serve()
     except BaseException:
         with contextlib.suppress(BaseException):
@@ -85,10 +83,21 @@ def fork_minder(post: Post) -> tuple[int, socket.socket]:
     os._exit(0)
 
 
+def settle_in(keep: Collection[int]) -> None:
+    """Be a process of one's own after a fork: of what the parent has open, keep only this."""
+    os.setsid()
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2 and int(name) not in keep:
+            with contextlib.suppress(OSError):
+                os.close(int(name))
+
+
 class Minder:
     """Takes errands, one after another."""
 
-    def __init__(self, post: Post, line: socket.socket) -> None:
+    def __init__(self, post: Post, line: socket.socket | None) -> None:
         adopt_orphans()
         self._post = post
         self._line = line
@@ -96,6 +105,7 @@ class Minder:
         self._journal = Journal(post.base, f"minder {post.agent}")
         self._card: RunCard | None = None
         self._stops = 0
+        self._environ = {**os.environ, MARK: mark_of(post.base.root, post.agent)}
         # A wakeup descriptor ends a poll; the handlers only keep the signals from killing us.
         self._wake, writer = socket.socketpair()
         self._wake.setblocking(False)
@@ -103,7 +113,6 @@ class Minder:
         self._writer = writer
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._stop)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
 
     def _stop(self, *_: object) -> None:
@@ -112,6 +121,7 @@ class Minder:
     def serve(self) -> None:
         """Carry out what comes over the line, until its other end is gone."""
         waiting = b""
+        assert self._line is not None
         while not self._stops:
             try:
                 data = self._line.recv(1 << 20)
@@ -207,10 +217,9 @@ class Minder:
 
     def _environment(self, errand: Errand, number: int) -> dict[str, str]:
         return {
-            **os.environ,
+            **self._environ,
             **errand.env,
             **self._post.environment,
-            MARK: mark_of(self._post.base.root, self._post.agent),
             "POSTROOM_JOB": f"{errand.run}/{errand.job}",
             "POSTROOM_NAME": errand.name,
             "POSTROOM_FOLDER": errand.folder,
@@ -229,7 +238,7 @@ class Minder:
         """Run one shell line; return its exit code, negative for a signal, and if it was late."""
         if self._stops:
             raise Stopped
-        words = ["bash", "-c", line]
+        words = [errand.shell, "-c", line]
         if errand.nice:
             words = ["nice", "-n", str(errand.nice), *words]
         child = subprocess.Popen(
@@ -392,10 +401,3 @@ def _reap_orphans(child: int) -> None:
             if seen is None or seen.si_pid == child:
                 return
             os.waitpid(seen.si_pid, os.WNOHANG)
-
-
-def _close_all_but(keep: Collection[int]) -> None:
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) not in keep:
-            with contextlib.suppress(OSError):
-                os.close(int(name))

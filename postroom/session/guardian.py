@@ -34,6 +34,7 @@ from ..journal import Journal
 from ..mailbox import read_in_hand, read_letter
 from ..runs import Note, first_missing, lay_down, publish_results, read_card, write_note
 from .errands import Errands
+from .forked import Forked, fork_worker
 from .health import Health, ask_driver, quarantine
 from .tree import MARK, adopt_orphans, below, mark_of, reap, sweep
 
@@ -77,7 +78,7 @@ class Guardian:
         self._lock = self._take_lock()
         self._selector = selectors.DefaultSelector()
         self._signals = 0
-        self._worker: subprocess.Popen[bytes] | None = None
+        self._worker: subprocess.Popen[bytes] | Forked | None = None
         self._socket: socket.socket | None = None
         self._ready = False
         self._deadline: float | None = None
@@ -85,8 +86,8 @@ class Guardian:
         self._health = Health(slot.gpu, ask_driver=ask_driver, quarantine=quarantine)
         self._output = b""
         self._heard = b""
-        post = Post(base, slot.agent_id, slot.environment, slot.lease_fds, self._lock.fd)
-        self._errands = Errands(post, self._selector, ended=self._end_errand)
+        self._post = Post(base, slot.agent_id, slot.environment, slot.lease_fds, self._lock.fd)
+        self._errands = Errands(self._post, self._selector, ended=self._end_errand)
 
     def run(self, while_pid: int | None = None) -> int:
         """Serve until told to stop, or until another process has ended; return the exit code."""
@@ -177,25 +178,28 @@ class Guardian:
             "threads": self._slot.threads,
             "preload": self._slot.preload,
         }
-        self._worker = subprocess.Popen(
-            [sys.executable, "-m", "postroom.session.worker", json.dumps(settings)],
-            cwd=PACKAGE_PARENT,
-            env={**os.environ, **self._slot.environment, MARK: self._mark},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            pass_fds=(self._lock.fd, theirs.fileno(), *self._slot.lease_fds),
-            start_new_session=True,
-        )
+        if self._slot.preload:
+            self._worker = subprocess.Popen(
+                [sys.executable, "-m", "postroom.session.worker", json.dumps(settings)],
+                cwd=PACKAGE_PARENT,
+                env={**os.environ, **self._slot.environment, MARK: self._mark},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=(self._lock.fd, theirs.fileno(), *self._slot.lease_fds),
+                start_new_session=True,
+            )
+        else:
+            self._worker = fork_worker(self._post, settings, theirs)
         theirs.close()
         ours.setblocking(False)
         self._socket = ours
         self._heard = b""
         self._ready = False
-        assert self._worker.stdout is not None
-        os.set_blocking(self._worker.stdout.fileno(), False)
         self._selector.register(ours, selectors.EVENT_READ, self._hear)
-        self._selector.register(self._worker.stdout, selectors.EVENT_READ, self._read_output)
+        if self._worker.stdout is not None:
+            os.set_blocking(self._worker.stdout.fileno(), False)
+            self._selector.register(self._worker.stdout, selectors.EVENT_READ, self._read_output)
 
     def _wait(self) -> None:
         timeout = LOOK_S
@@ -292,15 +296,15 @@ class Guardian:
         self._errands.close()
         sweep(self._mark, own_but=self._helpers)
         self._check_base()
-        reason = f"its worker {_describe_exit(worker.returncode)}"
+        reason = f"its worker {_describe_exit(worker.returncode or 0)}"
         if self._health.touch_failed:
             reason = f"its card failed: {self._health.touch_failed}"
         hand = read_in_hand(self._files, self._base, self._slot.agent_id)
         note = self._lay_down(reason)
         if self._signals:
             return
-        self._journal.log("error", f"worker {worker.pid} {_describe_exit(worker.returncode)}")
-        self._say(f"worker {_describe_exit(worker.returncode)}")
+        self._journal.log("error", f"worker {worker.pid} {_describe_exit(worker.returncode or 0)}")
+        self._say(f"worker {_describe_exit(worker.returncode or 0)}")
         why = self._health.worker_died(
             ready=self._ready,
             finished_any=bool(hand and hand.done),
@@ -449,7 +453,7 @@ class Guardian:
             self._selector.unregister(fd)
             os.close(fd)
             self._stop()
-            if self._errands.busy:
+            if self._errands.busy or isinstance(self._worker, Forked):
                 self._stop()  # a command may take for ever, and nobody waits for it any more
 
         self._selector.register(pidfd, selectors.EVENT_READ, ended)
@@ -460,6 +464,9 @@ class Guardian:
         if self._signals > 1:
             self._errands.stop()
         if self._worker is None:
+            return
+        if self._signals == 2 and isinstance(self._worker, Forked) and self._ready:
+            self._worker.terminate()  # the command in hand may have something to save
             return
         if self._signals > 1 or not self._ready:
             self._worker.kill()

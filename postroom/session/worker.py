@@ -101,9 +101,8 @@ def work(base: Base, agent_id: str, settings: dict[str, Any], line: Line, journa
         gpu=settings["gpu"],
         pid=os.getpid(),
     )
-    waiter = Waiter([base.mailbox(agent_id)])
+    waiter = Waiter([base.mailbox(agent_id)], spin=bool(settings["preload"]))
     threading.Thread(target=line.listen, args=[waiter], daemon=True).start()
-    # With nothing to keep warm, a session of commands is there at once.
     device = str(running.kernels.device) if settings["preload"] else "commands"
     line.say(ready=True, device=device)
     clock = SystemClock()

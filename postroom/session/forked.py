@@ -1,0 +1,92 @@
+"""A worker for commands only: forked from the guardian, and the minder of its own commands.
+
+With nothing to keep warm there is nothing to load, so it is there at once; and since it imports no
+code of others, it need not die with its guardian: it finishes the command in hand, publishes how
+that ended, takes its mailbox down, and only then the agent's lock is free.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import traceback
+from typing import IO, Any
+
+from ..commands.errand import Errand
+from ..commands.minder import Minder, Post, settle_in
+from ..files import SystemClock
+from ..journal import Journal
+from .worker import Line, work
+
+
+class Forked:
+    """A forked worker, seen from its guardian as `subprocess.Popen` shows others."""
+
+    stdout: IO[bytes] | None = None
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Its exit code, once it has one."""
+        return self._wait(os.WNOHANG)
+
+    def wait(self) -> int | None:
+        """Wait for its end."""
+        return self._wait(0)
+
+    def _wait(self, options: int) -> int | None:
+        if self.returncode is None:
+            try:
+                pid, status = os.waitpid(self.pid, options)
+            except ChildProcessError:  # somebody swept it away
+                pid, status = self.pid, signal.SIGKILL
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def terminate(self) -> None:
+        """Have it end the command in hand, and itself."""
+        self._send(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it; what it leaves is swept."""
+        self._send(signal.SIGKILL)
+
+    def _send(self, number: int) -> None:
+        if self.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+
+class ForkedLine(Line):
+    """The line to a guardian that only says stop: commands are run right here."""
+
+    def __init__(self, own: socket.socket, post: Post) -> None:
+        super().__init__(own.detach())
+        self._minder = Minder(post, None)
+
+    def ask(self, errand: Errand) -> str:
+        """Run a command."""
+        return self._minder.carry_out(errand)
+
+
+def fork_worker(post: Post, settings: dict[str, Any], line: socket.socket) -> Forked:
+    """Start a worker in a process of one thread, which has all modules that it needs."""
+    lock = os.dup(post.lock_fd)
+    pid = os.fork()
+    if pid:
+        os.close(lock)
+        return Forked(pid)
+    journal = Journal(post.base, f"worker {post.agent}", clock=SystemClock())
+    try:
+        settle_in({lock, line.fileno(), *post.lease_fds})
+        work(post.base, post.agent, settings, ForkedLine(line, post), journal)
+    except BaseException:
+        with contextlib.suppress(BaseException):
+            journal.log("error", traceback.format_exc())
+        os._exit(1)
+    os._exit(0)
