@@ -48,7 +48,7 @@ def draw(results: Results) -> str:
         _text(
             8,
             42,
-            "Bars: how many times better than the best peer, or than the limit; right is better.",
+            "Bars: how many times better than the peer, floor or limit at 1x; right is better.",
             colour=FAINT,
         ),
     ]
