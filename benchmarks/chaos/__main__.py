@@ -22,6 +22,7 @@ def main() -> int:
     storm = programs.add_parser("storm", help="kill and stop random processes while jobs run")
     storm.add_argument("--jobs", type=int, default=20_000)
     storm.add_argument("--sessions", type=int, default=4)
+    storm.add_argument("--longest-s", type=float, default=0.01, help="how long a job takes at most")
     storm.add_argument("--every-s", type=float, default=0.2)
     storm.add_argument("--limit-s", type=float, default=3600.0)
     storm.add_argument("--embedded", action="store_true", help="serve only while the client lives")

@@ -5,13 +5,15 @@
 
 An operation runs in a forked process to which strace is attached, once to list its system calls,
 then once for each call and fault: killed as it enters the call, or told that the call failed. Short
-writes are real ones, by a preloaded shim. Afterwards the operation's judge looks at what is left.
+writes, and closes that fail, are made by a preloaded library: there the call has to happen, too.
+Afterwards the operation's judge looks at what is left.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import json
 import os
 import random
@@ -52,8 +54,13 @@ class Fault:
 
     operation: str
     call: str
-    number: int  # the how-manieth of that name since strace is there; of any, for a short write
+    number: int  # the how-manieth of its like, since strace is there or the library was told
     kind: str  # "killed", "short", or the name of an error
+
+    @property
+    def preloaded(self) -> bool:
+        """Whether the preloaded library makes it, not strace."""
+        return self.kind == "short" or (self.call == "close" and self.kind != "killed")
 
     def __str__(self) -> str:
         return f"{self.operation}: {self.kind} at {self.call} number {self.number}"
@@ -88,7 +95,7 @@ def run(name: str, folder: str, fault: Fault | None) -> tuple[Operation, Struck]
     rule = []
     if fault is None:
         rule = ["-o", trace]
-    elif fault.kind != "short":
+    elif not fault.preloaded:
         what = "signal=KILL" if fault.kind == "killed" else f"error={fault.kind}"
         rule = ["-o", trace, "-e", f"trace={fault.call}"]
         rule += ["-e", f"inject={fault.call}:{what}:when={fault.number}"]
@@ -116,6 +123,8 @@ def _child(operation: Operation, folder: str, fault: Fault | None, *, ready: int
         _marker(BEGIN)
         if fault is not None and fault.kind == "short":
             ctypes.CDLL(None).postroom_short_write_at(fault.number)
+        elif fault is not None and fault.preloaded:
+            ctypes.CDLL(None).postroom_close_fails_at(fault.number, getattr(errno, fault.kind))
         operation.act()
         _marker(END)
         operation.after()
@@ -205,9 +214,11 @@ def faults_of(name: str) -> Iterator[Fault]:
     calls = calls_of(name)
     for call, number in calls:
         yield Fault(name, call, number, "killed")
+    closes = 0
     for call, number in calls[:-1]:
+        closes += call == "close"
         for error in ERRORS:
-            yield Fault(name, call, number, error)
+            yield Fault(name, call, closes if call == "close" else number, error)
     writes = [call for call, _ in calls if call in SHORT]
     for number, call in enumerate(writes, start=1):
         yield Fault(name, call, number, "short")
@@ -262,9 +273,9 @@ def preloaded() -> bool:
 def preload(arguments: list[str]) -> int:
     """Start this program again with the shim, in a world of its own."""
     with tempfile.TemporaryDirectory(prefix="postroom-shim-") as folder:
-        shim = f"{folder}/short_write.so"
+        shim = f"{folder}/faults.so"
         subprocess.run(
-            ["gcc", "-shared", "-fPIC", "-O1", "-o", shim, f"{HERE}/short_write.c", "-ldl"],
+            ["gcc", "-shared", "-fPIC", "-O1", "-o", shim, f"{HERE}/faults.c", "-ldl"],
             check=True,
         )
         environment = {**os.environ, "LD_PRELOAD": shim, "POSTROOM_FAKE_GPUS": "4x24G"}

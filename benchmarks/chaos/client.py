@@ -1,7 +1,8 @@
 """The storm's client: hands in its run once, and after every death takes it up again.
 
-`python -m benchmarks.chaos.client BASE STATE JOBS SEED KEEP`: the file STATE gets the run's id once
-it is handed in. A client that is killed before has been told nothing, and hands in a new run.
+`python -m benchmarks.chaos.client BASE STATE JOBS SEED LONGEST_S keep|embedded`: the file STATE
+gets the run's id once it is handed in. A client that is killed before has been told nothing, and
+hands in a new run.
 """
 
 from __future__ import annotations
@@ -13,8 +14,6 @@ import sys
 from postroom import Job, Master
 
 PROJECT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "project")
-# Every second job takes no time, so that letters hold ranges and parcels hold many results.
-LONGEST_S = 0.01
 
 
 def main() -> int:
@@ -27,13 +26,15 @@ def main() -> int:
         except FileNotFoundError:
             length = random.Random(seed)
             ledger = f"{state}.deeds"
-            seconds = [n % 2 * length.uniform(0, LONGEST_S) for n in range(jobs)]
+            longest_s = float(sys.argv[5])
+            # Every second job takes no time, so that letters hold ranges, and parcels many results.
+            seconds = [n % 2 * length.uniform(0, longest_s) for n in range(jobs)]
             pool = master.submit(
                 (
                     Job("deeds:deed", number=n, seconds=seconds[n], ledger=ledger)
                     for n in range(jobs)
                 ),
-                keep=sys.argv[5] == "keep",
+                keep=sys.argv[6] == "keep",
             )
             with open(f"{state}.new", "w", encoding="ascii") as file:
                 file.write(pool.run)

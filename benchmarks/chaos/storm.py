@@ -64,6 +64,7 @@ class Storm:
     sessions: int
     every_s: float
     seed: int
+    longest_s: float  # how long a job takes at most
     embedded: bool  # the run is served only while its client lives
     folder: str
     faults: Counter[str] = field(default_factory=Counter)
@@ -90,7 +91,8 @@ class Storm:
         ]
         self.master = Member("master", "master", [*python, "postroom", "master", self.base])
         keep = "embedded" if self.embedded else "keep"
-        arguments = [self.base, self.state, str(self.jobs), str(self.seed), keep]
+        arguments = [self.base, self.state, str(self.jobs), str(self.seed)]
+        arguments += [str(self.longest_s), keep]
         self.client = Member("client", "client", [*python, "benchmarks.chaos.client", *arguments])
         self.members = [*self.guardians, self.master, self.client]
 
@@ -295,12 +297,11 @@ def _processes_of(base: str) -> list[int]:
     return found
 
 
-def run_storm(
-    *, jobs: int, sessions: int, every_s: float, seed: int, embedded: bool, limit_s: float
-) -> dict[str, Any]:
+def run_storm(*, limit_s: float, **options: Any) -> dict[str, Any]:
     """Blow once; return the table. The folder is kept when something is wrong."""
     folder = tempfile.mkdtemp(prefix="postroom-storm-")
-    storm = Storm(jobs, sessions, every_s, seed, embedded, folder)
+    storm = Storm(folder=folder, **options)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("the storm was told to stop"))
     seconds = storm.run(limit_s)
     table = storm.report(seconds)
     table["good"] = not any(

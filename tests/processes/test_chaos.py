@@ -39,10 +39,11 @@ def need(program: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    "run", [["--jobs", "600"], ["--jobs", "150", "--embedded"]], ids=["kept", "embedded"]
+    "run", [["--jobs", "1200"], ["--jobs", "300", "--embedded"]], ids=["kept", "embedded"]
 )
 def test_a_storm_of_kills_loses_and_doubles_nothing(tmp_path: Path, run: list[str]) -> None:
-    table = chaos(tmp_path, "storm", *run, "--sessions", "3", "--limit-s", "280")
+    size = ["--sessions", "3", "--longest-s", "0.05", "--limit-s", "280"]
+    table = chaos(tmp_path, "storm", *run, *size)
     assert table["lost"] == table["doubled"] == table["wrong"] == 0
     struck = [table[f"{role} killed"] for role in ("worker", "guardian", "master", "client")]
     assert sum(struck) > 10  # else it was no storm

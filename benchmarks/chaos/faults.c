@@ -1,12 +1,29 @@
-/* Makes the Nth write of this process a short one: a real call that writes less than it was asked. */
+/* Faults that strace cannot make, because the call has to happen for them to be real: the Nth write
+   writes less than it was asked, or the Nth close closes, and says that it failed. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <errno.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 static long until;
 
 void postroom_short_write_at(long number) { until = number; }
+
+static long closes;
+static int close_error;
+
+void postroom_close_fails_at(long number, int error) { closes = number; close_error = error; }
+
+int close(int fd) {
+    int (*real)(int) = dlsym(RTLD_NEXT, "close");
+    int result = real(fd);
+    if (closes > 0 && --closes == 0) {
+        errno = close_error;
+        return -1;
+    }
+    return result;
+}
 
 static size_t cut(size_t size) {
     if (until > 0 && --until == 0 && size > 1) return size / 2;
