@@ -227,6 +227,7 @@ class Master:
 
     def look(self, run: str) -> JobPool:
         """See how far a run is, without having it served."""
+        self._cards[run] = read_card(self._files, self.base, run)
         pool = JobPool(self._files, self.base, run, self._read_jobs(run, Job), self)
         pool.refresh()
         return pool

@@ -110,7 +110,8 @@ def headline(now: Now) -> str:
     parts += [f"{now.waiting}{'+' if now.open else ''} waiting"]
     if now.skipped:
         parts.append(f"{now.skipped} done before")
-    parts.append(f"{now.rate:.1f}/s" if now.rate >= 1 else f"{60 * now.rate:.1f}/min")
+    if now.rate:
+        parts.append(f"{now.rate:.1f}/s" if now.rate >= 1 else f"{60 * now.rate:.1f}/min")
     if now.left_s is not None:
         parts.append(f"{clock(now.left_s)} left")
     return ", ".join(parts)
@@ -148,10 +149,17 @@ class PlainView:
 
 def finished_line(job: Finished, folder: JobFolder) -> str:
     """How one job ended, in a line."""
-    command = job.job.arguments["command"]
+    command = _cut(job.job.arguments["command"], 60)
     failure = job.done.failure
-    how = "ok" if failure is None else f"FAILED ({failure.kind}: {failure.message})"
-    return f"{folder.name}  {how}  {clock(job.done.seconds)}  agent {job.agent}  {command}"
+    how = "ok"
+    if failure is not None:
+        how = "FAILED: " if failure.kind == "failed" else f"FAILED: {failure.kind}, "
+        how += _cut(failure.message, 80)
+    return f"{folder.name}  {how}  {clock(job.done.seconds)}  slot {job.agent}  {command}"
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 class LiveView:

@@ -374,3 +374,55 @@ def test_a_runner_of_ones_own_changes_lines_and_hears_of_their_end(bench: Bench)
     assert done.returncode == 0, done.stderr
     assert bench.read("job_1") == "b\none more\na\n"
     assert (bench.folder / "heard").read_text() == "job_1"
+
+
+def test_detached_it_goes_on_and_can_be_looked_at(bench: Bench) -> None:
+    go = bench.folder / "go"
+    wait = f"until test -e {go}; do sleep 0.02; done"
+    done = bench.run("-c", f"{wait}; echo over", "-c", "false", "--detach", gpus="2xcpu")
+    assert done.returncode == 0
+    pid = int(done.stdout.split("pid ")[1].split(";")[0])
+    detached = psutil.Process(pid)
+    try:
+        wait_until(lambda: bench.having("FAILURE") == ["job_2"], folder=bench.folder)
+        shown = _postroom(bench, "attach", "out", "--once")
+        assert "1 done, 1 failed, 1 running, 0 waiting" in shown.stdout
+        go.touch()
+        assert _postroom(bench, "attach", "out").returncode == 1
+        wait_until(lambda: not detached.is_running(), what="the end of the batch")
+    finally:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            detached.kill()
+    assert bench.read("job_1") == "over\n"
+    assert "1 ok, 1 failed" in (bench.output / "run.log").read_text()
+
+
+def test_a_sweep_and_its_table(bench: Bench) -> None:
+    words = ["sweep", "echo loss: $(({a} * {b}))", "a=1,2", "b=3:5", "--where", "a*b != 8"]
+    dry = _postroom(bench, *words, "--dry-run")
+    assert dry.stdout.splitlines()[-1] == "echo loss: $((2 * 5))"
+    assert len(dry.stdout.splitlines()) == 5
+    done = _postroom(bench, *words, "--gpus", "2xcpu", "--output-dir", "out")
+    assert done.returncode == 0, done.stderr
+    table = _postroom(bench, "table", "out", "--pattern", "loss: (.*)", "--json")
+    rows = json.loads(table.stdout)
+    assert [(row["a"], row["b"], row["loss"]) for row in rows] == [
+        (1, 3, 3),
+        (1, 4, 4),
+        (1, 5, 5),
+        (2, 3, 6),
+        (2, 5, 10),
+    ]
+
+
+def _postroom(bench: Bench, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "postroom", *words],
+        cwd=bench.folder,
+        env={**os.environ, "PYTHONPATH": PACKAGE_PARENT},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
