@@ -534,7 +534,7 @@ class Sick(LocalFiles):
 
 
 class TestAMasterOnASickDisk:
-    @pytest.mark.parametrize("sick", ["/agent_pool", "/tmp/", "/job_pool", "/result_pool"])
+    @pytest.mark.parametrize("sick", ["/agent_pool", "/base/tmp/", "/job_pool", "/result_pool"])
     def test_it_is_blocked_and_goes_on_when_the_disk_is_well(
         self, tmp_path: Path, sick: str
     ) -> None:
@@ -560,7 +560,7 @@ class TestAMasterOnASickDisk:
         room.run(1)
         room.desk()
         with Master(room.base.root, project="/", files=files, clock=room.clock) as master:
-            files.sick = "/tmp/"
+            files.sick = "/base/tmp/"
             room.clock.now += 2
             master.step(room.clock.now)
             assert room.letter() is None and not master.acting
