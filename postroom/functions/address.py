@@ -20,25 +20,22 @@ def address_of(function: Callable[..., Any]) -> tuple[str, str]:
             "module, or call it here"
         )
     module = function.__module__
-    path = getattr(inspect.unwrap(function), "__code__", None)
-    file = path.co_filename if path is not None else ""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    file = os.path.realpath(code.co_filename) if code is not None else ""
+    if not os.path.isfile(file):
+        raise PostroomError(
+            f"{name} is defined in a notebook or at a prompt, which a session cannot import: "
+            "write it into a module (in a notebook: %%writefile train.py) and import it from "
+            "there; calling it here works as it is"
+        )
+    stem = os.path.splitext(os.path.basename(file))[0]
     if module == "__main__":
         spec = getattr(sys.modules["__main__"], "__spec__", None)
-        if spec is not None:  # python -m package.module
-            module = spec.name
-        elif not os.path.isfile(file):
-            raise PostroomError(
-                f"{name} is defined in a notebook or at a prompt, which a session cannot import: "
-                "write it into a module (in a notebook: %%writefile train.py) and import it from "
-                "there; calling it here works as it is"
-            )
-        else:
-            module = os.path.splitext(os.path.basename(file))[0]
-    project = _root(os.path.realpath(file), module) if os.path.isfile(file) else None
+        module = spec.name if spec is not None else stem  # python -m package.module, or a script
+    project = _root(file, module)
     if project is None:
         # Imported by its path, as pytest may do: its own folder and its file's name will do.
-        project = os.path.dirname(os.path.realpath(file))
-        module = os.path.splitext(os.path.basename(file))[0]
+        project, module = os.path.dirname(file), stem
     if not all(part.isidentifier() for part in module.split(".")):
         raise PostroomError(f"{file} cannot be imported by a session: give it a name like train.py")
     return project, f"{module}:{name}"
@@ -46,12 +43,9 @@ def address_of(function: Callable[..., Any]) -> tuple[str, str]:
 
 def _root(file: str, module: str) -> str | None:
     """Return the folder from which a module is imported, if its name fits its file."""
-    stem = file.removesuffix("/__init__.py") if module.count(".") or module else file
-    stem = os.path.splitext(stem)[0]
-    tail = module.replace(".", os.sep)
-    if stem == tail or not stem.endswith(os.sep + tail):
-        return None
-    return stem[: -len(tail) - 1]
+    stem = os.path.splitext(file.removesuffix(f"{os.sep}__init__.py"))[0]
+    tail = os.sep + module.replace(".", os.sep)
+    return stem[: -len(tail)] if stem.endswith(tail) else None
 
 
 def keywords(

@@ -65,6 +65,12 @@ class Function(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<postroom.job {self._function.__qualname__}>"
 
+    def __reduce__(self) -> Any:
+        # By its name, as functions travel: to the workers of a `multiprocessing` pool, too.
+        if self._instance is not None:
+            return getattr, (self._instance, self._function.__name__)
+        return self._function.__qualname__
+
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         if instance is None:
             return self
@@ -72,7 +78,7 @@ class Function(Generic[P, R]):
         bound._stand_in = self._stand_in
         return bound
 
-    def __call__(self, *arguments: P.args, **named: P.kwargs) -> R:
+    def __call__(self, /, *arguments: P.args, **named: P.kwargs) -> R:
         """Run it here, on a card with room for it; its result and its errors are its own."""
         # In a session the base's rules apply: its retries and limits are the job's.
         in_session = "POSTROOM_SESSION" in os.environ
@@ -98,7 +104,7 @@ class Function(Generic[P, R]):
             timeout_s=self.options.timeout_s if limited else None,
         )
 
-    def submit(self, *arguments: P.args, **named: P.kwargs) -> Future[R]:
+    def submit(self, /, *arguments: P.args, **named: P.kwargs) -> Future[R]:
         """Have a session of the base run it; what it raises is the cause of a JobFailed."""
         return self._submit(arguments, named)
 
@@ -113,6 +119,11 @@ class Function(Generic[P, R]):
             )
         options = self.options
         project, task = address_of(self._function)
+        if type(self._instance).__module__ == "__main__":
+            raise PostroomError(
+                f"{task} is a method of a class that this script defines: a session can take its "
+                "object only if the class is in a module of its own"
+            )
         own = () if self._instance is None else (self._instance,)
         job = Job(
             task,

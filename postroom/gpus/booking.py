@@ -29,6 +29,7 @@ from .profiles import Kind, Measuring, Profiles, Row
 
 GATE_S = 0.05  # how often those look who wait for a measurement
 TIMELINES = 200  # so many are kept
+UNSEEN_RUNS = 3  # so often a job must be seen to use nothing before it is taken for small
 
 Say = Callable[[str], None]
 
@@ -128,7 +129,7 @@ class Booking:
         telling = ok or (known_mib is not None and peak_mib > known_mib and not out_of_memory)
         row = Row(
             kind.call,
-            (peak_mib or CONTEXT_MIB) if telling else None,  # at least that, in any case
+            self._believed(peak_mib) if telling else None,
             at_least_mib,
             seconds if ok else None,
             runs=int(ok),
@@ -138,6 +139,15 @@ class Booking:
         self._learn(row)
         self.close()
         return advice(self.need.name, peak_mib, self.cards[0].memory_mib, seconds)
+
+    def _believed(self, peak_mib: int) -> int | None:
+        """Return the peak to remember. A job that was not seen to use any memory may have done so
+        between two looks: only when that has happened again and again is it believed."""
+        if peak_mib:
+            return peak_mib
+        rows = self._profiles.get(self.need.kind.type).rows
+        own = next((row for row in rows if row.call == self.need.kind.call), None)
+        return CONTEXT_MIB if own is not None and own.runs + 1 >= UNSEEN_RUNS else None
 
     def _ran_out_with(self, peak_mib: int) -> int:
         """Return how much was shown to be too little."""

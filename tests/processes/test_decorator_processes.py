@@ -1,0 +1,308 @@
+"""`@postroom.job` across processes: real processes, really killed, on simulated cards."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from postroom.gpus import fake
+from postroom.gpus.ledger import Request, open_ledger
+from postroom.gpus.profiles import Profiles
+from postroom.testing import wait_until
+
+REPOSITORY = Path(__file__).parent.parent.parent
+
+# What every script begins with: a job that takes memory, says so, and waits for its file to go.
+HEAD = """
+import os, sys, threading, time
+from pathlib import Path
+import postroom
+from postroom.gpus.fake import Claim
+
+folder = Path(sys.argv[1])
+
+def seen(memory_mib):
+    meter = next(t._target.__self__ for t in threading.enumerate() if t.name == "postroom meter")
+    while meter.peak_mib < memory_mib:
+        time.sleep(0.01)
+
+def hold(name, memory_mib):
+    with Claim(os.environ["POSTROOM_GPU"], memory_mib):
+        seen(memory_mib)
+        (folder / name).touch()
+        while (folder / name).exists():
+            time.sleep(0.01)
+"""
+
+
+class World:
+    """A folder for scripts, their jobs' files, and the processes that were started."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.started: list[subprocess.Popen[str]] = []
+
+    def script(self, source: str, name: str = "train.py") -> Path:
+        path = self.folder / name
+        path.write_text(HEAD + dedent(source))
+        return path
+
+    def start(self, script: Path, *arguments: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, str(script), str(self.folder), *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=self.folder,
+            env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+            start_new_session=True,
+        )
+        self.started.append(process)
+        return process
+
+    def wait_for(self, name: str, *, but: subprocess.Popen[str] | None = None) -> None:
+        def there() -> bool:
+            for process in self.started:
+                if process is not but and process.poll() not in (None, 0):
+                    assert process.stderr is not None
+                    raise AssertionError(process.stderr.read())
+            return (self.folder / name).exists()
+
+        wait_until(there, what=f"job {name} running", folder=self.folder)
+
+    def end(self, name: str) -> None:
+        (self.folder / name).unlink()
+
+    def close(self) -> None:
+        for process in self.started:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    (tmp_path / "cards").mkdir()
+    monkeypatch.setenv("POSTROOM_FAKE_GPUS_FOLDER", str(tmp_path / "cards"))
+    monkeypatch.setenv("POSTROOM_PROFILES", str(tmp_path / "profiles"))
+    monkeypatch.setenv("POSTROOM_FAKE_GPUS", "2x24G")
+    opened = World(tmp_path)
+    yield opened
+    opened.close()
+
+
+def reserved() -> list[int | None]:
+    return [entry.memory_mib for entry in open_ledger().holders()]
+
+
+KINDS = """
+@postroom.job
+def a(name):
+    hold(name, 8000)
+
+@postroom.job
+def b(name):
+    hold(name, 2000)
+
+{"a": a, "b": b}[sys.argv[2]](sys.argv[3])
+"""
+
+
+def test_one_of_a_kind_measures_while_others_of_it_wait_and_other_kinds_go_on(
+    world: World,
+) -> None:
+    script = world.script(KINDS)
+    world.start(script, "a", "a1")
+    world.wait_for("a1")
+    second = world.start(script, "a", "a2")
+    world.start(script, "b", "b1")
+    world.wait_for("b1")
+    assert reserved() == [None, None]
+    assert not (world.folder / "a2").exists()
+    assert second.poll() is None
+    world.end("a1")
+    world.wait_for("a2")  # a1 is another word than a2, and so it is measured, too
+    world.end("a2")
+    world.end("b1")
+    assert [process.wait() for process in world.started] == [0, 0, 0]
+    world.start(script, "a", "a3")
+    world.start(script, "a", "a4")
+    world.wait_for("a3")
+    world.wait_for("a4")
+    first, other = reserved()
+    assert first == other
+    assert first is not None
+    assert 8000 < first < 8400
+    world.end("a3")
+    world.end("a4")
+
+
+@pytest.mark.parametrize("death", ["kill", "failure"])
+def test_a_first_run_that_dies_frees_its_card_and_the_next_one_measures(
+    world: World, death: str
+) -> None:
+    script = world.script("""
+        @postroom.job
+        def train():
+            name, fails = sys.argv[2:]
+            hold(name, 8000)
+            if fails == "failure":
+                raise ValueError("on purpose")
+
+        train()
+    """)
+    first = world.start(script, "one", death)
+    world.wait_for("one")
+    second = world.start(script, "two", "")
+    if death == "kill":
+        os.kill(first.pid, signal.SIGKILL)
+    else:
+        world.end("one")
+    world.wait_for("two", but=first)
+    assert reserved() == [None]  # it measures: nothing was learned from the first
+    assert first.wait() != 0
+    world.end("two")
+    assert second.wait() == 0
+    (profile,) = Profiles().all()
+    assert [row.peak_mib for row in profile.rows] == [8000]
+    with open_ledger().try_acquire(Request(count=2)):
+        pass
+
+
+def test_foreign_use_counts_and_is_waited_for(world: World) -> None:
+    script = world.script("""
+        @postroom.job(memory="20G")
+        def train():
+            hold("it", 100)
+
+        train()
+    """)
+    fake.script(
+        os.environ["POSTROOM_FAKE_GPUS_FOLDER"],
+        {
+            uuid: {"processes": [{"pid": 1, "user": "x", "command": "x", "used_mib": 8000}]}
+            for uuid in ("FAKE-0", "FAKE-1")
+        },
+    )
+    process = world.start(script)
+    wait_until(lambda: open_ledger().queue(), what="the job waiting in line")
+    assert process.stderr is not None
+    assert "8000 MiB in use without a lease" in process.stderr.readline()
+    fake.script(os.environ["POSTROOM_FAKE_GPUS_FOLDER"], {})
+    world.wait_for("it")
+    world.end("it")
+
+
+def test_a_sweep_with_plain_multiprocessing_never_over_books(world: World) -> None:
+    script = world.script("""
+        import multiprocessing
+
+        @postroom.job(policy="pack")
+        def train(seed):
+            with Claim(os.environ["POSTROOM_GPU"], 7000):
+                seen(7000)
+                return seed * seed
+
+        if __name__ == "__main__":
+            with multiprocessing.get_context("spawn").Pool(6) as pool:
+                print(sum(pool.map(train, range(24), chunksize=1)))
+    """)
+    process = world.start(script)
+    output, talk = process.communicate(timeout=100)
+    # Simulated cards raise OutOfMemory where more is claimed than there is.
+    assert process.returncode == 0, talk
+    assert int(output) == sum(seed * seed for seed in range(24))
+
+
+TRAINER = """
+import postroom
+
+class Trainer:
+    def __init__(self, factor):
+        self.factor = factor
+
+    @postroom.job(pickle=True)
+    def train(self, x):
+        return self.factor * x
+"""
+
+
+def test_a_script_hands_its_own_functions_to_sessions(world: World) -> None:
+    script = world.script("""
+        @postroom.job(retries=1)
+        def train(x, power=2):
+            if x < 0:
+                raise ValueError("negative")
+            return {"x": x**power, "gpu": os.environ["POSTROOM_GPU"], "pid": os.getpid()}
+
+        if __name__ == "__main__":
+            import json
+            from trainer import Trainer
+            futures = [train.submit(x) for x in range(6)]
+            found = [future.result() for future in futures]
+            found += train.map([1, 2], [3, 3])
+            try:
+                train.submit(-1).result()
+            except postroom.JobFailed as error:
+                failed = str(error)
+            try:
+                train.submit(print).result()
+            except postroom.PostroomError as error:
+                refused = str(error)
+            method = Trainer(3).train.submit(5).result()
+            print(json.dumps([os.getpid(), found, failed, refused, method]))
+    """)
+    (world.folder / "trainer.py").write_text(TRAINER)
+    process = world.start(script)
+    output, talk = process.communicate(timeout=100)
+    assert process.returncode == 0, talk
+    pid, found, failed, refused, method = json.loads(output)
+    assert [result["x"] for result in found] == [0, 1, 4, 9, 16, 25, 1, 8]
+    assert {result["gpu"] for result in found} <= {"FAKE-0", "FAKE-1"}
+    assert pid not in {result["pid"] for result in found}
+    assert "ValueError: negative" in failed
+    assert "arguments['x'] is a builtin_function_or_method" in refused
+    assert method == 15
+    assert open_ledger().holders() == []  # the sessions ended with their script
+    assert list((world.folder / "base" / "log" / "timelines").iterdir())
+
+
+def test_a_script_that_hands_in_jobs_when_it_is_imported_is_told_so(world: World) -> None:
+    script = world.script("""
+        @postroom.job
+        def train(x):
+            return x
+
+        print(train.submit(1).result())
+    """)
+    process = world.start(script)
+    _, talk = process.communicate(timeout=100)
+    assert process.returncode != 0
+    assert "if __name__ == '__main__'" in talk
+
+
+def test_under_a_lease_of_the_shell_above_it_a_call_waits_for_nobody(world: World) -> None:
+    script = world.script("""
+        @postroom.job
+        def train():
+            return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+        print(train())
+    """)
+    command = [sys.executable, "-m", "postroom", "gpu", "run", "--gpus", "1", "--"]
+    done = subprocess.run(
+        [*command, sys.executable, str(script), str(world.folder)],
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout.strip() == "1", done.stderr
