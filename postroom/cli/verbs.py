@@ -21,6 +21,7 @@ VERBS = {
     "run": ("run", "Run a file of shell lines over a list of GPUs."),
     "sweep": ("sweep", "Run a command for every combination of values."),
     "table": ("table", "All jobs of a batch, with figures from their logs."),
+    "profiles": ("profiles", "What jobs were found to need: list, show, forget."),
 }
 
 

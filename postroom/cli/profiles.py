@@ -1,0 +1,110 @@
+"""`postroom profiles`: what was learned of jobs; lists, shows and forgets."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from ..errors import PostroomError
+from ..gpus import sizes
+from ..gpus.profiles import Profile, Profiles, Row
+from .gpu_options import as_json, print_json, table
+
+
+@click.group("profiles", invoke_without_command=True)
+@click.pass_context
+def command(context: click.Context) -> None:
+    """Show what jobs were found to need, or forget it."""
+    if context.invoked_subcommand is None:
+        context.invoke(list_)
+
+
+@command.command("list")
+@as_json
+def list_(*, json_: bool) -> None:
+    """List the types of jobs, with the most that any call of each was seen to need."""
+    profiles = Profiles().all()
+    if json_:
+        print_json([profile.encode() for profile in profiles])
+        return
+    rows = [["PEAK", "SECONDS", "CALLS", "RUNS", "FAILED", "SEEN", "TYPE"]]
+    for profile in profiles:
+        peaks = [row.peak_mib for row in profile.rows if row.peak_mib is not None]
+        times = [row.seconds for row in profile.rows if row.seconds is not None]
+        rows.append(
+            [
+                _size(max(peaks, default=None)),
+                f"{max(times):.1f}" if times else "-",
+                str(len(profile.rows)),
+                str(sum(row.runs for row in profile.rows)),
+                str(sum(row.failures for row in profile.rows)),
+                _clock(max((row.seen_at for row in profile.rows), default=0.0)),
+                profile.type,
+            ]
+        )
+    click.echo(table(rows))
+
+
+@command.command("show")
+@click.argument("type_", metavar="TYPE")
+@as_json
+def show_(type_: str, *, json_: bool) -> None:
+    """Show every way in which a job was called, and what it needed."""
+    profile = _find(type_)
+    if json_:
+        print_json(profile.encode())
+        return
+    click.echo(f"{profile.type}, code {profile.code or '-'}")
+    rows = [["PEAK", "MORE THAN", "SECONDS", "RUNS", "FAILED", "CALL"]]
+    rows += [_cells(row) for row in profile.rows]
+    click.echo(table(rows))
+
+
+@command.command("forget")
+@click.argument("types", metavar="TYPE...", nargs=-1)
+@click.option("--all", "all_", is_flag=True, help="Forget everything.")
+def forget_(types: tuple[str, ...], *, all_: bool) -> None:
+    """Forget what was learned; the next run of the type measures again."""
+    if bool(types) == all_:
+        raise click.UsageError("name what is to be forgotten, or give --all")
+    store = Profiles()
+    for profile in store.all() if all_ else [_find(type_) for type_ in types]:
+        store.forget(profile.type)
+        click.echo(f"forgotten: {profile.type}", err=True)
+
+
+def _find(type_: str) -> Profile:
+    """Return the profile with a name, or the only one whose name ends like that."""
+    found = Profiles().all()
+    exact = [profile for profile in found if profile.type == type_]
+    matches = exact or [profile for profile in found if profile.type.endswith(type_)]
+    if len(matches) == 1:
+        return matches[0]
+    word = "more than one type" if matches else "no type"
+    raise PostroomError(f"{word} is called {type_!r}; see `postroom profiles`")
+
+
+def _cells(row: Row) -> list[str]:
+    call = ", ".join(f"{name}={_value(value)}" for name, value in row.call.items())
+    return [
+        _size(row.peak_mib),
+        _size(row.at_least_mib or None),
+        "-" if row.seconds is None else f"{row.seconds:.1f}",
+        str(row.runs),
+        str(row.failures),
+        call or "-",
+    ]
+
+
+def _value(value: Any) -> str:
+    return "x".join(map(str, value)) if isinstance(value, list) else repr(value)
+
+
+def _size(memory_mib: int | None) -> str:
+    return "-" if memory_mib is None else sizes.from_mib(memory_mib)
+
+
+def _clock(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at)) if at else "-"
