@@ -9,10 +9,8 @@ changed.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 
 from .agent import Agent, list_agents
 from .base import Base
@@ -21,40 +19,22 @@ from .errors import BadFileError
 from .files import LETTER_LIMIT, Buffer, Clock, Files
 from .journal import Journal
 from .mailbox import Letter
+from .register import ActiveRun, Register
 from .runs import (
     Note,
-    RunCard,
     lay_down,
-    list_firsts,
-    list_runs,
     publish_results,
-    reach,
-    read_card,
     read_note,
-    read_notes,
-    read_parcel_bytes,
-    reject,
 )
-from .schedule import MOST_LOST, RunQueue, Span, gaps
+from .schedule import MOST_LOST, Span, gaps
 
 # Events are a hint, listing is the truth: list again this often, whatever the events say.
 LIST_S = 1.0
-# So many of the runs that are over are looked at each time, in turn.
-RESTING = 16
 # How often a working agent is asked whether it lives, and looked over the shoulder for results.
 PROBE_S = 0.2
 LOOK_S = 0.05
 # A full disk is tried again after this long.
 BLOCKED_S = 0.5
-
-
-@dataclass
-class ActiveRun:
-    """A run that is being served."""
-
-    card: RunCard
-    queue: RunQueue
-    wanted: bool
 
 
 class Dispatcher:
@@ -80,10 +60,7 @@ class Dispatcher:
         self._list_at = 0.0
         self._blocked_until = 0.0
         self._turn = 0  # whose turn it is among the runs
-        self._named: set[str] | None = None  # what to look at when listing next; None: everything
-        self._at_rest: set[str] = set()  # the runs that nobody wants served
-        self._rest_turn = 0
-        self.runs: dict[str, ActiveRun] = {}
+        self._register = Register(files, base, journal)
         self.agents: dict[str, Agent] = {}
         self._recover()
         self.epoch = self._next_epoch()
@@ -91,7 +68,7 @@ class Dispatcher:
     def hint(self, names: set[str] | None = None) -> None:
         """Something may have changed, in these runs or (None) anywhere: list at the next step."""
         self._list_at = 0.0
-        self._named = None if names is None or self._named is None else self._named | names
+        self._register.hint(names)
 
     def extended(self, run: str, number: int) -> None:
         """A job was appended to a run here, in this process: no need to look for it."""
@@ -114,6 +91,11 @@ class Dispatcher:
         return moved
 
     @property
+    def runs(self) -> dict[str, ActiveRun]:
+        """The runs that are being served."""
+        return self._register.runs
+
+    @property
     def at_work(self) -> bool:
         """Whether a letter is out, so that rounds should follow closely."""
         return any(not agent.idle for agent in self.agents.values())
@@ -129,83 +111,15 @@ class Dispatcher:
     # Recovery and listing
 
     def _recover(self) -> None:
-        runs = list_runs(self._files, self._base)
-        asked = {run: list_firsts(self._files, self._base.asked(run)) for run in runs}
+        asked = self._register.list_asked()
         for agent_id in list_agents(self._files, self._base):
             self._meet(agent_id)
-        for run in runs:
-            self._load(run, asked[run])
-        self._at_rest = set(runs) - set(self.runs)
+        self._register.recover(asked, self._out)
 
-    def _load(self, run: str, listed: list[int]) -> None:
-        files, base = self._files, self._base
-        try:
-            card = read_card(files, base, run)
-        except FileNotFoundError:  # on its way out, or its card was put aside
-            return
-        except NotADirectoryError:
-            self._reject(BadFileError(base.asked(run), "is not a run's folder"))
-            return
-        except BadFileError as error:
-            self._reject(error)
-            return
-        queue = RunQueue(apart=card.apart)
-        active = ActiveRun(card, queue, wanted=self._is_wanted(card))
+    def _out(self, run: str) -> list[tuple[int, int]]:
+        """What of a run is out with agents, as far as its results have not been seen."""
         out = [(agent.letter, agent.reached) for agent in self.agents.values()]
-        sent = [(reached, letter.stop) for letter, reached in out if letter and letter.run == run]
-        if not (active.wanted or sent):
-            return
-        self.runs[run] = active
-        # A power loss may have left the question and taken the place for the answers.
-        files.make_folder(base.answered(run))
-        files.make_folder(base.attempts(run))
-        firsts, end = self._contiguous(run, listed)
-        queue.recover(firsts, end, sent, self._covered(run))
-        for note in read_notes(files, base, run):
-            queue.note(note)
-        self._journal.event("serves", run=run, asked=queue.asked, done=queue.done)
-
-    def _contiguous(self, run: str, listed: list[int]) -> tuple[list[int], int]:
-        """The parcels up to the first that is missing, and one behind their last job.
-
-        A listing may miss what is appended while it is made and show what came after it, and a
-        power loss may take what was not synced: what lies behind a gap waits until it is filled.
-        """
-        firsts: list[int] = []
-        end = 0
-        for first, behind in itertools.zip_longest(listed, listed[1:], fillvalue=-1):
-            if first != end:
-                break
-            if behind == first + 1:  # one job, without a look inside
-                end = behind
-            else:
-                try:
-                    end = first + reach(self._files, self._base.parcel(run, first), "jobs")
-                except BadFileError as error:
-                    if behind < 0:
-                        self._reject(error)
-                        break
-                    end = behind  # whoever is sent a job of it says why it cannot be done
-            firsts.append(first)
-        return firsts, end
-
-    def _covered(self, run: str) -> list[tuple[int, int]]:
-        """What results cover; those that a power loss may have torn are looked at as a whole."""
-        active = self.runs.get(run)
-        durable = active is not None and active.card.durable
-        spans = []
-        for first in list_firsts(self._files, self._base.answered(run)):
-            if durable:
-                try:
-                    count = reach(self._files, self._base.result(run, first), "results")
-                except BadFileError as error:
-                    self._reject(error)
-                    continue
-            else:
-                sheet = self._read_results(run, first)
-                count = 0 if sheet is None else sheet.count
-            spans.append((first, first + count))
-        return spans
+        return [(reached, letter.stop) for letter, reached in out if letter and letter.run == run]
 
     def _next_epoch(self) -> int:
         epochs = [agent.letter.epoch for agent in self.agents.values() if agent.letter]
@@ -224,66 +138,8 @@ class Dispatcher:
         for agent in list(self.agents.values()):
             if agent.idle:
                 self._check_idle(agent)
-        present = list_runs(self._files, self._base)
-        for run in set(self.runs) - set(present):
-            # On some filesystems a listing lags behind.
-            if not self._files.exists(self._base.asked(run)):
-                del self.runs[run]
-        for run in self._worth_a_look(present):
-            active = self.runs.get(run)
-            if active is None:
-                self._load(run, list_firsts(self._files, self._base.asked(run)))
-                moved |= run in self.runs
-            else:
-                active.wanted = self._is_wanted(active.card)
-                moved |= self._extend(run, active.queue)
-        self._at_rest = set(present) - set(self.runs)
+        moved |= self._register.refresh(self._out)
         return moved
-
-    def _worth_a_look(self, present: list[str]) -> list[str]:
-        """The runs at work, new or named, and in turn a few of those at rest.
-
-        A base may hold thousands of runs that are over. Whoever takes one up again rings, and is
-        heard by its name; where no bell is heard, its turn comes.
-        """
-        named, self._named = self._named, set()
-        if named is None:
-            return present
-        awake: list[str] = []
-        resting: list[str] = []
-        for run in present:
-            active = self.runs.get(run)
-            rests = run in self._at_rest if active is None else active.queue.finished
-            (resting if rests and run not in named else awake).append(run)
-        turn = self._rest_turn % max(len(resting), 1)
-        self._rest_turn = turn + RESTING
-        return awake + (resting[turn:] + resting[:turn])[:RESTING]
-
-    def _extend(self, run: str, queue: RunQueue) -> bool:
-        """Take in what was appended: the next parcel can only have one name."""
-        moved = False
-        while True:
-            try:
-                count = reach(self._files, self._base.parcel(run, queue.asked), "jobs")
-            except BadFileError as error:
-                self._reject(error)
-                return moved
-            if not count:
-                return moved
-            queue.extend([queue.asked], queue.asked + count)
-            moved = True
-
-    def _is_wanted(self, card: RunCard) -> bool:
-        if not card.embedded:
-            return True
-        try:
-            lock = self._files.try_lock(self._base.wanted(card.run))
-        except OSError:
-            return False
-        if lock is None:
-            return True
-        lock.release()
-        return False
 
     # Agents
 
@@ -292,7 +148,7 @@ class Dispatcher:
         try:
             box = self._files.open_box(self._base.mailbox(agent_id))
         except BadFileError as error:
-            self._reject(error)
+            self._register.reject(error)
             return None
         if box is None:
             return None
@@ -386,7 +242,7 @@ class Dispatcher:
         """Walk the chain of results behind what was seen already."""
         found = []
         while agent.reached < letter.stop:
-            sheet = self._read_results(letter.run, agent.reached)
+            sheet = self._register.read_results(letter.run, agent.reached)
             if sheet is None:
                 break
             agent.reached += sheet.count
@@ -396,29 +252,15 @@ class Dispatcher:
 
     def _gather_behind(self, letter: Letter, reached: int) -> list[tuple[int, int]]:
         """What of a letter is left behind a hole in its chain, which a power loss may have torn."""
-        behind = [first for first, _ in self._covered(letter.run) if reached <= first < letter.stop]
-        sheets = [self._read_results(letter.run, first) for first in behind]
+        behind = [
+            first
+            for first, _ in self._register.covered(letter.run)
+            if reached <= first < letter.stop
+        ]
+        sheets = [self._register.read_results(letter.run, first) for first in behind]
         found = [sheet for sheet in sheets if sheet is not None]
         self._count(letter.run, found)
         return gaps(letter.stop, [(0, reached), *((s.first, s.first + s.count) for s in found)])
-
-    def _read_results(self, run: str, first: int) -> OutcomeSheet | None:
-        """Read a parcel of results; a bad one is put aside, and its jobs run again.
-
-        Only the acting Master puts results aside: with two who do, the second might take away the
-        good parcel that has come in place of the bad one.
-        """
-        path = self._base.result(run, first)
-        try:
-            sheet = OutcomeSheet(path, read_parcel_bytes(self._files, path))
-            if sheet.first != first:
-                raise BadFileError(path, f"holds results from {sheet.first} on")
-            return sheet
-        except FileNotFoundError:
-            return None
-        except BadFileError as error:
-            self._reject(error)
-            return None
 
     def _count(self, run: str, sheets: list[OutcomeSheet]) -> None:
         active = self.runs.get(run)
@@ -479,7 +321,7 @@ class Dispatcher:
             job + 1,
             lambda first: pack_outcomes(first, [done], maker),
         )
-        sheet = self._read_results(active.card.run, job)
+        sheet = self._register.read_results(active.card.run, job)
         if sheet is None:
             active.queue.put_back(job, job + 1)
         else:
@@ -498,7 +340,7 @@ class Dispatcher:
                 return pack_outcomes(first, [done] * (stop - first), maker)
 
             publish_results(self._files, self._base, active.card, start, stop, pack)
-            sheet = self._read_results(run, start)
+            sheet = self._register.read_results(run, start)
             if sheet is None:
                 active.queue.put_back(start, stop)
             else:
@@ -573,7 +415,3 @@ class Dispatcher:
             agent=agent.agent_id,
             attempt=letter.attempt,
         )
-
-    def _reject(self, error: BadFileError) -> None:
-        self._journal.log("error", f"put aside in rejected/: {error}")
-        reject(self._files, self._base, error.path, error.reason)

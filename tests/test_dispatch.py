@@ -503,7 +503,7 @@ class TestRecovery:
         room.desk()
         dispatcher = room.dispatcher()
         room.step(dispatcher)
-        monkeypatch.setattr("postroom.dispatch.list_runs", lambda files, base: [])
+        monkeypatch.setattr("postroom.register.list_runs", lambda files, base: [])
         room.step(dispatcher)
         assert "r" in dispatcher.runs
         os.rename(room.base.asked("r"), f"{room.base.trash}/r")

@@ -31,6 +31,7 @@ ORDER = [
     "tree",
     "commands",
     "watch",
+    "register",
     "dispatch",
     "status",
     "doctor",

@@ -21,6 +21,7 @@ MAILBOX = "postroom/mailbox.py"
 RUNS = "postroom/runs.py"
 SCHEDULE = "postroom/schedule.py"
 DISPATCH = "postroom/dispatch.py"
+REGISTER = "postroom/register.py"
 DESK = "postroom/session/desk.py"
 MASTER = "postroom/master.py"
 JOBS = "postroom/jobs.py"
@@ -195,21 +196,22 @@ MUTANTS = [
         "mailboxes are read before results",
         DISPATCH,
         "        for agent_id in list_agents(self._files, self._base):\n"
-        "            self._meet(agent_id)\n        for run in runs:\n"
-        "            self._load(run, asked[run])\n",
-        "        covered = {run: self._covered(run) for run in runs}\n"
+        "            self._meet(agent_id)\n"
+        "        self._register.recover(asked, self._out)\n",
+        "        register = self._register\n"
+        "        covered = {run: register.covered(run) for run in asked}\n"
         "        for agent_id in list_agents(self._files, self._base):\n"
         "            self._meet(agent_id)\n"
-        "        self._covered = covered.__getitem__  # type: ignore[method-assign]\n"
-        "        for run in runs:\n            self._load(run, asked[run])\n"
-        "        del self._covered\n",
+        "        register.covered = covered.__getitem__  # type: ignore[method-assign]\n"
+        "        register.recover(asked, self._out)\n"
+        "        del register.covered\n",
         "tests/test_dispatch.py",
     ),
     Mutant(
         "a letter that is out is not sent again",
-        DISPATCH,
-        "queue.recover(firsts, end, sent, self._covered(run))",
-        "queue.recover(firsts, end, [], self._covered(run))",
+        REGISTER,
+        "queue.recover(firsts, end, sent, self.covered(run))",
+        "queue.recover(firsts, end, [], self.covered(run))",
         "tests/test_dispatch.py",
     ),
     Mutant(
@@ -286,14 +288,14 @@ MUTANTS = [
     ),
     Mutant(
         "nothing behind a gap is served",
-        DISPATCH,
+        REGISTER,
         "            if first != end:\n                break\n",
         "",
         "tests/test_dispatch.py",
     ),
     Mutant(
         "a run that a listing misses is looked for",
-        DISPATCH,
+        REGISTER,
         "            if not self._files.exists(self._base.asked(run)):\n"
         "                del self.runs[run]\n",
         "            del self.runs[run]\n",
@@ -301,10 +303,10 @@ MUTANTS = [
     ),
     Mutant(
         "a bad result is put aside",
-        DISPATCH,
-        "        except BadFileError as error:\n            self._reject(error)\n"
-        "            return None\n\n    def _count",
-        "        except BadFileError as error:\n            return None\n\n    def _count",
+        REGISTER,
+        "        except BadFileError as error:\n            self.reject(error)\n"
+        "            return None\n\n    def reject",
+        "        except BadFileError as error:\n            return None\n\n    def reject",
         "tests/test_dispatch.py",
     ),
     Mutant(

@@ -1,0 +1,225 @@
+"""The runs of a base as the acting Master knows them: which are served, and what waits in each.
+
+A run is taken in from its folders (what was asked, what came back, what the Master says is out),
+and then followed by names alone: the next parcel of a run can only have one.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .base import Base
+from .contents import OutcomeSheet
+from .errors import BadFileError
+from .files import Files
+from .journal import Journal
+from .runs import (
+    RunCard,
+    list_firsts,
+    list_runs,
+    reach,
+    read_card,
+    read_notes,
+    read_parcel_bytes,
+    reject,
+)
+from .schedule import RunQueue
+
+# So many of the runs that are over are looked at each time, in turn.
+RESTING = 16
+
+# What of a run is out with agents.
+Out = Callable[[str], list[tuple[int, int]]]
+
+
+@dataclass
+class ActiveRun:
+    """A run that is being served."""
+
+    card: RunCard
+    queue: RunQueue
+    wanted: bool
+
+
+class Register:
+    """Every run of the base that is worth a look, and those that are served."""
+
+    def __init__(self, files: Files, base: Base, journal: Journal) -> None:
+        self._files = files
+        self._base = base
+        self._journal = journal
+        self._named: set[str] | None = None  # what to look at next; None: everything
+        self._at_rest: set[str] = set()  # the runs that nobody wants served
+        self._rest_turn = 0
+        self.runs: dict[str, ActiveRun] = {}
+
+    def hint(self, names: set[str] | None) -> None:
+        """Something may have changed, in these runs or (None) anywhere."""
+        self._named = None if names is None or self._named is None else self._named | names
+
+    def list_asked(self) -> dict[str, list[int]]:
+        """What was asked, in every run: to be listed before mailboxes and results are read."""
+        runs = list_runs(self._files, self._base)
+        return {run: list_firsts(self._files, self._base.asked(run)) for run in runs}
+
+    def recover(self, asked: dict[str, list[int]], out: Out) -> None:
+        """Take in every run that is wanted, or out with an agent."""
+        for run, listed in asked.items():
+            self._load(run, listed, out(run))
+        self._at_rest = set(asked) - set(self.runs)
+
+    def refresh(self, out: Out) -> bool:
+        """See what is new, what was appended and what is wanted; True when something is."""
+        moved = False
+        present = list_runs(self._files, self._base)
+        for run in set(self.runs) - set(present):
+            # On some filesystems a listing lags behind.
+            if not self._files.exists(self._base.asked(run)):
+                del self.runs[run]
+        for run in self._worth_a_look(present):
+            active = self.runs.get(run)
+            if active is None:
+                self._load(run, list_firsts(self._files, self._base.asked(run)), out(run))
+                moved |= run in self.runs
+            else:
+                active.wanted = self._is_wanted(active.card)
+                moved |= self._extend(run, active.queue)
+        self._at_rest = set(present) - set(self.runs)
+        return moved
+
+    def _load(self, run: str, listed: list[int], sent: list[tuple[int, int]]) -> None:
+        files, base = self._files, self._base
+        try:
+            card = read_card(files, base, run)
+        except FileNotFoundError:  # on its way out, or its card was put aside
+            return
+        except NotADirectoryError:
+            self.reject(BadFileError(base.asked(run), "is not a run's folder"))
+            return
+        except BadFileError as error:
+            self.reject(error)
+            return
+        queue = RunQueue(apart=card.apart)
+        active = ActiveRun(card, queue, wanted=self._is_wanted(card))
+        if not (active.wanted or sent):
+            return
+        self.runs[run] = active
+        # A power loss may have left the question and taken the place for the answers.
+        files.make_folder(base.answered(run))
+        files.make_folder(base.attempts(run))
+        firsts, end = self._contiguous(run, listed)
+        queue.recover(firsts, end, sent, self.covered(run))
+        for note in read_notes(files, base, run):
+            queue.note(note)
+        self._journal.event("serves", run=run, asked=queue.asked, done=queue.done)
+
+    def _contiguous(self, run: str, listed: list[int]) -> tuple[list[int], int]:
+        """The parcels up to the first that is missing, and one behind their last job.
+
+        A listing may miss what is appended while it is made and show what came after it, and a
+        power loss may take what was not synced: what lies behind a gap waits until it is filled.
+        """
+        firsts: list[int] = []
+        end = 0
+        for first, behind in itertools.zip_longest(listed, listed[1:], fillvalue=-1):
+            if first != end:
+                break
+            if behind == first + 1:  # one job, without a look inside
+                end = behind
+            else:
+                try:
+                    end = first + reach(self._files, self._base.parcel(run, first), "jobs")
+                except BadFileError as error:
+                    if behind < 0:
+                        self.reject(error)
+                        break
+                    end = behind  # whoever is sent a job of it says why it cannot be done
+            firsts.append(first)
+        return firsts, end
+
+    def covered(self, run: str) -> list[tuple[int, int]]:
+        """What results cover; those that a power loss may have torn are looked at as a whole."""
+        active = self.runs.get(run)
+        durable = active is not None and active.card.durable
+        spans = []
+        for first in list_firsts(self._files, self._base.answered(run)):
+            if durable:
+                try:
+                    count = reach(self._files, self._base.result(run, first), "results")
+                except BadFileError as error:
+                    self.reject(error)
+                    continue
+            else:
+                sheet = self.read_results(run, first)
+                count = 0 if sheet is None else sheet.count
+            spans.append((first, first + count))
+        return spans
+
+    def _worth_a_look(self, present: list[str]) -> list[str]:
+        """The runs at work, new or named, and in turn a few of those at rest.
+
+        A base may hold thousands of runs that are over. Whoever takes one up again rings, and is
+        heard by its name; where no bell is heard, its turn comes.
+        """
+        named, self._named = self._named, set()
+        if named is None:
+            return present
+        awake: list[str] = []
+        resting: list[str] = []
+        for run in present:
+            active = self.runs.get(run)
+            rests = run in self._at_rest if active is None else active.queue.finished
+            (resting if rests and run not in named else awake).append(run)
+        turn = self._rest_turn % max(len(resting), 1)
+        self._rest_turn = turn + RESTING
+        return awake + (resting[turn:] + resting[:turn])[:RESTING]
+
+    def _extend(self, run: str, queue: RunQueue) -> bool:
+        """Take in what was appended: the next parcel can only have one name."""
+        moved = False
+        while True:
+            try:
+                count = reach(self._files, self._base.parcel(run, queue.asked), "jobs")
+            except BadFileError as error:
+                self.reject(error)
+                return moved
+            if not count:
+                return moved
+            queue.extend([queue.asked], queue.asked + count)
+            moved = True
+
+    def _is_wanted(self, card: RunCard) -> bool:
+        if not card.embedded:
+            return True
+        try:
+            lock = self._files.try_lock(self._base.wanted(card.run))
+        except OSError:
+            return False
+        if lock is None:
+            return True
+        lock.release()
+        return False
+
+    def read_results(self, run: str, first: int) -> OutcomeSheet | None:
+        """Read a parcel of results; a bad one is put aside, and its jobs run again.
+
+        Only the acting Master puts results aside: with two who do, the second might take away the
+        good parcel that has come in place of the bad one.
+        """
+        path = self._base.result(run, first)
+        try:
+            sheet = OutcomeSheet(path, read_parcel_bytes(self._files, path))
+            if sheet.first != first:
+                raise BadFileError(path, f"holds results from {sheet.first} on")
+            return sheet
+        except FileNotFoundError:
+            return None
+        except BadFileError as error:
+            self.reject(error)
+            return None
+
+    def reject(self, error: BadFileError) -> None:
+        self._journal.log("error", f"put aside in rejected/: {error}")
+        reject(self._files, self._base, error.path, error.reason)
