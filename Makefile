@@ -2,25 +2,45 @@
 PYTHON ?= python3.11
 VENV ?= .venv
 PY := $(VENV)/bin/python
-STAMP := $(VENV)/.ready
+READY := $(VENV)/.ready
+PEERS := $(VENV)/.peers
 
-.PHONY: run test lint bench chaos clean
+.PHONY: run test lint bench chaos mutants clean
 
-run: $(STAMP)  ## set up, then run the main job
+run: $(READY)  ## set up, then run the main job
 	$(PY) main.py
 
-test: $(STAMP) lint  ## set up, then pass every check and test
+test: $(READY) lint  ## set up, then pass every check and test
 	$(PY) -m pytest
 
-lint: $(STAMP)
+lint: $(READY)
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 
-$(STAMP): pyproject.toml constraints.txt
+bench: $(PEERS)  ## measure it beside its peers; a table, JSON and a picture
+	mkdir -p bench
+	$(PY) -m benchmarks --json bench/performance.json --picture bench/performance.svg
+
+chaos: $(READY)  ## kill it at every turn, and count what is lost; about an hour
+	mkdir -p chaos
+	$(PY) -m benchmarks.chaos storm --json chaos/storm.json
+	$(PY) -m benchmarks.chaos takeover --json chaos/takeover.json
+	$(PY) -m benchmarks.chaos calls --json chaos/calls.json
+	$(PY) -m tests.simulation 0-19999
+	$(PY) -m tests.mutants
+
+mutants: $(READY)  ## take out each rule once, and see its test go red
+	$(PY) -m tests.mutants
+
+$(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet -c constraints.txt -e '.[torch,redis,dev]'
-	touch $(STAMP)
+	touch $@
+
+$(PEERS): $(READY)
+	$(PY) -m pip install --quiet -c constraints.txt -e '.[bench]'
+	touch $@
 
 clean:
-	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) dist build bench chaos .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -36,7 +36,7 @@ from .runs import (
     read_parcel_bytes,
 )
 from .status import count_done
-from .watch import Waiter
+from .watch import Bell, Waiter
 
 # How often a Master that stands by asks for the lock, and lists results.
 STAND_BY_S = 0.5
@@ -370,12 +370,13 @@ class Master:
 
     def serve(self, stop: Callable[[], bool]) -> None:
         """Stand: work on whatever is in the base until `stop` says so."""
-        while not stop():
-            now = self._clock.monotonic()
-            if self.step(now):
-                self._waiter.stir(now)
-            else:
-                self._pause(now, None)
+        with Bell(self.base.job_pool, self._waiter.ring):
+            while not stop():
+                now = self._clock.monotonic()
+                if self.step(now):
+                    self._waiter.stir(now)
+                else:
+                    self._pause(now, None)
 
     def _pause(self, now: float, deadline: float | None) -> None:
         dispatcher = self._dispatcher

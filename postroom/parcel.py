@@ -26,12 +26,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from .errors import BadFileError
+from isal.isal_zlib import crc32
 
-try:
-    from isal.isal_zlib import crc32
-except ImportError:
-    from zlib import crc32
+from .errors import BadFileError
 
 Buffer: TypeAlias = bytes | memoryview
 

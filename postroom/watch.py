@@ -5,18 +5,25 @@ and network filesystems send nothing. So whoever waits here lists again after a 
 after the watch is set up: watch, then list, then wait. For a moment after something moved, files
 are polled as well, so that even without events a chain of short jobs does not stall.
 
-inotify(7) is used directly. A library's threads would take every event of a busy mailbox through
-the interpreter's lock, in the middle of the work: 0.3 ms a hop, where a plain `poll` takes 0.05.
+Mailboxes are watched with inotify(7) directly. watchdog's threads would take every event of a busy
+one through the interpreter's lock, in the middle of the work: 0.3 ms a hop, where a plain `poll`
+takes 0.05. Where jobs are handed in, it is the other way round: events are rare, folders come and
+go, and a standing Master leaves it to watchdog to follow them (`Bell`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import select
 import struct
 import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from watchdog.observers.api import BaseObserver
 
 # While things move, `ready` is asked this often, for this long, even if no event comes.
 HOT_S = 0.004
@@ -95,7 +102,13 @@ class Waiter:
         return names
 
     def wake(self) -> None:
-        """End a wait from another thread."""
+        """End a wait from another thread: anything may have changed."""
+        self._anything = True
+        os.eventfd_write(self._bell, 1)
+
+    def ring(self, name: str) -> None:
+        """End a wait from another thread: something of this name has changed."""
+        self._names.add(name)
         os.eventfd_write(self._bell, 1)
 
     def close(self) -> None:
@@ -127,7 +140,7 @@ class Waiter:
         for fd, _ in happened:
             if fd == self._bell:
                 os.eventfd_read(fd)
-                listed = self._anything = True
+                listed = True
                 continue
             data = os.read(fd, _EVENTS_SIZE)
             at = 0
@@ -139,3 +152,40 @@ class Waiter:
                     self._names.add(os.fsdecode(data[at - length : at].rstrip(b"\0")))
                     self._anything |= bool(mask & _OVERFLOW)
         return listed
+
+
+class Bell:
+    """Rings when something happens anywhere below a folder, with the name of the part it was in.
+
+    Without inotify it stays silent: who listens looks around every second anyway.
+    """
+
+    def __init__(self, folder: str, ring: Callable[[str], None]) -> None:
+        self._folder = folder
+        self._ring = ring
+        self._observer: BaseObserver | None = None
+
+    def __enter__(self) -> Bell:
+        from watchdog.events import FileSystemEvent, FileSystemEventHandler
+        from watchdog.observers import Observer
+
+        folder, ring = self._folder, self._ring
+
+        class Handler(FileSystemEventHandler):
+            def on_any_event(self, event: FileSystemEvent) -> None:
+                # Looking is an event, too (opened, closed), and would ring for ever.
+                if event.event_type in ("created", "moved", "modified"):
+                    inside = os.path.relpath(os.fsdecode(event.dest_path or event.src_path), folder)
+                    ring(inside.split(os.sep)[0])
+
+        observer = Observer()
+        with contextlib.suppress(OSError):
+            observer.schedule(Handler(), folder, recursive=True)
+            observer.start()
+            self._observer = observer
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._observer is not None:
+            self._observer.stop()
+            self._observer.join()

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from postroom.watch import Waiter
+from postroom.testing import wait_until
+from postroom.watch import Bell, Waiter
 
 
 def test_a_new_watch_asks_for_another_look_before_it_waits(tmp_path: Path) -> None:
@@ -91,3 +92,23 @@ class NoInotify:
 
     def inotify_add_watch(self, fd: int, path: bytes, mask: int) -> int:
         return -1
+
+
+def test_a_bell_rings_for_what_is_put_into_a_folder_that_came_later(tmp_path: Path) -> None:
+    rung: list[str] = []
+    with Bell(str(tmp_path), rung.append):
+        (tmp_path / "run").mkdir()
+        wait_until(lambda: "run" in rung)
+        rung.clear()
+        (tmp_path / "run" / "000000000.npz").touch()
+        wait_until(lambda: "run" in rung)
+
+
+def test_a_ring_ends_a_wait_and_is_known_by_its_name(tmp_path: Path) -> None:
+    waiter = Waiter([str(tmp_path)])
+    waiter.wait(0.0, lambda: False)
+    waiter.take_names()
+    threading.Timer(0.05, waiter.ring, ["run"]).start()
+    assert waiter.wait(60.0, lambda: False)
+    assert waiter.take_names() == {"run"}
+    waiter.close()

@@ -17,10 +17,11 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
+
+from filelock import FileLock
 
 from .packing import STEP_MIB, Learned
 
@@ -190,15 +191,8 @@ class Profiles:
             return None
         return Measuring(fd)
 
-    @contextmanager
-    def _mutex(self) -> Iterator[None]:
-        fd = os.open(self.where, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            yield
-        finally:
-            fcntl.flock(fd, fcntl.LOCK_UN)
-            os.close(fd)
+    def _mutex(self) -> FileLock:
+        return FileLock(os.path.join(self.where, "mutex"), mode=0o600)
 
 
 class Measuring:
