@@ -52,6 +52,19 @@ def marked(mark: str) -> list[int]:
     return found
 
 
+def holders(path: str) -> list[int]:
+    """Every living process of this user that has a file open, but this one."""
+    wanted = os.path.realpath(path)
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != os.getpid():
+            with contextlib.suppress(OSError):
+                folder = f"/proc/{name}/fd"
+                if any(os.readlink(f"{folder}/{fd}") == wanted for fd in os.listdir(folder)):
+                    found.append(int(name))
+    return found
+
+
 def below(ancestor: int) -> list[int]:
     """Every living descendant of a process."""
     children: dict[int, list[int]] = {}

@@ -16,6 +16,7 @@ from ..files import LocalFiles
 from ..session.guardian import PACKAGE_PARENT
 from ..session.launch import session_log
 from ..status import living
+from ..tree import holders
 from .cards import Place
 
 # A slot whose session ends so often by itself is given up.
@@ -122,10 +123,25 @@ class Crew:
             time.sleep(0.05)  # two signals at once would be one
         try:
             self._wait()
+            self._end_survivors()
         except KeyboardInterrupt:
             for process in self._all():
                 process.terminate()  # without grace
             self._wait()
+            self._end_survivors()
+
+    def _end_survivors(self) -> None:
+        """End commands that had outlived an earlier call, and were waited for by this one."""
+        for place in self.places:
+            if living(self._files, self._base, place.agent) is not None:
+                continue  # of another call, which is at work
+            told: set[int] = set()
+            while minders := holders(self._base.agent_lock(place.agent)):
+                for pid in set(minders) - told:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGTERM)
+                    told.add(pid)
+                time.sleep(0.02)
 
     def _wait(self) -> None:
         for process in self._all():

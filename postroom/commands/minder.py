@@ -24,7 +24,6 @@ import os
 import select
 import signal
 import socket
-import subprocess
 import time
 import traceback
 from collections.abc import Callable, Collection
@@ -105,6 +104,8 @@ class Minder:
         self._journal = Journal(post.base, f"minder {post.agent}")
         self._card: RunCard | None = None
         self._stops = 0
+        for fd in post.lease_fds:
+            os.set_inheritable(fd, True)  # the card is free when the last of them is gone
         self._environ = {**os.environ, MARK: mark_of(post.base.root, post.agent)}
         # A wakeup descriptor ends a poll; the handlers only keep the signals from killing us.
         self._wake, writer = socket.socketpair()
@@ -241,20 +242,25 @@ class Minder:
         words = [errand.shell, "-c", line]
         if errand.nice:
             words = ["nice", "-n", str(errand.nice), *words]
-        child = subprocess.Popen(
+        # A third of what subprocess takes. All our descriptors close by themselves, but for those
+        # of the card's lease, which the command is to inherit.
+        os.chdir(errand.cwd)
+        child = os.posix_spawnp(
+            words[0],
             words,
-            cwd=errand.cwd,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=outputs[0].fd,
-            stderr=outputs[1].fd,
-            pass_fds=self._post.lease_fds,
-            start_new_session=True,
+            environment,
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_DUP2, outputs[0].fd, 1),
+                (os.POSIX_SPAWN_DUP2, outputs[1].fd, 2),
+            ],
+            setsid=True,
+            setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),  # which Python ignores
         )
-        overdue = self._wait(child.pid, outputs, deadline)
+        overdue = self._wait(child, outputs, deadline)
         if overdue or self._stops:
             self._end_tree(errand.grace_s)
-        _, status = _wait_for(child)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         if _has_children():
             self._end_tree(errand.grace_s)  # what a command leaves behind ends with it
         if self._stops:
@@ -375,12 +381,6 @@ def _ending(end: End, failure: Failure | None, seconds: float) -> dict[str, obje
         exit_by[0]: exit_by[1],
         **({"error": failure.message} if failure is not None else {}),
     }
-
-
-def _wait_for(child: subprocess.Popen[bytes]) -> tuple[int, int]:
-    pid, status = os.waitpid(child.pid, 0)
-    child.returncode = os.waitstatus_to_exitcode(status)
-    return pid, child.returncode
 
 
 def _has_children() -> bool:

@@ -59,8 +59,9 @@ class Line:
                     waiter.wake()
                 else:
                     self._words.put(word.decode())
+        # Whoever waits for a word goes on waiting, and dies with the guardian in a moment: laying
+        # down the letter of a command that its minder goes on with would have it run twice.
         self.stopping.set()
-        self._words.put("stopped")
         waiter.wake()
 
 

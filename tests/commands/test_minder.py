@@ -37,7 +37,8 @@ class Posted:
         self.base = base
         self.lock = FILES.try_lock(base.agent_lock("0"))
         assert self.lock is not None
-        self.post = Post(base, "0", {"POSTROOM_GPU": "FAKE-0"}, (), self.lock.fd)
+        self.lease = os.open(cwd, os.O_RDONLY)
+        self.post = Post(base, "0", {"POSTROOM_GPU": "FAKE-0"}, (self.lease,), self.lock.fd)
         self.pid, self.line = fork_minder(self.post)
         self.errand = Errand(
             base=base.root,
@@ -78,6 +79,7 @@ class Posted:
 
     def close(self) -> None:
         self.line.close()
+        os.close(self.lease)
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
@@ -288,9 +290,10 @@ def test_a_failing_before_spares_the_command_and_after_learns_of_it(posted: Post
     assert Path(posted.folder.out).read_text() == "after 4\n"
 
 
-def test_a_command_cannot_read_what_its_minder_hears(posted: Posted) -> None:
+def test_a_command_inherits_the_cards_lease_and_nothing_else(posted: Posted) -> None:
     posted.run("ls /proc/$$/fd; true")
-    assert Path(posted.folder.out).read_text().split() == ["0", "1", "2"]
+    open_ = sorted(map(int, Path(posted.folder.out).read_text().split()))
+    assert open_ == [0, 1, 2, posted.lease]
 
 
 def _read(path: str) -> str:

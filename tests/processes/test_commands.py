@@ -249,6 +249,27 @@ def test_a_command_outlives_guardian_and_master_and_is_recorded_once(bench: Benc
     assert bench.notes() == []
 
 
+def test_a_call_that_waits_for_a_survivor_ends_it_when_it_is_stopped(bench: Bench) -> None:
+    token = f"stray-{uuid.uuid4().hex}"
+    lines = bench.jobs(f"exec -a {token} sleep 600")
+    process = bench.start(lines, gpus="0")
+    wait_until(lambda: living(token), folder=bench.folder)
+    guardian = bench.guardian(process)
+    guardian.kill()
+    process.kill()
+    process.communicate()
+    assert living(token) != []
+    again = bench.start(lines, gpus="0")
+    words = bench.output / ".base" / "log" / "session-0.txt"
+    wait_until(lambda: "outlived" in words.read_text(), folder=bench.folder)
+    again.send_signal(signal.SIGINT)
+    again.communicate(timeout=60)
+    assert again.returncode == 130
+    assert living(token) == []
+    assert bench.outcomes() == []
+    assert bench.notes() == []
+
+
 def test_a_killed_minder_costs_an_attempt_and_its_stray_is_ended(bench: Bench) -> None:
     token = f"stray-{uuid.uuid4().hex}"
     line = f"test $POSTROOM_ATTEMPT = 2 || (exec -a {token} sleep 600); echo over"
