@@ -34,7 +34,6 @@ class Share:
     uid: int
     group: str = ""
     pid: int = 0  # the owner, from whom the processes of the lease descend; 0: not known here
-    since: float = 0.0  # when it was granted
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,6 @@ class Want:
     group: str = ""
     pid: int = 0
     pack: bool = False  # take the fullest card that fits, where the default spreads
-    since: float = 0.0  # when it was asked
 
     @property
     def exact(self) -> bool:
@@ -172,16 +170,21 @@ class Table:
 
     def _drain(self, uuid: str, want: Want) -> tuple[int, str, int] | None:
         """Return how much has to leave a card for a want, and what others may take meanwhile."""
-        held = self.shares[uuid]
-        if any(share.memory_mib is None for share in held):
+        held = [share.memory_mib for share in self.shares[uuid]]
+        sizes = sorted(mib for mib in held if mib is not None)
+        if len(sizes) < len(held):
+            return None  # somebody has it as a whole
+        whole_mib = self.room[uuid] + sum(sizes)
+        beside_mib = 0 if want.memory_mib is None else whole_mib - want.memory_mib
+        if beside_mib < 0:
             return None
-        whole = self.room[uuid] + sum(share.memory_mib or 0 for share in held)
-        beside = whole - (whole if want.memory_mib is None else want.memory_mib)
-        newcomers = sum(share.memory_mib or 0 for share in held if share.since > want.since)
-        others = sum(share.memory_mib or 0 for share in held) - newcomers
-        if beside < 0:
-            return None
-        return others + max(0, newcomers - beside), uuid, max(0, beside - newcomers)
+        # The small ones may stay. Who takes no more than what they leave makes none of them leave.
+        stay_mib = 0
+        for mib in sizes:
+            if stay_mib + mib > beside_mib:
+                break
+            stay_mib += mib
+        return sum(sizes) - stay_mib, uuid, beside_mib - stay_mib
 
 
 def unleased(slot: Slot, held: Sequence[Share], *, asker_pid: int = 0) -> int:

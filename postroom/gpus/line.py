@@ -154,7 +154,7 @@ def decide(
     """Return the cards that an entry may take now, or None, and how many are before it."""
     here = processes.pid_namespace()
     shares = [
-        Share(uuid, held.memory_mib, held.uid, held.group, _pid(held, here), held.granted_at or 0.0)
+        Share(uuid, held.memory_mib, held.uid, held.group, _pid(held, here))
         for held in snapshot.held
         for uuid in held.cards or [slot.uuid for slot in slots]
     ]
@@ -168,14 +168,7 @@ def decide(
 
 
 def _want(entry: Entry) -> Want:
-    return Want(
-        entry.count,
-        entry.among,
-        entry.memory_mib,
-        entry.uid,
-        entry.group,
-        since=entry.asked_at,
-    )
+    return Want(entry.count, entry.among, entry.memory_mib, entry.uid, entry.group)
 
 
 def _pid(entry: Entry, here: str) -> int:

@@ -11,12 +11,13 @@ simulated time, and `booking` runs them on real cards.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 CONTEXT_MIB = 512  # what CUDA takes of a card before the first tensor
 STEP_MIB = 64  # reservations are multiples of this
 HEADROOM = 1.02  # two runs of the same code are never quite equal
-SETTLE_S = 20.0  # who has not grown for so long, and for half of its life, has stopped growing
+SETTLE_S = 10.0  # who has not grown for so long, and for half of its life, has stopped growing
 GROWTH_MIB = 32  # what is less than this is no growth
 EXCESS = 1.1  # so far beyond its reservation, a job is spoken to
 
@@ -49,6 +50,17 @@ def reservation(learned: Learned, declared_mib: int | None, *, largest_mib: int)
     if needs_mib <= learned.at_least_mib:
         return None
     return min(needs_mib, largest_mib) if bare_mib <= largest_mib else needs_mib
+
+
+def order(asked_mib: Sequence[int | None]) -> list[int]:
+    """Return in which order one who has many jobs waiting hands them out, by their places.
+
+    Those that measure come first, since others of their kind wait for them; then the large ones,
+    and what is small fills the gaps. Between people the line decides, not this.
+    """
+    first = [place for place, mib in enumerate(asked_mib) if mib is None]
+    known = [(-mib, place) for place, mib in enumerate(asked_mib) if mib is not None]
+    return first + [place for _, place in sorted(known)]
 
 
 class Growth:

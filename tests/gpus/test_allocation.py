@@ -59,17 +59,17 @@ def test_a_share_never_goes_onto_a_whole_card_nor_a_whole_onto_a_shared() -> Non
 
 def test_a_card_drains_for_a_large_share_and_others_use_only_what_will_be_left() -> None:
     shares = [Share("a", 10, 0), Share("b", 12, 0)]
-    line = [Want(1, ("a", "b"), 20, since=1.0)]
+    line = [Want(1, ("a", "b"), 20)]
     assert grant(SLOTS, shares, line, Want(1, ("a",), 5)) is None
     assert grant(SLOTS, shares, line, Want(1, ("a",), 4)) == ("a",)
     assert grant(SLOTS, shares, line, Want(1, ("b",), 5)) == ("b",)
-    newcomer = Share("a", 4, 0, since=2.0)
+    newcomer = Share("a", 4, 0)
     assert grant(SLOTS, [*shares, newcomer], line, Want(1, ("a",), 1)) is None
 
 
 def test_shares_do_not_follow_each_other_for_ever_where_a_whole_card_is_wanted() -> None:
     shares = [Share("a", 10, 0), Share("b", 12, 0)]
-    line = [Want(1, ("a", "b"), since=1.0)]
+    line = [Want(1, ("a", "b"))]
     assert grant(SLOTS, shares, line, Want(1, ("a", "b"), 4)) == ("b",)
     assert grant(SLOTS, shares, line, Want(1, ("a",), 4)) is None
 
@@ -85,16 +85,16 @@ def test_a_large_share_is_served_however_many_small_ones_come(
     small: list[int], chance: Random
 ) -> None:
     """Small ones are handed in for ever; leases end one at a time, in any order."""
-    large = Want(1, CARDS, 20, since=0.5)
+    large = Want(1, CARDS, 20)
     shares = [Share(uuid, 12, 0) for uuid in CARDS for _ in range(2)]
-    for moment in range(1, 400):
+    for _ in range(400):
         if grant(SLOTS, shares, [], large) is not None:
             return
-        small_one = Want(1, CARDS, chance.choice(small), since=float(moment))
+        small_one = Want(1, CARDS, chance.choice(small))
         for _ in range(3):
             found = grant(SLOTS, shares, [large], small_one, pack=chance.random() < 0.5)
             if found is not None:
-                shares.append(Share(found[0], small_one.memory_mib, 0, since=float(moment)))
+                shares.append(Share(found[0], small_one.memory_mib, 0))
         shares.pop(chance.randrange(len(shares)))
         check(shares)
     raise AssertionError("the large one was starved")
