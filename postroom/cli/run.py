@@ -139,7 +139,7 @@ def run_batch(source: Iterable[Line], known: list[Line] | None, options: dict[st
                 crew.want(_places(options["gpus"]))
             batch.forget(known if options["stop_after"] is None else None)
             batch.run(feed)
-            crew.finish()
+            crew.dismiss()
         except KeyboardInterrupt:
             stack.close()
             say("stopping; again to kill at once")
@@ -155,6 +155,7 @@ def run_batch(source: Iterable[Line], known: list[Line] | None, options: dict[st
             raise
         stack.close()
         write_results(output)
+        crew.wait()
         if feed.error:
             say(f"the lines ended early:\n{feed.error.rstrip()}")
         summary(batch, _words(again), sys.stderr)

@@ -74,6 +74,29 @@ class ForkedLine(Line):
         return self._minder.carry_out(errand)
 
 
+def fork_session(words: list[str], log: int) -> Forked:
+    """Start a whole session, as `python -m postroom.session` does, in a process of one thread."""
+    from .__main__ import main
+
+    pid = os.fork()
+    if pid:
+        return Forked(pid)
+    code = 1
+    try:
+        settle_in({log})
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        for fd, target in ((nothing, 0), (log, 1), (log, 2)):
+            os.dup2(fd, target)
+        os.umask(0o077)
+        code = main(words)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
 def fork_worker(post: Post, settings: dict[str, Any], line: socket.socket) -> Forked:
     """Start a worker in a process of one thread, which has all modules that it needs."""
     lock = os.dup(post.lock_fd)
