@@ -3,7 +3,7 @@
 base/
   FORMAT                         protocol version; an unknown one is refused, nothing is touched
   agent_pool/0.POOL              mailbox: absent = no agent, empty = idle, a letter = at work
-  agent_pool/0.lock              flock of guardian and worker: the kernel's own proof of life
+  agent_pool/0.lock              flock of guardian, worker and minder: the kernel's proof of life
   agent_pool/0.json              the session's card: GPU, host, pid, since
   agent_pool/<gpu>.gate, .hall   flocks of workers that share a card, for exclusive jobs
   in_hand/0                      one line: the job in the worker's hand, and how many it has done

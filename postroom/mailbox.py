@@ -17,8 +17,9 @@
    beginning where the last one ended. Names are taken, never replaced. Whoever finds a name taken
    drops what that parcel covers and goes on behind it, so no job is ever covered twice.
 4. A range is **split** only when its former holder has stopped: it emptied or took down its
-   mailbox, or its lock is free. The lock is shared by guardian and worker, so a free lock is the
-   kernel's word that both are dead, and whoever takes it (`lay_down`) may clear up behind them.
+   mailbox, or its lock is free. The lock is shared by guardian, worker and the minder of
+   a command, so a free lock is the kernel's word that all are dead, and whoever takes it
+   (`lay_down`) may clear up behind them.
    A worker's files are born in a **drawer** of its own, which is shut first: should the lock have
    lied, what the worker has written can no longer be linked, and its range is split all the same.
 5. A session that ends a job with no result says so in `attempts/`, **before** it lets go of the

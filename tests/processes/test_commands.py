@@ -167,6 +167,19 @@ def test_the_same_line_many_times_is_many_jobs_and_each_is_done_once(bench: Benc
     assert "0 ok, 0 failed, 7 done before" in bench.run(lines).stderr
 
 
+def test_reports_keep_the_order_of_lines_and_all_can_be_run_again(bench: Bench) -> None:
+    go = bench.folder / "go"
+    lines = bench.jobs(f"until test -e {go}; do sleep 0.02; done; nice", f"touch {go}; nice")
+    for attempt in (1, 2):
+        done = bench.run(lines, "--keep-order", "--nice", "5", "--rerun", "all", gpus="2xcpu")
+        assert done.returncode == 0, done.stderr
+        reports = [line for line in done.stderr.splitlines() if line.startswith("job_")]
+        assert [line.split()[0] for line in reports] == ["job_1", "job_2"]
+        assert bench.read("job_1") == "5\n"
+        assert f"attempt:  {attempt}" in (bench.output / "job_2" / "INFO").read_text()
+    assert bench.having("SUCCESS") == ["job_1", "job_2"]
+
+
 def test_when_every_line_fails_it_stops_after_as_many_as_it_may(bench: Bench) -> None:
     done = bench.run(bench.jobs(*["false"] * 30), "--stop-after-failures", "5")
     assert done.returncode == 1
