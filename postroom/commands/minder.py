@@ -19,6 +19,7 @@ itself is killed, the mark in the environment finds what it leaves (`tree.sweep`
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import select
@@ -143,9 +144,8 @@ class Minder:
         began, started_at = time.monotonic(), time.time()
         number = 0
         try:
-            number = folder.begin()
-            folder.tell(_beginning(errand, number, started_at))
-            end = self._run(errand, folder, number)
+            number, outputs = self._prepare(errand, folder, started_at)
+            end = self._run(errand, folder, number, outputs)
         except Stopped:
             self._tell(folder, {"ended": stamp(time.time()), "outcome": "stopped"})
             return "stopped"
@@ -181,29 +181,45 @@ class Minder:
 
     # Running
 
-    def _run(self, errand: Errand, folder: JobFolder, number: int) -> End:
+    def _prepare(
+        self, errand: Errand, folder: JobFolder, started_at: float
+    ) -> tuple[int, tuple[Capped, Capped]]:
+        """Make the folder and the files that a command writes to; a full disk is waited for."""
+        while True:
+            try:
+                number = folder.begin()
+                folder.tell(_beginning(errand, number, started_at))
+                out = Capped(folder.out, errand.output_bytes)
+                return number, (out, Capped(folder.err, errand.output_bytes))
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                self._journal.log("error", f"a command waits for room: {error.strerror}")
+            if self._stops:
+                raise Stopped
+            time.sleep(BLOCKED_S)
+
+    def _run(
+        self, errand: Errand, folder: JobFolder, number: int, outputs: tuple[Capped, Capped]
+    ) -> End:
         deadline = None
         if errand.timeout_s is not None:
             deadline = time.monotonic() + errand.timeout_s
         environment = self._environment(errand, number)
         oom_kills = count_oom_kills()
-        out = Capped(folder.out, errand.output_bytes)
-        err = Capped(folder.err, errand.output_bytes)
         try:
             code, overdue = 0, False
             for line in filter(None, (errand.before, errand.command)):
-                code, overdue = self._run_line(line, errand, environment, (out, err), deadline)
+                code, overdue = self._run_line(line, errand, environment, outputs, deadline)
                 if code or overdue:
                     break
             if errand.after:
                 environment |= {"POSTROOM_EXIT": str(code)}
-                after, late = self._run_line(
-                    errand.after, errand, environment, (out, err), deadline
-                )
+                after, late = self._run_line(errand.after, errand, environment, outputs, deadline)
                 code, overdue = code or after, overdue or late
         finally:
-            out.close()
-            err.close()
+            for output in outputs:
+                output.close()
         killed = code == -signal.SIGKILL or code == 128 + signal.SIGKILL
         said = folder.tails() if code or overdue else ("", "")
         return End(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shlex
@@ -88,13 +89,21 @@ class Posted:
 
 @pytest.fixture
 def posted(tmp_path: Path) -> Iterator[Posted]:
+    with posted_at(tmp_path) as minder:
+        yield minder
+
+
+@contextlib.contextmanager
+def posted_at(tmp_path: Path) -> Iterator[Posted]:
     base = create_base(tmp_path / "base")
     card = RunCard(new_run_id(), "", str(tmp_path), None, True, False, 0.0, "", "")
     create_run(FILES, base, card, [])
     (tmp_path / "out").mkdir()
     minder = Posted(base, card.run, str(tmp_path))
-    yield minder
-    minder.close()
+    try:
+        yield minder
+    finally:
+        minder.close()
 
 
 def test_a_command_leaves_its_output_its_info_and_its_result(posted: Posted) -> None:
@@ -149,6 +158,26 @@ def test_failures_are_told_apart(posted: Posted, command: str, cause: Cause, sai
     assert os.path.exists(f"{posted.folder.path}/FAILURE")
     assert not os.path.exists(f"{posted.folder.path}/SUCCESS")
     assert posted.folder.read_info()["outcome"] == cause.value
+
+
+def test_a_full_disk_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = tmp_path / "full"
+    full.touch()
+    begin = JobFolder.begin
+
+    def sometimes(folder: JobFolder) -> int:
+        if full.exists():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return begin(folder)
+
+    monkeypatch.setattr(JobFolder, "begin", sometimes)
+    monkeypatch.setattr("postroom.commands.minder.BLOCKED_S", 0.01)
+    with posted_at(tmp_path) as posted:
+        posted.send("true")
+        wait_until(lambda: "waits for room" in _read(posted.base.log))
+        full.unlink()
+        assert posted.word() == "done"
+        assert posted.result().failure is None
 
 
 def test_a_working_folder_that_is_not_there_is_a_failure(posted: Posted) -> None:
