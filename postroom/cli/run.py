@@ -125,18 +125,19 @@ def run_batch(source: Iterable[Line], known: list[Line] | None, options: dict[st
         batch = Batch(
             master, output, wishes, crew=crew, view=view, runner=_load_runner(options["runner"])
         )
-        feed: Source
-        if known is not None:
-            numbering = Numbering(complete)
-            known = [numbering.number(line) for line in known]
-            feed = Listed(known)
-        else:
-            feed = Feed(source, complete=complete, wake=master.wake, ahead=1)
         try:
+            # Before a feed has its thread: a process of one thread may fork its sessions.
             if options["gpu_file"]:
                 batch.watch_gpus(GpuFile(options["gpu_file"], _known_gpus))
             else:
                 crew.want(_places(options["gpus"]))
+            feed: Source
+            if known is not None:
+                numbering = Numbering(complete)
+                known = [numbering.number(line) for line in known]
+                feed = Listed(known)
+            else:
+                feed = Feed(source, complete=complete, wake=master.wake, ahead=1)
             batch.forget(known if options["stop_after"] is None else None)
             batch.run(feed)
             crew.dismiss()
