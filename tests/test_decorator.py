@@ -183,6 +183,21 @@ def test_the_stand_in_alone_is_measured_and_then_never_run_again() -> None:
     assert peaks(train) == [5000]
 
 
+def test_a_stand_in_is_run_once_even_if_nothing_was_seen_of_it() -> None:
+    calls: list[str] = []
+
+    @postroom.job
+    def train() -> list[int | None]:
+        return held()
+
+    @train.profile
+    def light() -> None:
+        calls.append("light")
+
+    assert train() == [576]
+    assert calls == ["light"]
+
+
 def test_an_error_of_the_stand_in_is_told_and_holds_nothing() -> None:
     @postroom.job
     def train() -> None: ...

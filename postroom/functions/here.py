@@ -81,7 +81,8 @@ def measure(stand_in: Callable[[], object], need: Need) -> None:
                 if booking.measuring:
                     _within.job = True
                     try:
-                        _run_booked(stand_in, booking, over="warn", timeout_s=None)
+                        # Once, whatever was seen of it: it is there to be run only once.
+                        _run_booked(stand_in, booking, over="warn", timeout_s=None, sure=True)
                     finally:
                         _within.job = False
 
@@ -110,7 +111,12 @@ def _home(cards: list[Card]) -> Card | None:
 
 
 def _run_booked(
-    function: Callable[[], R], booking: Booking, *, over: str, timeout_s: float | None
+    function: Callable[[], R],
+    booking: Booking,
+    *,
+    over: str,
+    timeout_s: float | None,
+    sure: bool = False,
 ) -> R:
     ok = out_of_memory = False
     with _pinned(booking), _limited(timeout_s) as interrupt:
@@ -134,7 +140,7 @@ def _run_booked(
             raise
         finally:
             interrupt(None)
-            advice = booking.finish(ok=ok, out_of_memory=out_of_memory)
+            advice = booking.finish(ok=ok, out_of_memory=out_of_memory, sure=sure)
             empty_torch_cache()
             booking.leave_timeline(_timeline(booking))
             say(advice)

@@ -112,8 +112,11 @@ class Booking:
                 self.lease.amend(memory_mib=needs_mib)
         self._open_gate()
 
-    def finish(self, *, ok: bool, out_of_memory: bool = False) -> str:
-        """Learn from how it ended, let go of everything, and return a line of advice."""
+    def finish(self, *, ok: bool, out_of_memory: bool = False, sure: bool = False) -> str:
+        """Learn from how it ended, let go of everything, and return a line of advice.
+
+        With `sure` a job that was not seen to use memory is taken for small at once.
+        """
         if self._finished:
             return ""
         self._finished = True
@@ -129,7 +132,7 @@ class Booking:
         telling = ok or (known_mib is not None and peak_mib > known_mib and not out_of_memory)
         row = Row(
             kind.call,
-            self._believed(peak_mib) if telling else None,
+            self._believed(peak_mib, sure=sure) if telling else None,
             at_least_mib,
             seconds if ok else None,
             runs=int(ok),
@@ -140,11 +143,14 @@ class Booking:
         self.close()
         return advice(self.need.name, peak_mib, self.cards[0].memory_mib, seconds)
 
-    def _believed(self, peak_mib: int) -> int | None:
-        """Return the peak to remember. A job that was not seen to use any memory may have done so
-        between two looks: only when that has happened again and again is it believed."""
-        if peak_mib:
-            return peak_mib
+    def _believed(self, peak_mib: int, *, sure: bool) -> int | None:
+        """Return the peak to remember.
+
+        A job that was not seen to use any memory may have done so between two looks: only when that
+        has happened again and again is it believed.
+        """
+        if peak_mib or sure:
+            return peak_mib or CONTEXT_MIB
         rows = self._profiles.get(self.need.kind.type).rows
         own = next((row for row in rows if row.call == self.need.kind.call), None)
         return CONTEXT_MIB if own is not None and own.runs + 1 >= UNSEEN_RUNS else None

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from postroom.gpus.allocation import Load, Share, Slot, Want, grant
@@ -80,23 +80,22 @@ def test_only_the_first_who_waits_for_room_has_a_card_drained() -> None:
     assert grant(SLOTS, shares, line, Want(1, ("a", "b"), 4)) == ("b",)
 
 
-@given(st.lists(st.integers(1, 24), min_size=1, max_size=30), st.randoms())
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=5), st.randoms())
 def test_a_large_share_is_served_however_many_small_ones_come(
     small: list[int], chance: Random
 ) -> None:
-    """Small ones are handed in for ever; leases end one at a time, in any order."""
+    """Small ones take whatever they may, again and again; leases end one by one, in any order."""
     large = Want(1, CARDS, 20)
     shares = [Share(uuid, 12, 0) for uuid in CARDS for _ in range(2)]
     for _ in range(400):
         if grant(SLOTS, shares, [], large) is not None:
             return
-        small_one = Want(1, CARDS, chance.choice(small))
-        for _ in range(3):
-            found = grant(SLOTS, shares, [large], small_one, pack=chance.random() < 0.5)
-            if found is not None:
-                shares.append(Share(found[0], small_one.memory_mib, 0))
-        shares.pop(chance.randrange(len(shares)))
+        small_one = Want(1, CARDS, chance.choice(small), pack=chance.random() < 0.5)
+        while (found := grant(SLOTS, shares, [large], small_one)) is not None:
+            shares.append(Share(found[0], small_one.memory_mib, 0))
         check(shares)
+        shares.pop(chance.randrange(len(shares)))
     raise AssertionError("the large one was starved")
 
 
