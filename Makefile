@@ -21,6 +21,7 @@ lint: $(READY)
 bench: $(PEERS)  ## measure it beside its peers; a table, JSON and a picture
 	mkdir -p bench
 	$(PY) -m benchmarks --json bench/performance.json --picture bench/performance.svg
+	$(PY) -m benchmarks.packing --picture bench/packing.svg
 
 chaos: $(READY)  ## kill it at every turn, and count what is lost; about an hour
 	mkdir -p chaos
