@@ -8,6 +8,7 @@ import pickle
 import threading
 import types
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import postroom
 from postroom.errors import GpuError, PostroomError
 from postroom.functions.here import MemoryExceeded
 from postroom.functions.kinds import call_of, type_of
+from postroom.gpus import packing
 from postroom.gpus.fake import Claim, OutOfMemory
 from postroom.gpus.ledger import Request, open_ledger
 from postroom.gpus.profiles import Profiles
@@ -98,6 +100,21 @@ def test_the_second_run_reserves_what_the_first_one_used() -> None:
     (reserved,) = train()
     assert reserved is not None
     assert 6000 < reserved < 6300
+
+
+def test_a_measuring_job_that_stopped_growing_gives_back_what_it_does_not_need(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(packing, "SETTLE_S", 0.05)
+
+    @postroom.job
+    def train() -> int:
+        with use(6000):
+            (reserved,) = wait_until(lambda: held() != [None] and held(), what="giving back")
+            assert peaks(train) == [6000]  # others of its kind may go on
+            return reserved
+
+    assert 6000 < train() < 6300
 
 
 def test_a_job_that_was_not_seen_to_use_memory_is_not_taken_for_small_at_once() -> None:
@@ -221,6 +238,24 @@ def test_a_call_inside_another_is_part_of_it() -> None:
         return inner()
 
     assert outer() == [None]
+
+
+def test_threads_of_one_process_take_turns() -> None:
+    at_once: list[int] = []
+    running = 0
+
+    @postroom.job
+    def train(seed: int) -> int:
+        nonlocal running
+        running += 1
+        at_once.append(running)
+        with use(1000):
+            running -= 1
+        return seed
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(train, range(8))) == list(range(8))
+    assert set(at_once) == {1}
 
 
 def test_a_process_that_has_cuda_up_keeps_to_its_card(monkeypatch: pytest.MonkeyPatch) -> None:

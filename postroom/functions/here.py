@@ -25,6 +25,8 @@ from ..gpus.profiles import Profiles
 
 R = TypeVar("R")
 
+PATIENCE_S = 1.0  # who waits longer for another thread is told why
+
 _turn = threading.RLock()  # one job at a time in this process
 _within = threading.local()  # what runs in this thread already
 
@@ -45,7 +47,7 @@ def run(
     """Run a function here on cards of its own, or on those of the job that we are part of."""
     if getattr(_within, "job", False):
         return function()
-    with _turn:
+    with _in_turn(need.name):
         cards = inventory.cards()
         if not cards:
             with _limited(timeout_s):
@@ -59,11 +61,23 @@ def run(
             booking.close()
 
 
+@contextmanager
+def _in_turn(name: str) -> Iterator[None]:
+    """Wait for the jobs of other threads: a process has one environment, and one CUDA."""
+    if not _turn.acquire(timeout=PATIENCE_S):
+        say(f"{name} waits: another thread of this process runs a job (.submit runs them at once)")
+        _turn.acquire()
+    try:
+        yield
+    finally:
+        _turn.release()
+
+
 def measure(stand_in: Callable[[], object], need: Need) -> None:
     """Run a stand-in alone, if nobody knows what its kind needs; its errors are the caller's."""
     if getattr(_within, "job", False):
         return
-    with _turn:
+    with _in_turn(need.name):
         cards = inventory.cards()
         profiles = Profiles()
         if not cards or need.memory_mib is not None or held_for_us(open_ledger(), cards):

@@ -306,3 +306,17 @@ def test_under_a_lease_of_the_shell_above_it_a_call_waits_for_nobody(world: Worl
         timeout=60,
     )
     assert done.stdout.strip() == "1", done.stderr
+
+
+@pytest.mark.slow
+def test_the_example_trains_on_what_there_is(world: World) -> None:
+    done = subprocess.run(
+        [sys.executable, str(REPOSITORY / "examples" / "train.py")],
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 0.1
+    assert done.stderr.count("stand-in") == 1
