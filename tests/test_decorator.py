@@ -341,6 +341,18 @@ def test_a_time_limit_is_raised_in_the_function() -> None:
         train()
 
 
+def test_in_a_session_what_is_short_and_known_is_not_measured_any_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @postroom.job
+    def train() -> bool:
+        return any(thread.name == "postroom meter" for thread in threading.enumerate())
+
+    assert [train() for _ in range(4)] == [True] * 4
+    monkeypatch.setenv("POSTROOM_SESSION", "a session")
+    assert not train()
+
+
 def test_methods_work_and_self_is_no_part_of_the_kind() -> None:
     class Trainer:
         def __init__(self, factor: int) -> None:
