@@ -23,9 +23,10 @@ bench: $(PEERS)  ## measure it beside its peers; a table, JSON and a picture
 	$(PY) -m benchmarks --json bench/performance.json --picture bench/performance.svg
 	$(PY) -m benchmarks.packing --picture bench/packing.svg
 
-chaos: $(READY)  ## kill it at every turn, and count what is lost; about an hour
+chaos: $(READY)  ## kill it at every turn, and count what is lost; about half an hour
 	mkdir -p chaos
 	$(PY) -m benchmarks.chaos storm --json chaos/storm.json
+	$(PY) -m benchmarks.chaos storm --embedded --jobs 2000 --json chaos/storm-embedded.json
 	$(PY) -m benchmarks.chaos takeover --json chaos/takeover.json
 	$(PY) -m benchmarks.chaos calls --json chaos/calls.json
 	$(PY) -m tests.simulation 0-19999

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from postroom.dispatch import RESTING
 from postroom.errors import JobFailed, KernelError, PostroomError
 from postroom.files import Lock
 from postroom.jobs import Job, JobPool, Receipt
 from postroom.master import Master
+from postroom.register import RESTING
 from postroom.runs import list_firsts
 from postroom.session.desk import Step
 from postroom.testing import wait_until

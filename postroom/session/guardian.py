@@ -26,17 +26,19 @@ from typing import IO, Any, TypeVar
 from ..agent import AgentCard, read_agent_card
 from ..base import Base
 from ..commands.minder import Post
-from ..contents import Done, Failure, Maker, Outcome, pack_outcomes
+from ..contents import Maker
 from ..errors import BadFileError, PostroomError
 from ..files import LocalFiles, LocalLock
 from ..gpus.processes import Process, alive, myself, pid_namespace
 from ..journal import Journal
-from ..mailbox import read_in_hand, read_letter
-from ..runs import Note, first_missing, lay_down, publish_results, read_card, write_note
+from ..mailbox import read_in_hand
+from ..runs import Note, lay_down, read_card
+from ..tree import MARK, adopt_orphans, below, mark_of, reap, sweep
 from .errands import Errands
 from .forked import Forked, fork_worker
 from .health import Health, ask_driver, quarantine
-from .tree import MARK, adopt_orphans, below, mark_of, reap, sweep
+from .output import Output
+from .overdue import job_in_hand
 
 # A full disk is tried again after this long.
 BLOCKED_S = 0.5
@@ -84,7 +86,7 @@ class Guardian:
         self._deadline: float | None = None
         self._timeout: dict[str, Any] = {}
         self._health = Health(slot.gpu, ask_driver=ask_driver, quarantine=quarantine)
-        self._output = b""
+        self._output: Output | None = None
         self._heard = b""
         self._post = Post(base, slot.agent_id, slot.environment, slot.lease_fds, self._lock.fd)
         self._errands = Errands(self._post, self._selector, ended=self._end_errand)
@@ -196,9 +198,10 @@ class Guardian:
         self._socket = ours
         self._heard = b""
         self._ready = False
+        self._health.touch_failed = ""
         self._selector.register(ours, selectors.EVENT_READ, self._hear)
         if self._worker.stdout is not None:
-            os.set_blocking(self._worker.stdout.fileno(), False)
+            self._output = Output(self._worker.stdout, self._journal, self._slot.agent_id)
             self._selector.register(self._worker.stdout, selectors.EVENT_READ, self._read_output)
 
     def _wait(self) -> None:
@@ -266,18 +269,9 @@ class Guardian:
         self._tell_worker(word)
 
     def _read_output(self, pipe: IO[bytes]) -> None:
-        """What kernels print goes into the log, line by line."""
-        with contextlib.suppress(BlockingIOError):
-            data = os.read(pipe.fileno(), 1 << 16)
-            if not data:
-                self._selector.unregister(pipe)
-            self._output += data
-            *lines, self._output = self._output.split(b"\n")
-            if (self._output and not data) or len(self._output) > 1 << 16:
-                lines, self._output = [*lines, self._output], b""
-            for line in lines:
-                text = line.decode(errors="replace")
-                self._journal.log("info", text, agent=self._slot.agent_id, stream="output")
+        assert self._output is not None
+        if not self._output.read():  # it was readable, so this is its end
+            self._selector.unregister(pipe)
 
     def _bury_worker(self) -> None:
         """The worker is dead: end what it started, note what it had in hand, start another."""
@@ -287,10 +281,9 @@ class Guardian:
             if fileobj is not None:
                 with contextlib.suppress(KeyError):
                     self._selector.unregister(fileobj)
-        if worker.stdout is not None:
-            with contextlib.suppress(OSError):
-                self._read_rest(worker.stdout)
-            worker.stdout.close()
+        if self._output is not None:
+            self._output.close()
+            self._output = None
         self._socket.close()
         self._deadline = None
         self._errands.close()
@@ -314,15 +307,6 @@ class Guardian:
         if why is not None:
             raise SessionError(f"session {self._slot.agent_id}: {why}; see {self._base.log}")
         self._start_worker()
-
-    def _read_rest(self, pipe: IO[bytes]) -> None:
-        while data := os.read(pipe.fileno(), 1 << 16):
-            self._output += data
-        for line in self._output.splitlines():
-            self._journal.log(
-                "info", line.decode(errors="replace"), agent=self._slot.agent_id, stream="output"
-            )
-        self._output = b""
 
     def _lay_down(self, reason: str) -> Note | None:
         """Note what the worker died with; a worker that was told to stop is nobody's fault."""
@@ -370,49 +354,18 @@ class Guardian:
         return run
 
     def _end_overdue_job(self) -> None:
-        """A job is past its time: its outcome is written for it, and the worker is ended."""
+        """A job is past its time: the worker is ended, and the job's outcome written for it."""
         assert self._worker is not None
-        letter = read_letter(self._files, self._base, self._slot.agent_id)
-        hand = read_in_hand(self._files, self._base, self._slot.agent_id)
+        limit_s, retries = float(self._timeout["deadline_s"]), int(self._timeout["retries"])
+        files, base, agent_id = self._files, self._base, self._slot.agent_id
+        overdue = job_in_hand(files, base, agent_id, limit_s=limit_s, retries=retries)
         self._worker.kill()
         self._worker.wait()
         sweep(self._mark, own_but=self._helpers)
-        if letter is None or hand is None or hand.letter_id != letter.letter_id:
-            return
-        if (
-            first_missing(self._files, self._base, letter.run, letter.first, letter.stop)
-            != hand.job
-        ):
-            return
-        limit = self._timeout["deadline_s"]
-        reason = f"took longer than its {limit:g} s"
-        if letter.failed < self._timeout["retries"]:
-            note = Note(
-                letter.run,
-                hand.job,
-                letter.attempt,
-                "failed",
-                self._slot.agent_id,
-                reason=reason,
-                at=time.time(),
-            )
-            self._insist(lambda: write_note(self._files, self._base, note))
-            return
-        done = Done(failure=Failure(Outcome.TIMED_OUT, "timed out", reason), seconds=float(limit))
-        maker = Maker(
-            self._slot.agent_id, self._slot.gpu, self._worker.pid, hand.since, letter.attempt
-        )
-        job, run = hand.job, letter.run
-        self._insist(
-            lambda: publish_results(
-                self._files,
-                self._base,
-                read_card(self._files, self._base, run),
-                job,
-                job + 1,
-                lambda first: pack_outcomes(first, [done], maker),
-            )
-        )
+        if overdue is not None:
+            began, attempt = overdue.hand.since, overdue.letter.attempt
+            maker = Maker(agent_id, self._slot.gpu, self._worker.pid, began, attempt)
+            self._insist(lambda: overdue.record(files, base, maker))
 
     # Signals
 

@@ -21,11 +21,11 @@ from ..base import Base
 from ..commands.errand import Errand
 from ..files import LocalFiles, LocalLock, SystemClock
 from ..journal import Journal
+from ..tree import die_with_parent
 from ..watch import Waiter
 from .desk import Desk, Step
 from .hall import STAY_S
 from .running import Running, Stopped
-from .tree import die_with_parent
 
 # How long results that cannot be written wait before they are tried again.
 BLOCKED_S = 0.5

@@ -17,8 +17,8 @@ import pytest
 
 from postroom.base import Base
 from postroom.contents import OutcomeSheet
-from postroom.session.tree import marked
 from postroom.testing import wait_until
+from postroom.tree import marked
 
 ROOT = Path(__file__).parent.parent.parent
 

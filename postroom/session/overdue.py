@@ -1,0 +1,62 @@
+"""A job past its time: who ended its worker writes its outcome for it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from ..base import Base
+from ..contents import Done, Failure, Maker, Outcome, pack_outcomes
+from ..files import Files
+from ..mailbox import InHand, Letter, read_in_hand, read_letter
+from ..runs import Note, first_missing, publish_results, read_card, write_note
+
+
+@dataclass(frozen=True)
+class Overdue:
+    """A job that was in the worker's hand when its time was up."""
+
+    letter: Letter
+    hand: InHand
+    limit_s: float
+    retries: int
+
+    def record(self, files: Files, base: Base, maker: Maker) -> None:
+        """Publish that it timed out; or, with retries left, note it, so that it is tried again.
+
+        Only after its worker has ended. What came before it in the range, the worker published
+        before it began a job with a time limit, so that the outcome follows on in the chain.
+        """
+        letter, job = self.letter, self.hand.job
+        if first_missing(files, base, letter.run, letter.first, letter.stop) != job:
+            return
+        reason = f"took longer than its {self.limit_s:g} s"
+        if letter.failed < self.retries:
+            note = Note(
+                letter.run,
+                job,
+                letter.attempt,
+                "failed",
+                maker.agent,
+                reason=reason,
+                at=time.time(),
+            )
+            write_note(files, base, note)
+            return
+        failure = Failure(Outcome.TIMED_OUT, "timed out", reason)
+        done = Done(failure=failure, seconds=self.limit_s)
+        card = read_card(files, base, letter.run)
+        publish_results(
+            files, base, card, job, job + 1, lambda first: pack_outcomes(first, [done], maker)
+        )
+
+
+def job_in_hand(
+    files: Files, base: Base, agent_id: str, *, limit_s: float, retries: int
+) -> Overdue | None:
+    """What a worker has in hand now, to be looked up before it is ended."""
+    letter = read_letter(files, base, agent_id)
+    hand = read_in_hand(files, base, agent_id)
+    if letter is None or hand is None or hand.letter_id != letter.letter_id:
+        return None
+    return Overdue(letter, hand, limit_s, retries)
