@@ -44,6 +44,7 @@ from .folder import Capped, JobFolder, stamp
 LOOK_S = 0.5
 # A full disk is tried again after this long.
 BLOCKED_S = 0.5
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def fork_minder(post: Post) -> tuple[int, socket.socket]:
     """
     ours, theirs = socket.socketpair()
     lock = os.dup(post.lock_fd)
-    pid = os.fork()
+    pid = fork_unheard()
     if pid:
         theirs.close()
         os.close(lock)
@@ -81,6 +82,23 @@ def fork_minder(post: Post) -> tuple[int, socket.socket]:
             Journal(post.base, f"minder {post.agent}").log("error", traceback.format_exc())
         os._exit(1)
     os._exit(0)
+
+
+def fork_unheard() -> int:
+    """Fork; signals to the child wait until it has handlers of its own, and calls `hear_signals`.
+
+    The handlers of the parent would swallow them, or raise in the middle of the fork.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    pid = os.fork()
+    if pid:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return pid
+
+
+def hear_signals() -> None:
+    """Let signals in, those that have come already first."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
 
 def settle_in(keep: Collection[int]) -> None:
@@ -113,9 +131,10 @@ class Minder:
         self._wake.setblocking(False)
         writer.setblocking(False)
         self._writer = writer
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in _SIGNALS:
             signal.signal(number, self._stop)
         signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        hear_signals()
 
     def _stop(self, *_: object) -> None:
         self._stops += 1

@@ -15,7 +15,7 @@ import traceback
 from typing import IO, Any
 
 from ..commands.errand import Errand
-from ..commands.minder import Minder, Post, settle_in
+from ..commands.minder import Minder, Post, fork_unheard, hear_signals, settle_in
 from ..files import SystemClock
 from ..journal import Journal
 from .worker import Line, work
@@ -78,7 +78,7 @@ def fork_session(words: list[str], log: int) -> Forked:
     """Start a whole session, as `python -m postroom.session` does, in a process of one thread."""
     from .__main__ import main
 
-    pid = os.fork()
+    pid = fork_unheard()
     if pid:
         return Forked(pid)
     code = 1
@@ -86,6 +86,7 @@ def fork_session(words: list[str], log: int) -> Forked:
         settle_in({log})
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
+        hear_signals()
         nothing = os.open(os.devnull, os.O_RDONLY)
         for fd, target in ((nothing, 0), (log, 1), (log, 2)):
             os.dup2(fd, target)
@@ -100,7 +101,7 @@ def fork_session(words: list[str], log: int) -> Forked:
 def fork_worker(post: Post, settings: dict[str, Any], line: socket.socket) -> Forked:
     """Start a worker in a process of one thread, which has all modules that it needs."""
     lock = os.dup(post.lock_fd)
-    pid = os.fork()
+    pid = fork_unheard()
     if pid:
         os.close(lock)
         return Forked(pid)

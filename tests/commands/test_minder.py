@@ -280,6 +280,17 @@ def test_told_to_stop_it_ends_the_tree_and_blames_nobody(posted: Posted) -> None
     assert os.listdir(posted.base.attempts(posted.errand.run)) == []
 
 
+def test_a_signal_that_comes_at_its_birth_is_not_lost(tmp_path: Path) -> None:
+    for place in range(20):
+        home = tmp_path / str(place)
+        home.mkdir()
+        with posted_at(home) as posted:
+            os.kill(posted.pid, signal.SIGTERM)
+            posted.send("sleep 600")
+            # Stopped before it had taken the errand, or with it in hand: the end all the same.
+            assert os.waitpid(posted.pid, 0)[0] == posted.pid
+
+
 def test_it_outlives_its_guardian_and_holds_the_lock_until_the_end(posted: Posted) -> None:
     go = Path(posted.errand.cwd, "go")
     posted.send(f"echo on; until test -e {go}; do sleep 0.01; done; echo off")
