@@ -39,12 +39,12 @@ class Kind:
 
 
 KINDS = (
-    Kind("probe", 1 * 1024, 3, 40, 40),
-    Kind("small", 2 * 1024, 4, 60, 40),
+    Kind("probe", 1 * 1024, 3, 40, 46),
+    Kind("small", 2 * 1024, 4, 60, 44),
     Kind("tune", 3 * 1024, 5, 80, 36, fails=True),
-    Kind("train", 7 * 1024, 8, 120, 34),
-    Kind("large", 11 * 1024, 8, 150, 26, fails=True),
-    Kind("huge", 20 * 1024, 10, 160, 24),
+    Kind("train", 15 * 512, 8, 120, 30),
+    Kind("large", 23 * 512, 8, 150, 22, fails=True),
+    Kind("huge", 20 * 1024, 10, 160, 22),
 )
 
 
@@ -233,7 +233,7 @@ def main() -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--mixes", type=int, default=8, help="how many orders of the jobs")
+    parser.add_argument("--mixes", type=int, default=20, help="how many orders of the jobs")
     parser.add_argument("--json", action="store_true", help="print every figure")
     parser.add_argument("--picture", metavar="FILE", help="write cards over time, as SVG")
     options = parser.parse_args()
