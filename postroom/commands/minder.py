@@ -27,7 +27,7 @@ import signal
 import socket
 import time
 import traceback
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..base import Base
@@ -39,12 +39,12 @@ from ..tree import MARK, adopt_orphans, below, mark_of
 from .errand import Errand
 from .failure import Cause, End, count_oom_kills, explain
 from .folder import Capped, JobFolder, stamp
+from .fork import SIGNALS, fork_unheard, hear_signals, settle_in
 
 # How often a long output is trimmed, and orphans are reaped.
 LOOK_S = 0.5
 # A full disk is tried again after this long.
 BLOCKED_S = 0.5
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
@@ -84,34 +84,6 @@ def fork_minder(post: Post) -> tuple[int, socket.socket]:
     os._exit(0)
 
 
-def fork_unheard() -> int:
-    """Fork; signals to the child wait until it has handlers of its own, and calls `hear_signals`.
-
-    The handlers of the parent would swallow them, or raise in the middle of the fork.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    pid = os.fork()
-    if pid:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    return pid
-
-
-def hear_signals() -> None:
-    """Let signals in, those that have come already first."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-
-
-def settle_in(keep: Collection[int]) -> None:
-    """Be a process of one's own after a fork: of what the parent has open, keep only this."""
-    os.setsid()
-    signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2 and int(name) not in keep:
-            with contextlib.suppress(OSError):
-                os.close(int(name))
-
-
 class Minder:
     """Takes errands, one after another."""
 
@@ -131,7 +103,7 @@ class Minder:
         self._wake.setblocking(False)
         writer.setblocking(False)
         self._writer = writer
-        for number in _SIGNALS:
+        for number in SIGNALS:
             signal.signal(number, self._stop)
         signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         hear_signals()

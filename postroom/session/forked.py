@@ -15,7 +15,8 @@ import traceback
 from typing import IO, Any
 
 from ..commands.errand import Errand
-from ..commands.minder import Minder, Post, fork_unheard, hear_signals, settle_in
+from ..commands.fork import SIGNALS, fork_unheard, hear_signals, settle_in
+from ..commands.minder import Minder, Post
 from ..files import SystemClock
 from ..journal import Journal
 from .worker import Line, work
@@ -84,7 +85,7 @@ def fork_session(words: list[str], log: int) -> Forked:
     code = 1
     try:
         settle_in({log})
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in SIGNALS:
             signal.signal(number, signal.SIG_DFL)
         hear_signals()
         nothing = os.open(os.devnull, os.O_RDONLY)
