@@ -60,7 +60,23 @@ def test_the_readme_names_the_seven_files_and_they_exist() -> None:
         assert (ROOT / "postroom" / "template" / name).resolve() == ROOT / name
 
 
-@pytest.mark.parametrize("verb", ["", "agents", "doctor", "gpu", "master", "new"])
+@pytest.mark.parametrize(
+    "verb",
+    [
+        "",
+        "agents",
+        "attach",
+        "diff",
+        "doctor",
+        "gpu",
+        "master",
+        "new",
+        "profiles",
+        "run",
+        "sweep",
+        "table",
+    ],
+)
 def test_every_verb_explains_itself(verb: str) -> None:
     command = [sys.executable, "-m", "postroom", *verb.split(), "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -18,10 +18,10 @@ VERBS = {
     "gpu": ("gpu", "Cards, who holds them, and leases for any program."),
     "master": ("master", "Stand: work on whatever is in a base."),
     "new": ("new", "Write the template project into an empty folder."),
+    "profiles": ("profiles", "What jobs were found to need: list, show, forget."),
     "run": ("run", "Run a file of shell lines over a list of GPUs."),
     "sweep": ("sweep", "Run a command for every combination of values."),
     "table": ("table", "All jobs of a batch, with figures from their logs."),
-    "profiles": ("profiles", "What jobs were found to need: list, show, forget."),
 }
 
 

@@ -104,7 +104,8 @@ def test_main_starts_its_own_agents_runs_and_leaves_no_process(project: Path) ->
     assert "12 of 12 ok, 0 failed" in done.stdout
     assert "agent 0 started" in done.stdout and "agent 1 stopped" in done.stdout
     assert [agent for agent in "01" if marked(f"{project}/base:{agent}")] == []
-    assert set(os.listdir(project / "base" / "agent_pool")) == {"0.lock", "1.lock"}
+    assert list((project / "base" / "agent_pool").glob("*.POOL")) == []
+    assert list((project / "base" / "agent_pool").glob("*.json")) == []
 
 
 def test_the_template_kernel_runs_with_torch_on_the_cpu(project: Path) -> None:
