@@ -210,3 +210,22 @@ def test_a_card_that_gets_sick_under_a_session_is_quarantined_and_its_job_given_
     )
     (sick,) = [card for card in json.loads(listed.stdout) if card["uuid"] == "FAKE-0"]
     assert "fell off the bus" in json.dumps(sick)
+
+
+def test_a_session_that_may_wait_gets_its_card_when_the_holder_ends(
+    room: Sessions, tmp_path: Path
+) -> None:
+    room.start("0", "0")
+    command = [sys.executable, "-m", "postroom.session", "0", str(tmp_path / "other"), "--wait"]
+    waiting = subprocess.Popen(
+        command, env=room.environment, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        assert waiting.stderr is not None
+        assert "waiting for GPU 0: card 0 is held by 'session 0 of" in waiting.stderr.readline()
+        room.stop()
+        assert "ready on GPU 0" in waiting.stderr.readline()
+    finally:
+        waiting.terminate()
+        waiting.communicate(timeout=PATIENCE_S)
+    assert waiting.returncode == 0
