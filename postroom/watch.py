@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import logging
 import os
 import select
 import struct
@@ -169,12 +170,15 @@ class Bell:
         from watchdog.events import FileSystemEvent, FileSystemEventHandler
         from watchdog.observers import Observer
 
+        # Its threads may complain of being stopped; that is nothing for a user's terminal.
+        logging.getLogger("watchdog").addHandler(logging.NullHandler())
         folder, ring = self._folder, self._ring
 
         class Handler(FileSystemEventHandler):
             def on_any_event(self, event: FileSystemEvent) -> None:
-                # Looking is an event, too (opened, closed), and would ring for ever.
-                if event.event_type in ("created", "moved", "modified"):
+                # Only new names: a look at a lock is an event, too, and whoever hears the bell
+                # looks, so that it would ring for ever.
+                if event.event_type in ("created", "moved"):
                     inside = os.path.relpath(os.fsdecode(event.dest_path or event.src_path), folder)
                     ring(inside.split(os.sep)[0])
 

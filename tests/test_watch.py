@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from postroom.files import LocalFiles
 from postroom.testing import wait_until
 from postroom.watch import Bell, Waiter
 
@@ -112,3 +113,19 @@ def test_a_ring_ends_a_wait_and_is_known_by_its_name(tmp_path: Path) -> None:
     assert waiter.wait(60.0, lambda: False)
     assert waiter.take_names() == {"run"}
     waiter.close()
+
+
+def test_a_look_at_a_lock_does_not_ring(tmp_path: Path) -> None:
+    """The Master looks whether a run is wanted: heard by its own bell, that would never end."""
+    (tmp_path / "run").mkdir()
+    lock = str(tmp_path / "run" / "wanted.lock")
+    files = LocalFiles()
+    files.write_new(lock, [])
+    rung: list[str] = []
+    with Bell(str(tmp_path), rung.append):
+        held = files.try_lock(lock, shared=True)
+        assert held is not None
+        held.release()
+        (tmp_path / "last").mkdir()  # events come in order: behind this one there are no others
+        wait_until(lambda: "last" in rung)
+    assert set(rung) == {"last"}
