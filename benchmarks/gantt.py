@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
+from .picture import INK, text_at
+
 WIDTH, LEFT, TOP, LANE, GAP = 1000, 70, 78, 150, 14
 COLOURS = ("#9ecae1", "#6baed6", "#a1d99b", "#fdae6b", "#bcbddc", "#fc9272")
-INK, FAINT, BAD = "#222222", "#888888", "#b2182b"
+FAINT, BAD = "#888888", "#b2182b"
 
 
 def draw(tasks: Sequence[Any], cards: Sequence[str], card_mib: int, result: Any) -> str:
@@ -25,7 +27,7 @@ def draw(tasks: Sequence[Any], cards: Sequence[str], card_mib: int, result: Any)
         top = TOP + lane * (LANE + GAP)
         body.append(f'<rect x="{LEFT}" y="{top}" width="{x(end) - LEFT:.1f}" height="{LANE}"')
         body.append(' fill="#f7f7f7" stroke="#cccccc"/>')
-        body.append(_text(8, top + LANE / 2, card))
+        body.append(text_at(8, top + LANE / 2, card))
         on_card = sorted((t for t in tasks if t.card == card), key=lambda t: t.started)
         for task, floor_mib in _stack(on_card, card_mib):
             high = task.kind.peak_mib / card_mib * LANE
@@ -42,15 +44,15 @@ def draw(tasks: Sequence[Any], cards: Sequence[str], card_mib: int, result: Any)
     limit = x(result.bound_s)
     body.append(f'<line x1="{limit:.1f}" y1="{TOP - 6}" x2="{limit:.1f}" y2="{height - 26}"')
     body.append(f' stroke="{INK}" stroke-dasharray="4 3"/>')
-    body.append(_text(limit, TOP - 10, "lower bound", anchor="end"))
+    body.append(text_at(limit, TOP - 10, "lower bound", anchor="end"))
     for seconds in range(0, int(end) + 1, 100):
-        body.append(_text(x(seconds), height - 8, f"{seconds} s", colour=FAINT, anchor="middle"))
+        body.append(text_at(x(seconds), height - 8, f"{seconds} s", colour=FAINT, anchor="middle"))
     legend = []
     for place, kind in enumerate(kinds):
         at = LEFT + place * 110
         legend.append(f'<rect x="{at}" y="38" width="12" height="12" fill="{colour[kind]}"/>')
-        legend.append(_text(at + 17, 48, kind))
-    legend.append(_text(LEFT + len(kinds) * 110, 48, "red edge: failed or killed", colour=BAD))
+        legend.append(text_at(at + 17, 48, kind))
+    legend.append(text_at(LEFT + len(kinds) * 110, 48, "red edge: failed or killed", colour=BAD))
     head = (
         f"{len(tasks)} jobs on {len(cards)} cards: {result.packed_s:.0f} s, "
         f"{result.ratio:.2f} times the lower bound; one job per card: {result.alone_s:.0f} s"
@@ -60,7 +62,7 @@ def draw(tasks: Sequence[Any], cards: Sequence[str], card_mib: int, result: Any)
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
             f'viewBox="0 0 {WIDTH} {height}" style="font-family:system-ui,sans-serif">',
             f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
-            _text(8, 22, head, size=15, weight="bold"),
+            text_at(8, 22, head, size=15, weight="bold"),
             *legend,
             *body,
             "</svg>\n",
@@ -89,19 +91,3 @@ def _stack(tasks: Sequence[Any], card_mib: int) -> list[tuple[Any, int]]:
         # Memory has no places; a picture has, and may run out of them: then boxes overlap.
         placed.append((task, min(floor, card_mib - task.kind.peak_mib)))
     return placed
-
-
-def _text(
-    x: float,
-    y: float,
-    text: str,
-    *,
-    size: int = 12,
-    anchor: str = "start",
-    weight: str = "normal",
-    colour: str = INK,
-) -> str:
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}" '
-        f'font-weight="{weight}" fill="{colour}">{escape(text)}</text>'
-    )

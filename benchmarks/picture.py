@@ -28,7 +28,7 @@ def draw(results: Results) -> str:
     y = TOP
     for line, ratios in shown:
         y += HEAD
-        body.append(_text(8, y - 8, f"{line.title}, {line.unit}", weight="bold"))
+        body.append(text_at(8, y - 8, f"{line.title}, {line.unit}", weight="bold"))
         medians = results.medians(line)
         for system, ratio in ratios.items():
             colour = OURS if system == US else THEIRS if is_peer(system) else FLOOR_COLOUR
@@ -37,15 +37,15 @@ def draw(results: Results) -> str:
                 f'<rect x="{left:.1f}" y="{y}" width="{max(right - left, 1.5):.1f}" '
                 f'height="{BAR}" fill="{colour}"/>'
             )
-            body.append(_text(LEFT - 8, y + 12, system, anchor="end"))
+            body.append(text_at(LEFT - 8, y + 12, system, anchor="end"))
             label = f"{number(medians[system])}  ({number(ratio)}x)"
-            body.append(_text(max(x(ratio), x(1.0)) + 5, y + 12, label, colour=INK))
+            body.append(text_at(max(x(ratio), x(1.0)) + 5, y + 12, label, colour=INK))
             y += BAR + GAP
     height = y + 12
     axis = [_grid(x(10.0**power), power, height) for power in range(low, high + 1)]
     head = [
-        _text(8, 22, "Postroom and what people use instead", size=16, weight="bold"),
-        _text(
+        text_at(8, 22, "Postroom and what people use instead", size=16, weight="bold"),
+        text_at(
             8,
             42,
             "Bars: how many times better than the peer, floor or limit at 1x; right is better.",
@@ -82,11 +82,12 @@ def _grid(x: float, power: int, height: int) -> str:
     width = 1.4 if power == 0 else 0.6
     return (
         f'<line x1="{x:.1f}" y1="{TOP}" x2="{x:.1f}" y2="{height - 6}" stroke="{FAINT}" '
-        f'stroke-width="{width}"/>' + _text(x, TOP - 4, f"{label}x", anchor="middle", colour=FAINT)
+        f'stroke-width="{width}"/>'
+        + text_at(x, TOP - 4, f"{label}x", anchor="middle", colour=FAINT)
     )
 
 
-def _text(
+def text_at(
     x: float,
     y: float,
     text: str,
@@ -96,6 +97,7 @@ def _text(
     weight: str = "normal",
     colour: str = INK,
 ) -> str:
+    """A text of a picture, which may be anything."""
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}" '
         f'font-weight="{weight}" fill="{colour}">{escape(text)}</text>'

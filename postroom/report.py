@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -121,8 +120,3 @@ def interrupted(pool: JobPool, resume: str) -> None:
         f"\nstopped: {pool.n_done} of {len(pool)} jobs are done and kept; go on with: {resume}",
         file=sys.stderr,
     )
-
-
-def quote(path: str) -> str:
-    """A path as it can be pasted into a shell."""
-    return shlex.quote(path)

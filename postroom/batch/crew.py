@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 
@@ -14,8 +13,7 @@ from ..base import Base
 from ..errors import PostroomError
 from ..files import LocalFiles
 from ..session.forked import Forked, fork_session
-from ..session.guardian import PACKAGE_PARENT
-from ..session.launch import session_log
+from ..session.launch import new_session_log, session_log, spawn_session
 from ..status import living
 from ..tree import holders
 from .cards import Place
@@ -89,23 +87,12 @@ class Crew:
     def _start(self, place: Place) -> Session:
         words = [place.gpu, self._base.root, "--agent", place.agent, "--wait", "--preload", ""]
         words += ["--while-pid", str(os.getpid())]
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-        log = os.open(session_log(self._base, place.agent), flags, 0o600)
-        try:
+        with new_session_log(self._base, place.agent) as log:
             # All that a session needs is loaded here already: a fork saves it a tenth of a second.
             # Only a process of one thread may; a feed has one of its own, and so has numpy.
             if len(os.listdir("/proc/self/task")) == 1:
                 return fork_session(words, log)
-            return subprocess.Popen(
-                [sys.executable, "-m", "postroom.session", *words],
-                cwd=PACKAGE_PARENT,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        finally:
-            os.close(log)
+            return spawn_session(words, log)
 
     def last_words(self, agent: str) -> str:
         """What a session said last of all."""

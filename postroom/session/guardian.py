@@ -29,10 +29,11 @@ from ..commands.minder import Post
 from ..contents import Maker
 from ..errors import BadFileError, PostroomError
 from ..files import LocalFiles, LocalLock
-from ..gpus.processes import Process, alive, myself, pid_namespace
+from ..gpus.processes import myself
 from ..journal import Journal
 from ..mailbox import read_in_hand
 from ..runs import Note, lay_down, read_card
+from ..status import living
 from ..tree import MARK, adopt_orphans, below, mark_of, reap, sweep
 from .errands import Errands
 from .forked import Forked, fork_worker
@@ -125,7 +126,7 @@ class Guardian:
                 return lock
             if time.monotonic() > give_up_at:
                 card = read_agent_card(self._files, self._base, self._slot.agent_id)
-                if card is not None and not _lives(card):
+                if card is not None and living(self._files, self._base, card.agent) is None:
                     if not waits:
                         self._say("waiting for a command that outlived its session")
                     waits = True
@@ -449,11 +450,6 @@ class Guardian:
     def _say(self, text: str) -> None:
         if self._talk:
             print(f"session {self._slot.agent_id}: {text}", file=sys.stderr, flush=True)
-
-
-def _lives(card: AgentCard) -> bool:
-    process = Process(card.pid, card.started, card.boot_id, pid_namespace())
-    return alive(process) is not False
 
 
 def _describe_exit(code: int) -> str:

@@ -128,24 +128,35 @@ def session_log(base: Base, agent_id: str) -> str:
     return f"{os.path.dirname(base.log)}/session-{agent_id}.txt"
 
 
-def _spawn(base: Base, agent_id: str, gpu: str, *, threads: int, while_pid: int | None) -> Started:
-    command = [sys.executable, "-m", "postroom.session", gpu, base.root, "--agent", agent_id]
-    command += ["--threads", str(threads)]
-    if while_pid is not None:
-        command += ["--while-pid", str(while_pid)]
+@contextlib.contextmanager
+def new_session_log(base: Base, agent_id: str) -> Iterator[int]:
+    """An empty file for a session's words, open for whoever starts the session."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
     log = os.open(session_log(base, agent_id), flags, 0o600)
     try:
-        process = subprocess.Popen(
-            command,
-            cwd=PACKAGE_PARENT,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+        yield log
     finally:
         os.close(log)
+
+
+def spawn_session(words: Sequence[str], log: int) -> subprocess.Popen[bytes]:
+    """Start `gpu_session.py WORDS`, detached from the terminal."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "postroom.session", *words],
+        cwd=PACKAGE_PARENT,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+    )
+
+
+def _spawn(base: Base, agent_id: str, gpu: str, *, threads: int, while_pid: int | None) -> Started:
+    words = [gpu, base.root, "--agent", agent_id, "--threads", str(threads)]
+    if while_pid is not None:
+        words += ["--while-pid", str(while_pid)]
+    with new_session_log(base, agent_id) as log:
+        process = spawn_session(words, log)
     return Started(agent_id, process.pid, new=True, process=process)
 
 
