@@ -13,6 +13,8 @@ base/
   result_pool/<run>/<first>.npz  outputs and errors, as they come
   attempts/<run>/<job>.<n>.json  only for an attempt that ended with no result: why
   data/<hash>.npz                shared data, named by content, written once
+  control/                       requests to the acting Master, and what stands of them
+  runs/<run>/<job>/              what a queued command leaves: INFO, .OUT, .ERR, SUCCESS or FAILURE
   log/postroom.log               one log for every process (JSON lines)
   log/events.jsonl               the journal of every state change
   rejected/  trash/  tmp/        bad input and why; runs on their way out; where files are born
@@ -41,6 +43,8 @@ FOLDERS = (
     "result_pool",
     "attempts",
     "data",
+    "control",
+    "runs",
     "log",
     "rejected",
     "trash",
@@ -62,6 +66,8 @@ class Base:
         self.agent_pool = f"{self.root}/agent_pool"
         self.job_pool = f"{self.root}/job_pool"
         self.result_pool = f"{self.root}/result_pool"
+        self.control = f"{self.root}/control"
+        self.orders = f"{self.root}/control/orders.json"
         self.rejected = f"{self.root}/rejected"
         self.trash = f"{self.root}/trash"
         self.tmp = f"{self.root}/tmp"
@@ -124,6 +130,14 @@ class Base:
     def attempt(self, run: str, job: int, number: int) -> str:
         """Why one attempt ended with no result."""
         return f"{self.root}/attempts/{run}/{job:09d}.{number}.json"
+
+    def stop_order(self, run: str, job: int) -> str:
+        """The acting Master's word to whoever runs a job: end it."""
+        return f"{self.control}/stop.{run}.{job}"
+
+    def job_folder(self, run: str, job: int) -> str:
+        """What a queued command leaves for people."""
+        return f"{self.root}/runs/{run}/{job}"
 
     def data(self, digest: str) -> str:
         """Shared data, named by its content."""

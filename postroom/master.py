@@ -8,7 +8,6 @@ again twice a second, so that it takes over when that one dies.
 from __future__ import annotations
 
 import contextlib
-import getpass
 import json
 import os
 import socket
@@ -34,6 +33,7 @@ from .runs import (
     list_runs,
     read_card,
     read_parcel_bytes,
+    user_name,
 )
 from .status import count_done
 from .watch import Bell, Waiter
@@ -143,7 +143,7 @@ class Master:
             durable=durable,
             created_at=self._clock.wall(),
             host=socket.gethostname(),
-            user=_user_name(),
+            user=user_name(),
             kernels={task: source_version(self.project, task) for task in tasks},
             apart=apart,
         )
@@ -429,13 +429,6 @@ class Master:
 
 def _never() -> bool:
     return False
-
-
-def _user_name() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # in a container, a uid may have no name
-        return str(os.getuid())
 
 
 def _script_folder() -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -39,6 +40,7 @@ class RunCard:
     user: str
     kernels: dict[str, str] = field(default_factory=dict)  # task: version of its source at submit
     apart: bool = False  # True: a letter holds one job, since the next may take for ever
+    queue: bool = False  # True: a project's part of the standing queue; its jobs have wishes
     version: int = VERSION
 
     def encode(self) -> bytes:
@@ -311,6 +313,16 @@ def reject(files: Files, base: Base, path: str, reason: str) -> None:
 def read_parcel_bytes(files: Files, path: str) -> Buffer:
     """Read a parcel, memory-mapped when it is large."""
     return files.view(path, PARCEL_LIMIT)
+
+
+def user_name() -> str:
+    """Who asks, as far as the system knows a name."""
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # in a container, a uid may have no name
+        return str(os.getuid())
 
 
 def _decode_json(path: str, data: bytes) -> dict[str, Any]:

@@ -24,6 +24,9 @@ ORDER = [
     "contents",
     "mailbox",
     "runs",
+    "ids",
+    "wishes",
+    "control",
     "schedule",
     "agent",
     "kernels",
@@ -42,6 +45,7 @@ ORDER = [
     "session",
     "batch",
     "functions",
+    "queue",
     "testing",
     "cli",
 ]

@@ -1,0 +1,1 @@
+"""The standing queue: handing in commands, seeing what became of them, and changing its course."""

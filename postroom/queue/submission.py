@@ -1,0 +1,153 @@
+"""Handing in commands to the standing queue.
+
+Each project has a run that is open: commands are appended to it, by anybody, without a lock. A new
+one is begun each day, and when one has grown large, so that what is over can be cleaned away as a
+whole. Two who begin one at the same moment begin two, which does no harm.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..base import Base, new_run_id
+from ..commands.errand import COMMAND
+from ..errors import BadFileError, PostroomError
+from ..files import Files
+from ..ids import JobId
+from ..intake import append_jobs
+from ..jobs import Job
+from ..runs import (
+    RunCard,
+    asked_until,
+    create_run,
+    list_firsts,
+    list_runs,
+    read_card,
+    user_name,
+)
+from ..wishes import Wishes, check_priority
+
+DEFAULT_PROJECT = "default"
+# A project's run is followed by a new one when it holds so many jobs.
+MOST_JOBS = 10_000
+MOST_PROJECT = 80
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One command, and what is asked for it."""
+
+    command: str
+    name: str = ""
+    cwd: str = ""
+    env: dict[str, str] = field(default_factory=dict)
+    timeout_s: float | None = None
+    retries: int = 0
+    wishes: Wishes = field(default_factory=Wishes)
+    grace_s: float | None = None
+    shell: str = "bash"
+    number: int = 0  # of an array, as grid engine's SGE_TASK_ID is
+    rerun_of: JobId | None = None
+    arguments: dict[str, Any] = field(default_factory=dict)  # of a sweep, for the table
+
+    def to_job(self) -> Job:
+        """The job that goes into the run."""
+        passed: dict[str, Any] = {
+            "command": self.command,
+            "cwd": self.cwd,
+            "env": self.env,
+            "shell": self.shell,
+            "number": self.number,
+            "wishes": self.wishes.encode(),
+            "label": self.name,
+            "checkpoint": True,
+        }
+        if self.grace_s is not None:
+            passed["grace_s"] = self.grace_s
+        if self.arguments:
+            passed["arguments"] = self.arguments
+        if self.rerun_of is not None:
+            passed["rerun_of"] = str(self.rerun_of)
+        return Job(
+            COMMAND, self.name or None, retries=self.retries, timeout_s=self.timeout_s, **passed
+        )
+
+
+def check(ask: Ask) -> Ask:
+    """Refuse what could never run, before it is queued."""
+    if not ask.command.strip():
+        raise PostroomError("there is no command to submit: postroom submit -- python train.py")
+    if "\0" in ask.command:
+        raise PostroomError("a command cannot hold a zero byte")
+    if not os.path.isdir(ask.cwd):
+        raise PostroomError(f"the folder {ask.cwd!r} to run in does not exist")
+    if ask.timeout_s is not None and ask.timeout_s <= 0:
+        raise PostroomError("a time limit is longer than nothing")
+    if ask.retries < 0:
+        raise PostroomError("retries are 0 or more")
+    check_priority(ask.wishes.priority)
+    return ask
+
+
+def submit(
+    files: Files, base: Base, asks: Sequence[Ask], *, project: str = DEFAULT_PROJECT
+) -> list[JobId]:
+    """Queue commands, and return their ids. They are on disk, through a power loss, by then."""
+    if not asks:
+        return []
+    if not project.strip() or len(project) > MOST_PROJECT or not project.isprintable():
+        raise PostroomError(f"a project's name is one line of at most {MOST_PROJECT} characters")
+    jobs = [check(ask).to_job() for ask in asks]
+    card, asked = _open_run(files, base, project)
+    numbers = append_jobs(files, base, card, jobs, guess=asked)
+    files.touch(base.asked(card.run))  # so that a Master that has put it by looks again
+    return [JobId(card.run, number) for number in numbers]
+
+
+def rerun(files: Files, base: Base, jobs: Sequence[tuple[JobId, Ask, str]]) -> list[JobId]:
+    """Queue commands again, each with its project; what they did before stays where it is."""
+    found: list[JobId] = []
+    by_project: dict[str, list[Ask]] = {}
+    for job, ask, project in jobs:
+        again = replace(ask, rerun_of=job, wishes=replace(ask.wishes, held=False))
+        by_project.setdefault(project, []).append(again)
+    for project, asks in by_project.items():
+        found += submit(files, base, asks, project=project)
+    return found
+
+
+def _open_run(files: Files, base: Base, project: str) -> tuple[RunCard, int]:
+    """The project's open run, and how many jobs it holds."""
+    today = time.strftime("%Y%m%d", time.gmtime())
+    for run in reversed(list_runs(files, base)):
+        if run[:8] < today:
+            break
+        try:
+            card = read_card(files, base, run)
+        except (FileNotFoundError, BadFileError):
+            continue
+        if card.queue and card.label == project:
+            asked = asked_until(files, base, run, list_firsts(files, base.asked(run)))
+            if asked < MOST_JOBS:
+                return card, asked
+    card = RunCard(
+        run=new_run_id(),
+        label=project,
+        project=base.root,
+        shared=None,
+        embedded=False,
+        durable=True,
+        created_at=time.time(),
+        host=socket.gethostname(),
+        user=user_name(),
+        kernels={COMMAND: ""},
+        apart=True,
+        queue=True,
+    )
+    create_run(files, base, card)
+    return card, 0
