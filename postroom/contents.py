@@ -23,6 +23,9 @@ from .parcel import Mark, Parcel, pack
 
 VERSION = 1
 _PLAIN_DEPTH = 16
+# What a mark says of its parcel, so that most need not be opened to be counted.
+FAILED_FLAG = "f"  # of results: at least one failed
+WISHES_FLAG = "w"  # of jobs: at least one has wishes
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -149,7 +152,10 @@ def pack_jobs(
         "values": tree,
     }
     body = _encode(sheet).encode()
-    return pack(Mark("jobs", first, len(arguments)), [("jobs.json", [body]), *members])
+    # A kernel may have an argument of that name, with anything in it.
+    wishes = [passed.get("wishes") for passed in arguments]
+    flags = WISHES_FLAG if any(isinstance(wish, dict) and wish for wish in wishes) else ""
+    return pack(Mark("jobs", first, len(arguments), flags), [("jobs.json", [body]), *members])
 
 
 class OutcomeSheet:
@@ -208,14 +214,19 @@ def pack_outcomes(
     values = [one.value for one in done if one.failure is None]
     tree, members = payload.encode(values, first=first, label="result", pickle=pickle)
     body = _outcomes(first, done, maker, tree, pickle=pickle)
-    return pack(Mark("results", first, len(done)), [("outcomes.json", [body]), *members])
+    return pack(_results_mark(first, done), [("outcomes.json", [body]), *members])
 
 
 def pack_outcome(job: int, done: Done, maker: Maker) -> list[Buffer]:
     """Make a parcel of one outcome whose value, if it has one, is plain JSON: without numpy."""
     tree = _plain_values(job, [] if done.failure is not None else [done.value])
     body = _outcomes(job, [done], maker, tree)
-    return pack(Mark("results", job, 1), [("outcomes.json", [body])])
+    return pack(_results_mark(job, [done]), [("outcomes.json", [body])])
+
+
+def _results_mark(first: int, done: Sequence[Done]) -> Mark:
+    flags = FAILED_FLAG if any(one.failure is not None for one in done) else ""
+    return Mark("results", first, len(done), flags)
 
 
 def _outcomes(

@@ -23,6 +23,7 @@ from postroom.contents import (
 )
 from postroom.errors import BadFileError, PayloadError
 from postroom.files import Buffer
+from postroom.parcel import read_mark
 
 MAKER = Maker("0", "cpu", 1, 2.0)
 
@@ -49,6 +50,20 @@ def test_failures_do_not_shift_the_results_behind_them() -> None:
     assert sheet.done(8).failure == failed.failure
     assert sheet.seconds == [0.0, 0.5, 0.0, 0.5, 0.0]
     assert sheet.maker == MAKER
+
+
+def test_a_mark_says_whether_a_job_has_wishes_or_failed() -> None:
+    def flags(chunks: list[Buffer]) -> str:
+        return read_mark("p", joined(chunks)).flags
+
+    failed = Done(failure=Failure(Outcome.FAILED, "ValueError", "no"))
+    assert flags(pack_jobs(0, "m:f", Options(), None, [{}, {"wishes": {"held": True}}])) == "w"
+    assert flags(pack_jobs(0, "m:f", Options(), None, [{"wishes": {}}, {}])) == ""
+    assert flags(pack_jobs(0, "m:f", Options(), None, [{"wishes": np.ones(2)}])) == ""
+    assert flags(pack_outcomes(0, [Done(1), failed], MAKER)) == "f"
+    assert flags(pack_outcomes(0, [Done(1)], MAKER)) == ""
+    assert flags(pack_outcome(0, failed, MAKER)) == "f"
+    assert flags(pack_outcome(0, Done({}), MAKER)) == ""
 
 
 def test_a_parcel_of_another_kind_is_refused() -> None:
