@@ -20,7 +20,7 @@ class AgentStatus:
     """One session, seen from outside."""
 
     agent: str
-    state: str  # "starting", "idle", "running", "blocked", "dead"
+    state: str  # "starting", "idle", "running", "blocked", "finishing" (a command), "dead"
     gpu: str
     gpu_name: str
     pid: int
@@ -28,6 +28,10 @@ class AgentStatus:
     run: str | None  # of the letter it works on
     job: int | None  # in its hand
     done: int  # jobs since its worker started
+    first: int | None = None  # of the letter
+    attempt: int = 0  # of the jobs of the letter
+    job_since: float | None = None  # when the job in its hand was begun
+    memory_mib: int = 0  # of the smallest of its cards; 0: not known
 
 
 @dataclass(frozen=True)
@@ -87,17 +91,33 @@ def _agent(files: Files, base: Base, agent_id: str) -> AgentStatus:
     letter = read_letter(files, base, agent_id)
     hand = read_in_hand(files, base, agent_id)
     lives = living(files, base, agent_id) is not None
+    begun = letter is not None and hand is not None and hand.letter_id == letter.letter_id
+    state = _state(lives, has_mailbox, letter, hand)
+    if state == "dead" and letter is not None and _is_locked(files, base, agent_id):
+        state = "finishing"  # its guardian was killed: the command in hand goes on
     return AgentStatus(
         agent=agent_id,
-        state=_state(lives, has_mailbox, letter, hand),
+        state=state,
         gpu=card.gpu if card else "",
         gpu_name=card.gpu_name if card else "",
         pid=card.pid if card else 0,
         since=card.since if card else 0.0,
         run=letter.run if letter else None,
-        job=hand.job if letter and hand and hand.letter_id == letter.letter_id else None,
+        job=hand.job if hand and begun else None,
         done=hand.done if hand else 0,
+        first=letter.first if letter else None,
+        attempt=letter.attempt if letter else 0,
+        job_since=hand.since if hand and begun else None,
+        memory_mib=getattr(card, "memory_mib", 0),
     )
+
+
+def _is_locked(files: Files, base: Base, agent_id: str) -> bool:
+    """Whether a process of a session lives; asked only when its guardian does not."""
+    lock = files.try_lock(base.agent_lock(agent_id), shared=True)
+    if lock is not None:
+        lock.release()
+    return lock is None
 
 
 def _state(lives: bool, has_mailbox: bool, letter: Letter | None, hand: InHand | None) -> str:

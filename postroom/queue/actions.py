@@ -1,0 +1,349 @@
+"""What can be done to the queue: the same few functions behind the command line and the page.
+
+Nothing is done here but asking: a request is written for the acting Master (`control`), or jobs are
+handed in again. Only `clean` acts itself, on what is over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+
+from ..commands.errand import COMMAND
+from ..control import Request, Verb, ask, is_settled
+from ..errors import BadFileError, PostroomError
+from ..ids import JobId, UnknownJobError, find_run
+from ..runs import user_name
+from ..wishes import Wishes
+from .rows import FAILED
+from .scene import Scene
+from .shelf import Shelf, plain
+from .submission import Ask
+from .submission import rerun as hand_in_again
+from .view import View
+
+LOOK_S = 0.02
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What became of a wish."""
+
+    request: str | None  # the file that the acting Master has to read; None: it is done already
+    text: str  # for people
+    jobs: list[JobId] = field(default_factory=list)  # that were queued
+    runs: list[str] = field(default_factory=list)  # that were removed
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What of the queue is meant: all of it, some projects, or some runs."""
+
+    projects: tuple[str, ...] = ()
+    runs: tuple[str, ...] = ()
+
+    @property
+    def everything(self) -> bool:
+        """Whether nothing is left out."""
+        return not (self.projects or self.runs)
+
+    def __str__(self) -> str:
+        if self.everything:
+            return "the queue"
+        return " and ".join(
+            [f"project {name}" for name in self.projects] + [f"run {run}" for run in self.runs]
+        )
+
+
+def kill(view: View, jobs: Sequence[JobId]) -> Answer:
+    """End jobs, running or waiting, for good."""
+    scene = view.look()
+    alive = [job for job in _known(scene, jobs) if _shelf(scene, job).outcome(job.number) is None]
+    if not alive:
+        return Answer(None, f"{_count(jobs)} ended before: nothing to kill")
+    over = len(jobs) - len(alive)
+    also = f" ({over} ended before)" if over else ""
+    return _ask(view, scene, Verb.KILL, f"{_count(alive)} will be killed{also}", jobs=alive)
+
+
+def hold(view: View, jobs: Sequence[JobId]) -> Answer:
+    """Keep jobs from being begun until they are released."""
+    scene = view.look()
+    waiting = _waiting(scene, jobs, "hold")
+    return _ask(view, scene, Verb.HOLD, f"{_count(waiting)} held", jobs=waiting)
+
+
+def release(view: View, jobs: Sequence[JobId]) -> Answer:
+    """Let held jobs run."""
+    scene = view.look()
+    waiting = _waiting(scene, jobs, "release")
+    return _ask(view, scene, Verb.RELEASE, f"{_count(waiting)} released", jobs=waiting)
+
+
+def set_priority(view: View, jobs: Sequence[JobId], value: int) -> Answer:
+    """Give jobs a priority: higher goes first."""
+    scene = view.look()
+    waiting = _waiting(scene, jobs, "give a priority to")
+    text = f"{_count(waiting)} now of priority {value}"
+    return _ask(view, scene, Verb.PRIORITY, text, jobs=waiting, value=value)
+
+
+def move(view: View, jobs: Sequence[JobId], where: str | JobId) -> Answer:
+    """Let jobs stand elsewhere among those of their run: "first", "last", or before another."""
+    scene = view.look()
+    waiting = _waiting(scene, jobs, "move")
+    if isinstance(where, JobId):
+        _known(scene, [where])
+        text, value = f"before {where.short}", str(where)
+    else:
+        text = value = where
+    text = f"{_count(waiting)} moved {text}"
+    return _ask(view, scene, Verb.MOVE, text, jobs=waiting, value=value)
+
+
+def pause(view: View, scope: Scope, preempt: bool = False) -> Answer:
+    """Begin no more jobs; with `preempt`, stop those that run, so that they go on later."""
+    scene = view.look()
+    scope = _check(view, scene, scope)
+    text = f"{scope} paused: what runs goes on"
+    if preempt:
+        text = f"{scope} paused: what runs is stopped, and goes on later from its checkpoint"
+    return _ask_scope(view, scene, Verb.PAUSE, text, scope, preempt=preempt)
+
+
+def resume(view: View, scope: Scope) -> Answer:
+    """Begin jobs again."""
+    scene = view.look()
+    scope = _check(view, scene, scope)
+    return _ask_scope(view, scene, Verb.RESUME, f"{scope} resumed", scope)
+
+
+def drain(view: View, agents: Sequence[str], preempt: bool = False) -> Answer:
+    """Send agents (all, when none is named) no more jobs."""
+    return _ask_agents(view, Verb.DRAIN, agents, "drained: no more jobs for", preempt=preempt)
+
+
+def fill(view: View, agents: Sequence[str]) -> Answer:
+    """Send agents (all, when none is named) jobs again."""
+    return _ask_agents(view, Verb.FILL, agents, "jobs again for")
+
+
+def rerun(view: View, jobs: Sequence[JobId]) -> Answer:
+    """Queue commands again; what they did before stays where it is."""
+    scene = view.look()
+    known = _known(scene, jobs)
+    asks = {job: _ask_of(_shelf(scene, job), job.number) for job in known}
+    new: dict[JobId, JobId] = {}
+    # One that waited for another of them now waits for that one's successor: the first ones first.
+    left = list(known)
+    while left:
+        ready = [job for job in left if not set(asks[job].wishes.after).intersection(left)]
+        batch = []
+        for job in ready or left:
+            wishes = asks[job].wishes
+            after = tuple(new[one] for one in wishes.after if one in new)
+            again = replace(asks[job], wishes=replace(wishes, after=after, after_any=()))
+            batch.append((job, again, _shelf(scene, job).project))
+        order = _as_handed_in(batch)
+        for job, number in zip(order, hand_in_again(view.files, view.base, batch), strict=True):
+            new[job] = number
+        left = [job for job in left if job not in new]
+    numbers = [new[job] for job in known]
+    text = f"{_count(numbers)} queued again"
+    return Answer(None, text + _standing(view, scene), jobs=numbers)
+
+
+def failed_jobs(view: View, project: str = "", run: str = "") -> list[JobId]:
+    """The jobs that failed, and those cancelled since they waited for one; each not rerun yet."""
+    scene = view.look()
+    shelves = [
+        shelf
+        for shelf in scene.shelves.values()
+        if shelf.card.queue and project in ("", shelf.project) and shelf.run.endswith(run)
+    ]
+    chosen = {spot[0].job_id(spot[1]) for spot in scene.spots(FAILED, shelves)}
+    cancelled = {spot[0].job_id(spot[1]) for spot in scene.spots(("cancelled",), shelves)}
+    grew = bool(chosen)
+    while grew:
+        in_vain = {job for job in cancelled if chosen.intersection(_wishes_of(scene, job).after)}
+        cancelled -= in_vain
+        chosen |= in_vain
+        grew = bool(in_vain)
+    if chosen:
+        chosen -= _rerun_already(scene, since=min(job.run for job in chosen))
+    return sorted(chosen)
+
+
+def wait_settled(view: View, answer: Answer, timeout_s: float = 10.0) -> bool:
+    """Wait until the acting Master has done what was asked; False: it has not, or none acts."""
+    give_up_at = time.monotonic() + timeout_s
+    while answer.request is not None and not is_settled(view.files, view.base, answer.request):
+        if time.monotonic() >= give_up_at:
+            return False
+        time.sleep(LOOK_S)
+    return True
+
+
+# Asking
+
+
+def _ask(
+    view: View,
+    scene: Scene,
+    verb: Verb,
+    text: str,
+    *,
+    jobs: Sequence[JobId] = (),
+    value: int | str | None = None,
+) -> Answer:
+    request = Request(verb, jobs=tuple(jobs), value=value, by=user_name(), at=time.time())
+    return Answer(ask(view.files, view.base, request), text + _standing(view, scene))
+
+
+def _ask_scope(
+    view: View, scene: Scene, verb: Verb, text: str, scope: Scope, *, preempt: bool = False
+) -> Answer:
+    request = Request(
+        verb,
+        projects=scope.projects,
+        runs=scope.runs,
+        everything=scope.everything,
+        preempt=preempt,
+        by=user_name(),
+        at=time.time(),
+    )
+    return Answer(ask(view.files, view.base, request), text + _standing(view, scene))
+
+
+def _ask_agents(
+    view: View, verb: Verb, agents: Sequence[str], text: str, *, preempt: bool = False
+) -> Answer:
+    scene = view.look()
+    known = [agent.agent for agent in scene.agents]
+    unknown = [agent for agent in agents if agent not in {*known, *scene.orders.drained}]
+    if unknown:
+        there = ", ".join(known) or "none"
+        raise PostroomError(f"there is no agent {unknown[0]} at {view.base.root}; there: {there}")
+    request = Request(
+        verb,
+        agents=tuple(agents),
+        everything=not agents,
+        preempt=preempt,
+        by=user_name(),
+        at=time.time(),
+    )
+    whom = f"agent {', '.join(agents)}" if agents else "all agents"
+    return Answer(ask(view.files, view.base, request), f"{text} {whom}{_standing(view, scene)}")
+
+
+def _standing(view: View, scene: Scene) -> str:
+    if scene.master_pid is not None:
+        return ""
+    return (
+        f"; no Master acts, so it waits until one stands: postroom master {view.base.root} --detach"
+    )
+
+
+def _check(view: View, scene: Scene, scope: Scope) -> Scope:
+    """A scope in whole names, or an error that says which are there."""
+    known = {shelf.project for shelf in scene.shelves.values() if shelf.card.queue}
+    for name in scope.projects:
+        if name not in known | scene.orders.paused_projects:
+            there = ", ".join(sorted(known)) or "none yet"
+            raise PostroomError(f"there is no project {name!r}; there: {there}")
+    runs = tuple(find_run(view.files, view.base, run) for run in scope.runs)
+    return replace(scope, runs=runs)
+
+
+# Jobs
+
+
+def _shelf(scene: Scene, job: JobId) -> Shelf:
+    return scene.shelves[job.run]
+
+
+def _known(scene: Scene, jobs: Sequence[JobId]) -> list[JobId]:
+    """The jobs, each once, or an error that names one that is not there."""
+    for job in jobs:
+        shelf = scene.shelves.get(job.run)
+        if shelf is None or not 0 <= job.number < shelf.asked:
+            raise UnknownJobError(f"there is no job {job.short}; see `postroom jobs`")
+    if not jobs:
+        raise PostroomError("no job is named")
+    return list(dict.fromkeys(jobs))
+
+
+def _waiting(scene: Scene, jobs: Sequence[JobId], verb: str) -> list[JobId]:
+    """Those of the jobs that have not ended; an error when none is left."""
+    left = [job for job in _known(scene, jobs) if _shelf(scene, job).outcome(job.number) is None]
+    if not left:
+        state = _shelf(scene, jobs[0]).outcome(jobs[0].number)
+        which = f"job {jobs[0].short} is over ({state})" if len(jobs) == 1 else "they are all over"
+        raise PostroomError(f"there is nothing to {verb}: {which}")
+    return left
+
+
+def _count(jobs: Collection[JobId]) -> str:
+    return f"job {next(iter(jobs)).short}" if len(jobs) == 1 else f"{len(jobs)} jobs"
+
+
+def _ask_of(shelf: Shelf, number: int) -> Ask:
+    """What a job was asked, so that it can be asked again."""
+    job = shelf.job_id(number)
+    try:
+        sheet = shelf.read_jobs(number)
+    except (BadFileError, OSError) as error:
+        raise PostroomError(f"job {job.short} cannot be read: {error}") from None
+    if sheet.task != COMMAND or not shelf.card.queue:
+        raise PostroomError(
+            f"job {job.short} was not submitted to the queue ({sheet.task}): start the program "
+            "again that handed it in"
+        )
+    passed = plain(sheet, number)
+    wishes = Wishes()
+    with contextlib.suppress(ValueError):
+        wishes = Wishes.decode(passed.get("wishes", {}))
+    return Ask(
+        command=str(passed.get("command", "")),
+        name=str(passed.get("label", "")),
+        cwd=str(passed.get("cwd", "")),
+        env=dict(passed.get("env") or {}),
+        timeout_s=sheet.options.timeout_s,
+        retries=sheet.options.retries,
+        wishes=wishes,
+        grace_s=passed.get("grace_s"),
+        shell=str(passed.get("shell", "bash")),
+        number=int(passed.get("number", 0)),
+        arguments=dict(passed.get("arguments") or {}),
+    )
+
+
+def _as_handed_in(batch: Sequence[tuple[JobId, Ask, str]]) -> list[JobId]:
+    """The order in which a batch comes back: project by project."""
+    by_project: dict[str, list[JobId]] = {}
+    for job, _, project in batch:
+        by_project.setdefault(project, []).append(job)
+    return [job for jobs in by_project.values() for job in jobs]
+
+
+def _wishes_of(scene: Scene, job: JobId) -> Wishes:
+    shelf = _shelf(scene, job)
+    with contextlib.suppress(BadFileError, OSError, ValueError):
+        return Wishes.decode(plain(shelf.read_jobs(job.number), job.number).get("wishes", {}))
+    return Wishes()
+
+
+def _rerun_already(scene: Scene, *, since: str) -> set[JobId]:
+    """The jobs that later ones are reruns of."""
+    found: set[JobId] = set()
+    for shelf in scene.shelves.values():
+        if not shelf.card.queue or shelf.run < since:
+            continue
+        for number in range(shelf.asked):
+            with contextlib.suppress(BadFileError, OSError, ValueError, TypeError):
+                again = plain(shelf.read_jobs(number), number).get("rerun_of")
+                if again:
+                    found.add(JobId.parse(again))
+    return found

@@ -1,0 +1,190 @@
+"""What is shown of a queue: plain rows, which `dataclasses.asdict` turns into JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+# What a job may be, in the order in which people look for it.
+STATES = (
+    "running",
+    "stopping",
+    "queued",
+    "waiting",
+    "paused",
+    "held",
+    "failed",
+    "timed out",
+    "lost",
+    "cancelled",
+    "ok",
+)
+RUNNING = ("running", "stopping")
+PENDING = ("queued", "waiting", "paused", "held")
+FAILED = ("failed", "timed out", "lost")
+ENDED = (*FAILED, "cancelled", "ok")
+
+
+@dataclass(frozen=True)
+class JobView:
+    """One job, in one line."""
+
+    id: str  # the whole of it: run/number
+    short: str  # what people type
+    run: str
+    number: int
+    name: str
+    project: str
+    user: str
+    command: str  # the shell line, or the task
+    state: str
+    priority: int = 0
+    submitted_at: float = 0.0
+    started_at: float | None = None
+    ended_at: float | None = None
+    seconds: float | None = None
+    agent: str = ""
+    gpu: str = ""
+    attempt: int = 0  # 0: it was never begun
+    exit: int | None = None
+    error: str = ""
+    reason: str = ""  # why it waits, in one sentence
+    rerun_of: str = ""
+
+
+@dataclass(frozen=True)
+class JobLink:
+    """A job that another one waits for."""
+
+    id: str
+    short: str
+    name: str
+    state: str
+    any_end: bool  # True: however it ends; False: it must end well
+
+
+@dataclass(frozen=True)
+class AttemptView:
+    """One try of a job."""
+
+    number: int
+    outcome: str  # "ok", "failed", "lost", "stopped", "running", ...
+    reason: str = ""
+    agent: str = ""
+    gpu: str = ""
+    started_at: float | None = None
+    ended_at: float | None = None
+    out_path: str = ""
+    err_path: str = ""
+
+
+@dataclass(frozen=True)
+class JobDetail:
+    """Everything about one job."""
+
+    job: JobView
+    cwd: str = ""
+    env: dict[str, str] = field(default_factory=dict)
+    arguments: dict[str, Any] = field(default_factory=dict)
+    folder: str = ""
+    out_path: str = ""
+    err_path: str = ""
+    timeout_s: float | None = None
+    retries: int = 0
+    wishes: dict[str, Any] = field(default_factory=dict)
+    attempts: list[AttemptView] = field(default_factory=list)
+    pid: int | None = None
+    starts_at: float | None = None  # an estimate; None: nothing is known
+    position: int | None = None  # in the queue, counted from 1
+    after: list[JobLink] = field(default_factory=list)
+    traceback: str = ""
+    timeline: str = ""  # where the record of its card's memory is, if there is one
+
+
+@dataclass(frozen=True)
+class JobPage:
+    """Some jobs of a list that may be long."""
+
+    jobs: list[JobView]
+    first: int
+    total: int | None  # None: it was not counted
+    more: bool
+
+
+@dataclass(frozen=True)
+class CardView:
+    """One GPU, and who is on it."""
+
+    uuid: str
+    index: int
+    name: str
+    memory_total_mib: int
+    memory_used_mib: int | None
+    utilization: int | None
+    temperature: int | None
+    power: float | None
+    problem: str
+    agents: list[str]
+    holder: str  # who holds it in the machine's ledger, when that is no agent of this base
+
+
+@dataclass(frozen=True)
+class AgentView:
+    """One session, and what it does."""
+
+    agent: str
+    state: str
+    gpu: str
+    gpu_name: str
+    pid: int
+    since: float
+    job: str | None  # its short id
+    drained: bool
+    done: int
+
+
+@dataclass(frozen=True)
+class ProjectView:
+    """A project's jobs, counted."""
+
+    name: str
+    counts: dict[str, int]
+    paused: bool
+
+
+@dataclass(frozen=True)
+class Overview:
+    """A base at one moment, or nearly: the folders are read one after another."""
+
+    base: str
+    at: float
+    master_pid: int | None
+    paused: bool
+    pending_requests: int
+    cards: list[CardView]
+    agents: list[AgentView]
+    counts: dict[str, int]
+    running: list[JobView]
+    queued: list[JobView]  # the first of them
+    finished: list[JobView]  # the last of them
+    failed: list[JobView]
+    done_today: int
+    failed_today: int
+    rate_per_hour: float
+    projects: list[ProjectView]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A time during which a job had a card."""
+
+    job: str
+    short: str
+    name: str
+    project: str
+    agent: str
+    gpu: str
+    attempt: int
+    started_at: float
+    ended_at: float | None  # None: it still has
+    outcome: str
