@@ -11,21 +11,29 @@ from __future__ import annotations
 
 import enum
 import json
+from bisect import bisect_left
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass
+from functools import lru_cache
 from math import isfinite
 from types import NoneType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .errors import BadFileError
 from .files import Buffer
 from .parcel import Mark, Parcel, pack
+
+if TYPE_CHECKING:
+    from .payload import Decoder
 
 VERSION = 1
 _PLAIN_DEPTH = 16
 # What a mark says of its parcel, so that most need not be opened to be counted.
 FAILED_FLAG = "f"  # of results: at least one failed
 WISHES_FLAG = "w"  # of jobs: at least one has wishes
+# Sheets up to this size are remembered: jobs that are handed in one by one have the same.
+_ALIKE_BYTES = 4096
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -87,24 +95,25 @@ class JobSheet:
 
     def __init__(self, path: str, data: Buffer) -> None:
         self.parcel = Parcel(path, data)
+        self._decoder: Decoder | None = None
         fields = _sheet(self.parcel, "jobs.json", "jobs")
         try:
             self.first = self.parcel.mark.first
             self.count = self.parcel.mark.count
             self.task = str(fields["task"])
-            self.options = Options(**fields["options"])
+            self.options = _options(tuple(fields["options"].items()))
             self.names: list[str] | None = fields["names"]
             self._values = fields["values"]
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, AttributeError) as error:
             raise BadFileError(path, f"has a jobs.json that lacks {error}") from None
 
     def arguments(self, job: int) -> dict[str, Any]:
         """What job number `job` is passed."""
-        from . import payload
+        if self._decoder is None:
+            from .payload import Decoder
 
-        value = payload.decode(
-            self._values, self.parcel, job - self.first, pickle=self.options.pickle
-        )
+            self._decoder = Decoder(self._values, self.parcel, pickle=self.options.pickle)
+        value = self._decoder.value(job - self.first)
         if not isinstance(value, dict):
             raise BadFileError(self.parcel.path, f"passes job {job} something other than arguments")
         return value
@@ -116,7 +125,9 @@ class JobSheet:
             tree = trees[0] if len(trees) == 1 else trees[job - self.first]
         except (KeyError, IndexError, TypeError):
             tree = None
-        return tree if isinstance(tree, dict) and _is_plain(tree) else self.arguments(job)
+        if isinstance(tree, dict) and _is_plain(tree):
+            return deepcopy(tree)  # what is read of a parcel may be another's, too
+        return self.arguments(job)
 
     def passed(self, job: int) -> list[str]:
         """The names of what job number `job` is passed: without numpy, whatever they hold."""
@@ -152,18 +163,19 @@ def pack_jobs(
             label=lambda n: f"job {names[n] if names else first + n}: arguments",
             pickle=options.pickle,
         )
-    sheet = {
-        "version": VERSION,
-        "task": task,
-        "options": vars(options),
-        "names": list(names) if names is not None else None,
-        "values": tree,
-    }
-    body = _encode(sheet).encode()
+    head = _job_head(task, options, None if names is None else tuple(names))
+    body = f"{head}{_encode(tree)}}}".encode()
     # A kernel may have an argument of that name, with anything in it.
     wishes = [passed.get("wishes") for passed in arguments]
     flags = WISHES_FLAG if any(isinstance(wish, dict) and wish for wish in wishes) else ""
     return pack(Mark("jobs", first, len(arguments), flags), [("jobs.json", [body]), *members])
+
+
+@lru_cache(maxsize=64)
+def _job_head(task: str, options: Options, names: tuple[str, ...] | None) -> str:
+    """How the sheet of jobs begins: the same for all that differ in their values alone."""
+    sheet = {"version": VERSION, "task": task, "options": vars(options), "names": names}
+    return _encode(sheet)[:-1] + ',"values":'
 
 
 class OutcomeSheet:
@@ -172,6 +184,7 @@ class OutcomeSheet:
     def __init__(self, path: str, data: Buffer) -> None:
         self.parcel = Parcel(path, data)
         self.nbytes = len(data)
+        self._decoder: Decoder | None = None
         fields = _sheet(self.parcel, "outcomes.json", "results")
         try:
             self.first = self.parcel.mark.first
@@ -197,12 +210,12 @@ class OutcomeSheet:
             return Done(failure=self.failures[job], seconds=seconds)
         if self.count == 1 and (plain := self._plain()) is not None:
             return Done(plain, seconds=seconds)
-        from . import payload
+        if self._decoder is None:
+            from .payload import Decoder
 
-        failed_before = sum(1 for failed in self._failed if failed < job)
-        position = job - self.first - failed_before
-        value = payload.decode(self._values, self.parcel, position, pickle=self.pickle)
-        return Done(value, seconds=seconds)
+            self._decoder = Decoder(self._values, self.parcel, pickle=self.pickle)
+        position = job - self.first - bisect_left(self._failed, job)
+        return Done(self._decoder.value(position), seconds=seconds)
 
     def _plain(self) -> dict[str, Any] | None:
         """The only value, if it is an object of plain JSON: nobody needs numpy to read that."""
@@ -326,11 +339,22 @@ def weight(value: Any) -> int:
     return int(getattr(value, "nbytes", 8))
 
 
+# What comes out is shared by all who read the same bytes, and so must not be changed.
+_loads_again = lru_cache(maxsize=64)(json.loads)
+
+
+@lru_cache(maxsize=64)
+def _options(fields: tuple[tuple[str, Any], ...]) -> Options:
+    return Options(**dict(fields))
+
+
 def _sheet(parcel: Parcel, name: str, kind: str) -> dict[str, Any]:
     if parcel.mark.kind != kind:
         raise BadFileError(parcel.path, f"is a parcel of {parcel.mark.kind}, not of {kind}")
     try:
-        fields = json.loads(bytes(parcel.member(name)))
+        body = bytes(parcel.member(name))
+        again = kind == "jobs" and len(body) <= _ALIKE_BYTES
+        fields = _loads_again(body) if again else json.loads(body)
     except KeyError:
         raise BadFileError(parcel.path, f"has no {name}") from None
     except (ValueError, RecursionError):

@@ -24,6 +24,7 @@ import re
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 from isal.isal_zlib import crc32
@@ -41,6 +42,10 @@ _NAME = re.compile(rb"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 # Chunks below this size are joined with their neighbours: a copy costs less than a write each.
 SMALL = 1 << 16
 
+# Parcels of few members, and small, share the layout of the one before: see `_Layout`.
+_LAYOUT_MEMBERS = 16
+_LAYOUT_BYTES = 1 << 16
+
 # A field that is too narrow for its value is full, and the value stands in a 64-bit counterpart.
 _FULL = 0xFFFF_FFFF
 _FULL_COUNT = 0xFFFF
@@ -55,6 +60,7 @@ _LOCAL = b"PK\3\4" + struct.pack("<3H", _ZIP_VERSION, 0, 0) + _MIDNIGHT_1980
 _CENTRAL = b"PK\1\2" + struct.pack("<4H", _UNIX | _ZIP_VERSION, _ZIP_VERSION, 0, 0) + _MIDNIGHT_1980
 _CENTRAL_SIZE = 46
 _LOCAL_SIZE = 30
+_CRC = struct.Struct("<I")
 _FIELDS = struct.Struct(
     "<IIIHH"
 )  # crc, stored size, size, length of the name, length of the extras
@@ -81,32 +87,50 @@ class Mark:
     flags: str = ""  # up to eight lower-case letters, such as "x" for exclusive
 
 
-_MARK = re.compile(
-    rb"postroom/1 (jobs|results|data) {0,3} ([0-9]{12}) ([0-9]{7}) ([a-z]{0,8})-{0,8}"
-    rb" ([0-9a-f]{8}) [0-9a-f]{8}\n"
+_HEAD = re.compile(
+    rb"postroom/1 (jobs|results|data) {0,3} ([0-9]{12}) ([0-9]{7}) ([a-z]{0,8})-{0,8} "
 )
+_HEX = re.compile(rb"[0-9a-f]{8}")
+
+
+@lru_cache(maxsize=256)
+def _mark_head(mark: Mark) -> bytes:
+    """What a mark says, without the checksums behind it; ValueError if it cannot be said."""
+    head = (
+        f"postroom/1 {mark.kind:7} {mark.first:012d} {mark.count:07d} {mark.flags:-<8} "
+    ).encode()
+    if not _HEAD.fullmatch(head):
+        raise ValueError(f"{mark} cannot be written")
+    return head
 
 
 def _mark_line(mark: Mark, directory_crc: int) -> bytes:
     """The mark as it stands at the end of a file."""
-    line = (
-        f"postroom/1 {mark.kind:7} {mark.first:012d} {mark.count:07d} {mark.flags:-<8}"
-        f" {directory_crc:08x} "
-    ).encode()
+    line = b"%b%08x " % (_mark_head(mark), directory_crc)
     return b"%b%08x\n" % (line, crc32(line))
 
 
 MARK_SIZE = len(_mark_line(Mark("data", 0, 0), 0))
+_HEAD_SIZE = len(_mark_head(Mark("data", 0, 0)))
+
+
+@lru_cache(maxsize=256)
+def _parse_head(head: bytes) -> Mark | None:
+    match = _HEAD.fullmatch(head)
+    if match is None:
+        return None
+    kind, first, count, flags = match.groups()
+    mark = Mark(kind.decode(), int(first), int(count), flags.decode())
+    return mark if _mark_head(mark) == head else None
 
 
 def _parse_mark(path: str, tail: bytes) -> tuple[Mark, int]:
     """The mark, and the checksum of the directory that it vouches for."""
     line = tail[-MARK_SIZE:]
-    match = _MARK.fullmatch(line)
-    if match is None:
+    mark = _parse_head(line[:_HEAD_SIZE])
+    directory_crc = line[_HEAD_SIZE : _HEAD_SIZE + 8]
+    if mark is None or not _HEX.fullmatch(directory_crc):
         raise BadFileError(path, "it does not end with the mark of a parcel")
-    kind, first, count, flags, directory_crc = match.groups()
-    mark = Mark(kind.decode(), int(first), int(count), flags.decode())
     crc = int(directory_crc, 16)
     if _mark_line(mark, crc) != line:
         raise BadFileError(path, "its mark does not match its checksum")
@@ -124,37 +148,90 @@ def pack(mark: Mark, members: Iterable[tuple[str, Sequence[Buffer]]]) -> list[Bu
     A member is its name and the buffers that it consists of. Nothing is read from the buffers after
     this but when the chunks are written: whoever changes them in between spoils the checksums.
     """
-    chunks: list[Buffer] = []
-    directory: list[bytes] = []
-    names: set[str] = set()
-    offset = 0
+    data: list[list[Buffer]] = []
+    crcs: list[int] = []
+    shape: list[tuple[str, int]] = []
     for name, buffers in members:
-        raw = name.encode("ascii", "replace")
-        if not _NAME.fullmatch(raw) or name in names:
-            raise ValueError(f"{name!r} cannot be the name of a member, or is already")
-        names.add(name)
-        data = _join_small(buffers)
+        joined = _join_small(buffers)
+        data.append(joined)
+        shape.append((name, sum(map(len, joined))))
         crc = 0
-        for chunk in data:
+        for chunk in joined:
             crc = crc32(chunk, crc)
-        size = sum(map(len, data))
-        local, central = _headers(raw, size, crc, offset)
+        crcs.append(crc)
+    if len(shape) > MAX_MEMBERS:
+        raise ValueError(f"a parcel cannot have {len(shape)} members")
+    layout = _layout(tuple(shape))
+    chunks: list[Buffer] = []
+    for local, joined in zip(layout.locals(crcs), data, strict=True):
         chunks.append(local)
-        chunks += data
-        directory.append(central)
-        offset += len(local) + size
-    if len(directory) > MAX_MEMBERS:
-        raise ValueError(f"a parcel cannot have {len(directory)} members")
-    whole = b"".join(directory)
-    line = _mark_line(mark, crc32(whole))
-    if not _MARK.fullmatch(line):
-        raise ValueError(f"{mark} cannot be written")
-    chunks += (whole, _ending(len(directory), len(whole), offset), line)
+        chunks += joined
+    directory = layout.directory(crcs)
+    chunks += (directory, layout.ending, _mark_line(mark, crc32(directory)))
     return _join_small(chunks)
+
+
+def _layout(shape: tuple[tuple[str, int], ...]) -> _Layout:
+    return _cached_layout(shape) if len(shape) <= _LAYOUT_MEMBERS else _Layout(shape)
+
+
+class _Layout:
+    """The headers of members with these names and sizes, all but the checksums.
+
+    Jobs that are handed in one by one are alike, and so are their outcomes: what is the same in
+    each of them is made once, when it is written and when it is compared.
+    """
+
+    __slots__ = ("_central", "_central_crcs", "_local", "ending", "places")
+
+    def __init__(self, shape: tuple[tuple[str, int], ...]) -> None:
+        self._local: list[tuple[bytes, bytes]] = []
+        self.places: list[tuple[str, int, int, int]] = []  # name; header at, data from, until
+        self._central_crcs: list[int] = []
+        central: list[bytes] = []
+        names: set[str] = set()
+        offset = size = 0
+        for name, length in shape:
+            raw = name.encode("ascii", "replace")
+            if not _NAME.fullmatch(raw) or name in names:
+                raise ValueError(f"{name!r} cannot be the name of a member, or is already")
+            names.add(name)
+            header, entry = _headers(raw, length, 0, offset)
+            self._local.append((header[: len(_LOCAL)], header[len(_LOCAL) + _CRC.size :]))
+            self._central_crcs.append(size + len(_CENTRAL))
+            central.append(entry)
+            size += len(entry)
+            start = offset + len(header)
+            self.places.append((name, offset, start, start + length))
+            offset = start + length
+        self._central = b"".join(central)
+        self.ending = _ending(len(shape), size, offset)
+
+    def locals(self, crcs: Sequence[int]) -> list[bytes]:
+        """The header in front of each member."""
+        return [
+            b"%b%b%b" % (head, _CRC.pack(crc), rest)
+            for (head, rest), crc in zip(self._local, crcs, strict=True)
+        ]
+
+    def directory(self, crcs: Sequence[int]) -> bytes:
+        """The headers behind all members."""
+        directory = bytearray(self._central)
+        for at, crc in zip(self._central_crcs, crcs, strict=True):
+            _CRC.pack_into(directory, at, crc)
+        return bytes(directory)
+
+
+_cached_layout = lru_cache(maxsize=256)(_Layout)
+# The layout of the last parcel of a size: the next one of that size is likely to have it, too.
+_last_layouts: dict[int, _Layout] = {}
+_MOST_LAYOUTS = 256
 
 
 def _join_small(buffers: Sequence[Buffer]) -> list[Buffer]:
     """The same bytes in fewer chunks, each of them bytes or a view of single bytes."""
+    if set(map(type, buffers)) == {bytes} and sum(map(len, buffers)) < SMALL:
+        return [b"".join(buffers)]
     chunks: list[Buffer] = []
     small: list[Buffer] = []
     for buffer in buffers:
@@ -221,12 +298,43 @@ class Parcel:
         self._views: dict[str, memoryview] = {}
         self.opened: dict[str, Any] = {}  # what readers make of members, so that it is made once
         self.mark, directory_crc = _parse_mark(path, bytes(view[-MARK_SIZE:]))
+        self._members: dict[str, tuple[int, int, int]] = {}
+        layout = _last_layouts.get(len(view))
+        if layout is not None and self._is_as(layout, directory_crc):
+            return
         count, directory_at, directory_end = self._find_directory()
         # A copy, but of no more than the file itself has; searching bytes is faster than a view.
         directory = bytes(view[directory_at:directory_end])
         if crc32(directory) != directory_crc:
             raise self._bad("its directory does not match the checksum in its mark")
         self._members = self._walk(directory, count, directory_at)
+        if len(view) <= _LAYOUT_BYTES and count <= _LAYOUT_MEMBERS:
+            if len(_last_layouts) >= _MOST_LAYOUTS:
+                _last_layouts.clear()
+            shape = tuple((name, size) for name, (_, size, _) in self._members.items())
+            _last_layouts[len(view)] = _layout(shape)
+
+    def _is_as(self, layout: _Layout, directory_crc: int) -> bool:
+        """Whether the file is, byte by byte, what the writer would make with this layout.
+
+        All data is checked at once. If anything differs, the long way finds out what.
+        """
+        view = self._view
+        views = [view[start:end] for _, _, start, end in layout.places]
+        crcs = [crc32(data) for data in views]
+        directory = layout.directory(crcs)
+        if crc32(directory) != directory_crc:
+            return False
+        behind = layout.places[-1][3] if layout.places else 0
+        if view[behind : len(view) - MARK_SIZE] != directory + layout.ending:
+            return False
+        for local, (_, at, start, _) in zip(layout.locals(crcs), layout.places, strict=True):
+            if view[at:start] != local:
+                return False
+        for (name, _, start, end), crc, data in zip(layout.places, crcs, views, strict=True):
+            self._members[name] = (start, end - start, crc)
+            self._views[name] = data
+        return True
 
     def _bad(self, reason: str) -> BadFileError:
         return BadFileError(self.path, reason)

@@ -52,6 +52,9 @@ def encode(
     value: a string, or a function of the value's position. Large arrays are not copied: the members
     are views of them.
     """
+    alike = _alike(values)
+    if alike is not None:
+        return _stack(*alike, first=first, count=len(values))
     encoder = _Encoder(label, pickle)
     trees: list[object] = []
     for position, value in enumerate(values):
@@ -69,7 +72,65 @@ def encode(
 
 def decode(tree: object, parcel: Parcel, position: int, *, pickle: bool = False) -> Any:
     """Value number `position` (from 0) of a parcel; whatever is amiss makes it a bad file."""
-    return _Decoder(tree, parcel, position, pickle).value()
+    return Decoder(tree, parcel, pickle=pickle).value(position)
+
+
+def _alike(values: Sequence[Any]) -> tuple[Any, dict[str, list[Array]]] | None:
+    """The tree of all values, and their arrays by name, if they are all that differs.
+
+    It is what most jobs pass and return: arrays, or dicts of them by name, each of one type and
+    shape. None: they are something else, which is no fault.
+    """
+    if not values:
+        return None
+    common = values[0]
+    tree: dict[str, Any]
+    if type(common) is np.ndarray:
+        tree, columns = {"$array": "value"}, {"value": list(values)}
+    elif type(common) is dict and common and all(map(_is_safe, common)):
+        keys = list(common)
+        if not all(type(value) is dict and list(value) == keys for value in values):
+            return None
+        tree = {key: {"$array": key} for key in keys}
+        columns = {key: [value[key] for value in values] for key in keys}
+    else:
+        return None
+    for column in columns.values():
+        if not _is_stack(column):
+            return None
+    return tree, columns
+
+
+def _is_safe(key: object) -> bool:
+    return type(key) is str and _SAFE.fullmatch(key) is not None
+
+
+def _is_stack(column: Sequence[Any]) -> bool:
+    model = column[0]
+    if type(model) is not np.ndarray or model.ndim > _STACKED_DIMENSIONS:
+        return False
+    dtype, shape = model.dtype, model.shape
+    try:
+        describe(dtype)
+    except (TypeError, ValueError):
+        return False
+    for array in column:
+        if type(array) is not np.ndarray or array.dtype != dtype or array.shape != shape:
+            return False
+        if array.flags.fnc:
+            return False
+    return True
+
+
+def _stack(
+    tree: Any, columns: dict[str, list[Array]], *, first: int, count: int
+) -> tuple[object, list[tuple[str, Sequence[Buffer]]]]:
+    members: list[tuple[str, Sequence[Buffer]]] = []
+    for name, column in columns.items():
+        header = npy_header(column[0].dtype, (count, *column[0].shape), False)
+        members.append((f"{name}.npy", [header, *map(_buffer, column)]))
+    arrays = dict.fromkeys(columns, True)
+    return {"first": first, "count": count, "arrays": arrays, "trees": [tree]}, members
 
 
 class _Encoder:
@@ -284,12 +345,12 @@ def _buffer(array: Array) -> Buffer:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
-class _Decoder:
-    """Builds one value from its node, trusting neither tree nor members."""
+class Decoder:
+    """Builds values from their nodes, trusting neither tree nor members."""
 
-    def __init__(self, tree: object, parcel: Parcel, position: int, pickle: bool) -> None:
+    def __init__(self, tree: object, parcel: Parcel, *, pickle: bool = False) -> None:
         self._parcel = parcel
-        self._position = position
+        self._position = 0
         self._pickle = pickle
         self._used: set[str] = set()
         if type(tree) is not dict or tree.keys() != {"first", "count", "arrays", "trees"}:
@@ -299,15 +360,18 @@ class _Decoder:
             raise self._bad("its tree is not that of a parcel")
         if type(trees) is not list or len(trees) not in (min(1, count), count):
             raise self._bad("its tree does not describe all its values")
-        if not 0 <= position < count:
-            raise self._bad(f"it has {count} values, and none at position {position}")
-        self._number = first + position
+        self._first = first
         self._count = count
         self._stacked = arrays
-        self._root = trees[position if len(trees) > 1 else 0]
+        self._trees = trees
 
-    def value(self) -> Any:
-        return self._node(self._root, 0)
+    def value(self, position: int) -> Any:
+        """Value number `position` (from 0); whatever is amiss makes the parcel a bad file."""
+        if not 0 <= position < self._count:
+            raise self._bad(f"it has {self._count} values, and none at position {position}")
+        self._position = position
+        self._used.clear()
+        return self._node(self._trees[position if len(self._trees) > 1 else 0], 0)
 
     def _bad(self, reason: str) -> BadFileError:
         return BadFileError(self._parcel.path, reason)
@@ -426,7 +490,7 @@ class _Decoder:
             raise self._bad(f"its tree uses array {brief(name)} twice")
         self._used.add(name)
         if self._stacked.get(name) is not True:
-            return self._open(_member_of_one(name, self._number))[...]
+            return self._open(_member_of_one(name, self._first + self._position))[...]
         stack = self._open(f"{name}.npy")
         if stack.ndim == 0 or len(stack) != self._count:
             raise self._bad(f"array {brief(name)} is not a stack of {self._count}")
@@ -455,7 +519,7 @@ class _Decoder:
         self._parcel.opened[member] = array
         return array
 
-    _BY_TAG: ClassVar[dict[str, Callable[[_Decoder, object, int], Any]]] = {
+    _BY_TAG: ClassVar[dict[str, Callable[[Decoder, object, int], Any]]] = {
         "$array": _array,
         "$scalar": _scalar,
         "$tuple": _tuple,

@@ -14,6 +14,8 @@ MOST_LOST = 3
 # A letter holds about this much measured work: long enough to hide the cost of a round trip, short
 # enough that agents finish together and a progress bar moves.
 LETTER_S = 0.03
+# ... and to have less than this in it, for the sake of another agent, costs more than it gains.
+LEAST_S = 0.0005
 # Never more jobs in one letter, however short they are.
 MOST_JOBS = 512
 
@@ -164,7 +166,8 @@ class RunQueue:
         first, stop = self._waiting[0] if self._waiting else (0, 0)
         remaining = max(stop - first, self.asked - self.done)
         by_share = -(-remaining // (2 * max(agents, 1)))
-        return max(1, min(by_time, by_share, MOST_JOBS))
+        least = int(LEAST_S / max(self.mean_s, 1e-6))
+        return max(1, min(by_time, max(by_share, least), MOST_JOBS))
 
 
 def gaps(end: int, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

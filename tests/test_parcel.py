@@ -227,6 +227,7 @@ def test_more_members_than_allowed_are_neither_written_nor_read(
 ) -> None:
     data = build()
     monkeypatch.setattr(parcel_module, "MAX_MEMBERS", 2)
+    monkeypatch.setattr(parcel_module, "_last_layouts", {})
     with pytest.raises(ValueError, match="3 members"):
         build()
     with pytest.raises(BadFileError, match="directory is not where"):
@@ -368,6 +369,8 @@ def test_a_lying_end_record_is_refused(field: int, new: bytes) -> None:
 def test_wide_fields_are_written_where_they_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit is lowered here, so that a few bytes are large; any zip reader must agree."""
     monkeypatch.setattr(parcel_module, "_WIDE_FROM", 100)
+    monkeypatch.setattr(parcel_module, "_cached_layout", parcel_module._Layout)
+    monkeypatch.setattr(parcel_module, "_last_layouts", {})
     members = [("a", [b"1"]), ("b", [b"2" * 100]), ("c", [b"3"]), ("d", [b"4" * 200])]
     data = build(members)
     expected = {name: b"".join(buffers) for name, buffers in members}
@@ -377,6 +380,19 @@ def test_wide_fields_are_written_where_they_are_needed(monkeypatch: pytest.Monke
     for bad in flips(data):
         with pytest.raises(BadFileError):
             contents(bad)
+
+
+def test_the_layout_of_the_last_parcel_lets_nothing_pass_that_differs() -> None:
+    """Parcels of one size share a layout: what was learned of one must not vouch for another."""
+    one = build([("a", [b"1" * 20]), ("b", [b"2" * 20])])
+    like_it = build([("a", [b"3" * 20]), ("b", [b"4" * 20])])
+    other = build([("a", [b"1" * 19]), ("b", [b"2" * 21])])
+    assert len(one) == len(like_it)
+    for data, expected in ((one, b"1"), (like_it, b"3"), (other, b"1"), (one, b"1")):
+        assert Parcel("p.npz", data).member("a")[:1] == expected
+        for bad in flips(data):
+            with pytest.raises(BadFileError):
+                contents(bad)
 
 
 def test_a_parcel_of_more_than_65535_members_is_read_back() -> None:

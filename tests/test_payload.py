@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 
+from postroom import payload
 from postroom.errors import BadFileError, PayloadError
 from postroom.parcel import Mark, Parcel, pack
 from postroom.payload import MAX_DEPTH, decode, encode
@@ -720,3 +721,36 @@ def test_every_single_flipped_bit_of_a_parcel_of_values_is_refused() -> None:
         bad[at] ^= 1 << bit
         with pytest.raises(BadFileError):
             unwrap(bytes(bad))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [np.arange(3.0)],
+        [np.arange(3.0), np.arange(3.0) + 1],
+        [np.arange(3.0), np.arange(4.0)],
+        [np.arange(3.0), np.arange(3)],
+        [{"x": np.arange(6).reshape(2, 3)[:, ::2], "y": np.float64(2) * np.ones(())}] * 2,
+        [{"x": np.ones((2, 2), order="F")}],
+        [{"x": np.zeros((0, 3))}, {"x": np.zeros((0, 3))}],
+        [{"x": np.arange(2), "y": np.arange(2)}, {"y": np.arange(2), "x": np.arange(2)}],
+        [{"x": np.arange(2)}, {"x": [1]}],
+        [{"x": np.arange(2)}, np.arange(2)],
+        [{"x": np.arange(2)}, {}],
+        [{"$x": np.arange(2)}],
+        [{"x y": np.arange(2)}],
+        [{}],
+        [],
+    ],
+    ids=repr,
+)
+def test_arrays_alike_are_packed_as_all_values_are(
+    values: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The short way for the usual case makes the same bytes as the long way for all cases."""
+    short = encode(values, first=7)
+    monkeypatch.setattr(payload, "_alike", lambda values: None)
+    tree, members = encode(values, first=7)
+    assert json.dumps(short[0]) == json.dumps(tree)
+    joined = [(name, b"".join(map(bytes, buffers))) for name, buffers in members]
+    assert [(name, b"".join(map(bytes, buffers))) for name, buffers in short[1]] == joined

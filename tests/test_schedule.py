@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroom.runs import Note
-from postroom.schedule import LETTER_S, MOST_JOBS, RunQueue, Span, gaps
+from postroom.schedule import LEAST_S, LETTER_S, MOST_JOBS, RunQueue, Span, gaps
 
 spans = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 6)).map(lambda s: (s[0], sum(s))))
 
@@ -52,8 +52,13 @@ def test_a_letter_is_never_longer_than_its_limit() -> None:
 
 
 def test_near_the_end_every_agent_gets_a_share() -> None:
-    span = queue(16, mean_s=0.0).take(agents=4)
+    span = queue(16, mean_s=LEAST_S).take(agents=4)
     assert span is not None and span.stop - span.first == 2
+
+
+def test_jobs_that_take_no_time_are_not_shared_out_one_by_one() -> None:
+    span = queue(16, mean_s=LEAST_S / 10).take(agents=4)
+    assert span is not None and span.stop - span.first == 10
 
 
 def test_each_job_is_taken_once() -> None:
