@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from .base import Base
 from .errors import BadFileError
 from .files import Box, Files
 from .mailbox import Letter, is_plain_name
+from .schedule import Seat
 
 CARD_LIMIT = 64 << 10
 
@@ -26,6 +27,8 @@ class AgentCard:
     pid: int  # of the guardian
     started: int  # the guardian's start time in clock ticks, which makes its pid unique
     since: float  # wall clock
+    gpus: int = 1  # how many cards; 0 on the CPU
+    memory_mib: int = 0  # of the smallest of them
     version: int = 1
 
     def encode(self) -> bytes:
@@ -53,6 +56,7 @@ class Agent:
     reached: int = 0  # the first job of the letter whose result has not been seen
     look_at: float = 0.0  # when to look for results in the middle of a letter
     probe_at: float = 0.0  # when to see whether it lives
+    seat: Seat = field(default_factory=Seat)
 
     @property
     def idle(self) -> bool:

@@ -191,17 +191,17 @@ def create_base(root: str | os.PathLike[str]) -> Base:
         _check_parents(base.root)
         if not os.path.lexists(base.format):
             _refuse_strangers(base)
-            for folder in FOLDERS:
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(f"{base.root}/{folder}", 0o700)
+            _make_folders(base)
             _write_format(base)
+        opened = open_base(base.root)
+        _make_folders(base)  # some may be younger than the base
     except BaseFolderError:
         raise
     except OSError as error:
         raise BaseFolderError(
             f"cannot make a base at {base.root}: {error.strerror}; choose a folder you may write to"
         ) from None
-    return open_base(base.root)
+    return opened
 
 
 def open_base(root: str | os.PathLike[str], *, write: bool = True) -> Base:
@@ -276,6 +276,12 @@ def _refuse_strangers(base: Base) -> None:
             f"{base.root} is not a base and not empty (it holds {strangers[0]!r}); "
             "choose an empty folder, or one to be made"
         )
+
+
+def _make_folders(base: Base) -> None:
+    for folder in FOLDERS:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(f"{base.root}/{folder}", 0o700)
 
 
 def _write_format(base: Base) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import json
+import re
 import time
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -31,6 +32,7 @@ REQUEST_LIMIT = 2 << 20
 ORDERS_LIMIT = 64 << 20
 STOP_LIMIT = 4096
 MOST_TEXT = 1000
+GPUS = re.compile(r"[A-Za-z0-9][A-Za-z0-9,;/_-]{0,199}")
 
 
 class Verb(enum.Enum):
@@ -45,6 +47,8 @@ class Verb(enum.Enum):
     RESUME = "resume"  # runs, projects, or everything
     DRAIN = "drain"  # agents: no more letters; preempt: stop what they run
     FILL = "fill"  # agents: letters again
+    ADD = "add"  # agents; value: their cards, as in "0,0,1"
+    REMOVE = "remove"  # agents: end their sessions; preempt: at once
 
 
 @dataclass(frozen=True)
@@ -96,14 +100,16 @@ class Request:
         }
         allowed = _TARGETS[self.verb]
         wrong = [name for name, present in named.items() if present and name not in allowed]
-        if wrong or not any(named.values()):
-            raise PostroomError(f"{self.verb.value} is asked of {' or '.join(allowed)}")
+        if wrong or not (any(named.values()) or self.verb is Verb.ADD):
+            raise PostroomError(f"{self.verb.value} is asked of {' or '.join(allowed) or 'no one'}")
         if not all(map(is_plain_name, (*self.runs, *self.agents))):
             raise PostroomError("a run or an agent is named by a plain name")
         if self.verb is Verb.PRIORITY:
             if type(self.value) is not int:
                 raise PostroomError("a priority is a whole number")
             check_priority(self.value)
+        if self.verb is Verb.ADD and not GPUS.fullmatch(str(self.value)):
+            raise PostroomError("cards are named as in 0,0,1 or all or cpu")
         if self.verb is Verb.MOVE and self.value not in ("first", "last"):
             JobId.parse(_text(self.value))
 
@@ -118,6 +124,8 @@ _TARGETS = {
     Verb.RESUME: ("runs", "projects", "everything"),
     Verb.DRAIN: ("agents", "everything"),
     Verb.FILL: ("agents", "everything"),
+    Verb.ADD: (),
+    Verb.REMOVE: ("agents", "everything"),
 }
 
 

@@ -12,9 +12,10 @@ import contextlib
 import json
 from collections.abc import Callable, Collection
 
-from .agent import Agent, list_agents
+from .agent import Agent, list_agents, read_agent_card
 from .base import Base
 from .contents import Done, Failure, Maker, Outcome, OutcomeSheet, pack_outcomes
+from .control import Orders, read_orders
 from .errors import BadFileError
 from .files import LETTER_LIMIT, Buffer, Clock, Files
 from .journal import Journal
@@ -25,8 +26,10 @@ from .runs import (
     lay_down,
     publish_results,
     read_note,
+    reject,
 )
-from .schedule import MOST_LOST, Span, gaps
+from .schedule import MOST_LOST, Seat, Span, gaps
+from .steward import Staff, Steward
 
 # Events are a hint, listing is the truth: list again this often, whatever the events say.
 LIST_S = 1.0
@@ -49,6 +52,7 @@ class Dispatcher:
         journal: Journal,
         deliver: Callable[[str, OutcomeSheet], None],
         sweep: Callable[[str], int] = lambda agent_id: 0,
+        staff: Staff | None = None,
     ) -> None:
         self._files = files
         self._base = base
@@ -60,8 +64,19 @@ class Dispatcher:
         self._list_at = 0.0
         self._blocked_until = 0.0
         self._turn = 0  # whose turn it is among the runs
-        self._register = Register(files, base, journal)
         self.agents: dict[str, Agent] = {}
+        orders = self._read_orders()
+        self._register = Register(files, base, journal, orders)
+        self._steward = Steward(
+            files,
+            base,
+            self._register,
+            journal,
+            orders=orders,
+            agents=self.agents,
+            cancel=self.cancel,
+            staff=staff,
+        )
         self._recover()
         self.epoch = self._next_epoch()
 
@@ -116,6 +131,14 @@ class Dispatcher:
             self._meet(agent_id)
         self._register.recover(asked, self._out)
 
+    def _read_orders(self) -> Orders:
+        try:
+            return read_orders(self._files, self._base)
+        except BadFileError as error:
+            self._journal.log("error", f"put aside in rejected/: {error}")
+            reject(self._files, self._base, error.path, error.reason)
+            return Orders()
+
     def _out(self, run: str) -> list[tuple[int, int]]:
         """What of a run is out with agents, as far as its results have not been seen."""
         out = [(agent.letter, agent.reached) for agent in self.agents.values()]
@@ -139,6 +162,7 @@ class Dispatcher:
             if agent.idle:
                 self._check_idle(agent)
         moved |= self._register.refresh(self._out)
+        moved |= self._steward.look()
         return moved
 
     # Agents
@@ -152,7 +176,7 @@ class Dispatcher:
             return None
         if box is None:
             return None
-        agent = self.agents[agent_id] = Agent(agent_id, box)
+        agent = self.agents[agent_id] = Agent(agent_id, box, seat=self._seat(agent_id))
         data = box.read()
         if data:
             letter = None if new else Letter.decode(data)
@@ -162,6 +186,10 @@ class Dispatcher:
                 agent.letter = letter
                 agent.reached = letter.first
         return agent
+
+    def _seat(self, agent_id: str) -> Seat:
+        card = read_agent_card(self._files, self._base, agent_id)
+        return Seat() if card is None else Seat(card.gpus, card.memory_mib)
 
     def _check_idle(self, agent: Agent) -> None:
         if agent.box.gone():
@@ -281,6 +309,7 @@ class Dispatcher:
                 seconds=round(seconds, 6),
             )
             self._deliver(run, sheet)
+            self._steward.ended(run, sheet)
 
     def _settle(self, letter: Letter, reached: int) -> None:
         """The holder of a letter has stopped: what it left waits again."""
@@ -297,6 +326,7 @@ class Dispatcher:
         left = self._gather_behind(letter, reached) if inherited else [(reached, letter.stop)]
         for first, stop in left:
             active.queue.put_back(first, stop)
+        self._steward.returned(letter, reached)
 
     def _notes_of(self, letter: Letter, reached: int) -> list[Note]:
         """The notes that a letter left: at most one, unless somebody tampered with files."""
@@ -351,34 +381,54 @@ class Dispatcher:
     def _deploy(self, now: float) -> bool:
         moved = False
         for agent in list(self.agents.values()):
-            if agent.idle:
-                if not self._send_next(agent, now):
+            if agent.idle and agent.agent_id not in self._steward.orders.drained:
+                moved |= self._send_next(agent, now)
+                if now < self._blocked_until:
                     break
-                moved = True
         return moved
 
     def _send_next(self, agent: Agent, now: float) -> bool:
-        """Give an idle agent the next range of the run whose turn it is; False: nothing waits."""
-        serving = [a for a in self.runs.values() if a.wanted and not a.queue.finished]
+        """Give an idle agent what is most urgent; False: nothing waits that it could do."""
+        active = self._most_urgent(agent.seat)
+        if active is None:
+            return False
+        span = active.queue.take(agents=len(self.agents), seat=agent.seat)
+        assert span is not None
+        try:
+            if span.lost >= MOST_LOST:
+                self._poison(active, span.first)
+            else:
+                self._send(agent, self._letter(active.card.run, span), now)
+        except OSError as error:
+            if agent.idle:
+                active.queue.put_back(span.first, span.stop)
+            self._blocked_until = now + BLOCKED_S
+            self._journal.log("error", f"nothing can be sent now: {error.strerror}")
+            return False
+        return True
+
+    def _most_urgent(self, seat: Seat) -> ActiveRun | None:
+        """The run of the highest priority; among equals, the one whose turn it is."""
+        orders = self._steward.orders
+        serving = [
+            active
+            for run, active in self.runs.items()
+            if active.wanted
+            and not active.queue.finished
+            and not orders.is_paused(run, active.project)
+        ]
+        best: tuple[int, int] | None = None
         for turn in range(len(serving)):
             active = serving[(self._turn + turn) % len(serving)]
-            span = active.queue.take(agents=len(self.agents))
-            if span is None:
-                continue
-            self._turn += turn + 1
-            try:
-                if span.lost >= MOST_LOST:
-                    self._poison(active, span.first)
-                else:
-                    self._send(agent, self._letter(active.card.run, span), now)
-            except OSError as error:
-                if agent.idle:
-                    active.queue.put_back(span.first, span.stop)
-                self._blocked_until = now + BLOCKED_S
-                self._journal.log("error", f"nothing can be sent now: {error.strerror}")
-                return False
-            return True
-        return False
+            urgency = active.queue.urgency(seat)
+            if urgency is not None and (best is None or urgency > best[0]):
+                best = urgency, turn
+        if best is None:
+            return None
+        self._turn = (self._turn + best[1]) % len(serving)
+        chosen = serving[self._turn]
+        self._turn += 1
+        return chosen
 
     def _letter(self, run: str, span: Span) -> Letter:
         self._serial += 1

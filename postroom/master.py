@@ -36,6 +36,7 @@ from .runs import (
     user_name,
 )
 from .status import count_done
+from .steward import Staff
 from .watch import Bell, Waiter
 
 # How often a Master that stands by asks for the lock, and lists results.
@@ -57,6 +58,7 @@ class Master:
         files: Files | None = None,
         clock: Clock | None = None,
         journal: Journal | None = None,
+        staff: Staff | None = None,
     ) -> None:
         self.base: Base = create_base(base) if files is None else Base(base)
         self.project = os.path.abspath(project or _script_folder())
@@ -64,6 +66,7 @@ class Master:
         self._files: Files = files or LocalFiles()
         self._clock: Clock = clock or SystemClock()
         self._journal = journal or Journal(self.base, "master", clock=self._clock)
+        self._staff = staff
         self._pools: dict[str, JobPool] = {}
         self._cards: dict[str, RunCard] = {}
         self._versions: dict[str, str] = {}  # of the tasks that were checked
@@ -74,7 +77,8 @@ class Master:
         self._see_at = 0.0
         self._refresh_at = 0.0
         with self._in_words("work"):
-            self._waiter = Waiter([self.base.agent_pool, self.base.job_pool], spin=spin)
+            watched = [self.base.agent_pool, self.base.job_pool, self.base.control]
+            self._waiter = Waiter(watched, spin=spin)
 
     def __enter__(self) -> Master:
         return self
@@ -400,6 +404,7 @@ class Master:
             journal=self._journal,
             deliver=self._deliver,
             sweep=self._sweep,
+            staff=self._staff,
         )
         # Before the first letter: the next Master's epoch must be higher than this one.
         self._write_card(dispatcher.epoch)

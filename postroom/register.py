@@ -6,14 +6,17 @@ and then followed by names alone: the next parcel of a run can only have one.
 
 from __future__ import annotations
 
+import bisect
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from .base import Base
-from .contents import OutcomeSheet
+from .contents import JobSheet, OutcomeSheet
+from .control import Orders
 from .errors import BadFileError
 from .files import Files
+from .ids import JobId
 from .journal import Journal
 from .runs import (
     RunCard,
@@ -26,6 +29,8 @@ from .runs import (
     reject,
 )
 from .schedule import RunQueue
+from .standing import Verdict, WishQueue
+from .wishes import Wishes
 
 # So many of the runs that are over are looked at each time, in turn.
 RESTING = 16
@@ -42,14 +47,23 @@ class ActiveRun:
     queue: RunQueue
     wanted: bool
 
+    @property
+    def project(self) -> str:
+        """The project whose part of the standing queue it is; empty for any other run."""
+        return self.card.label if self.card.queue else ""
+
 
 class Register:
     """Every run of the base that is worth a look, and those that are served."""
 
-    def __init__(self, files: Files, base: Base, journal: Journal) -> None:
+    def __init__(self, files: Files, base: Base, journal: Journal, orders: Orders) -> None:
         self._files = files
         self._base = base
         self._journal = journal
+        self._orders = orders
+        self._new: list[str] = []
+        self._gone: list[str] = []
+        self._awaited: dict[str, set[int]] = {}
         self._named: set[str] | None = None  # what to look at next; None: everything
         self._at_rest: set[str] = set()  # the runs that nobody wants served
         self._rest_turn = 0
@@ -78,6 +92,7 @@ class Register:
             # On some filesystems a listing lags behind.
             if not self._files.exists(self._base.asked(run)):
                 del self.runs[run]
+                self._gone.append(run)
         for run in self._worth_a_look(present):
             active = self.runs.get(run)
             if active is None:
@@ -101,7 +116,7 @@ class Register:
         except BadFileError as error:
             self.reject(error)
             return
-        queue = RunQueue(apart=card.apart)
+        queue = self._new_queue(card)
         active = ActiveRun(card, queue, wanted=self._is_wanted(card))
         if not (active.wanted or sent):
             return
@@ -113,7 +128,66 @@ class Register:
         queue.recover(firsts, end, sent, self.covered(run))
         for note in read_notes(files, base, run):
             queue.note(note)
+        self._await_for(queue)
+        self._new.append(run)
         self._journal.event("serves", run=run, asked=queue.asked, done=queue.done)
+
+    def _new_queue(self, card: RunCard) -> RunQueue:
+        if not card.queue:
+            return RunQueue(apart=card.apart)
+        return WishQueue(
+            card.run,
+            self._orders,
+            wishes=lambda parcel, first, stop: self._read_wishes(card.run, parcel, first, stop),
+            verdict=self.verdict,
+        )
+
+    def _read_wishes(self, run: str, parcel: int, first: int, stop: int) -> Iterator[Wishes]:
+        """The wishes of some jobs; one that cannot be read has none, and says why when it runs."""
+        sheet: JobSheet | None = None
+        for job in range(first, stop):
+            try:
+                if sheet is None or job >= sheet.first + sheet.count:
+                    # Parcels leave no gaps: each one behind the first begins with the next job.
+                    path = self._base.parcel(run, parcel if job == first else job)
+                    sheet = JobSheet(path, read_parcel_bytes(self._files, path))
+                yield Wishes.decode(sheet.plain(job).get("wishes", {}))
+            except (BadFileError, FileNotFoundError, ValueError) as error:
+                self._journal.log("error", f"job {run}/{job} has no readable wishes: {error}")
+                yield Wishes()
+
+    def _await_for(self, queue: RunQueue) -> None:
+        """Remember which jobs are waited for, so that their end is told."""
+        if isinstance(queue, WishQueue):
+            for job in queue.waits_for():
+                self._awaited.setdefault(job.run, set()).add(job.number)
+
+    def awaited(self, run: str) -> set[int]:
+        """The jobs of a run that others wait for, or did."""
+        return self._awaited.get(run, set())
+
+    def take_new(self) -> list[str]:
+        """The runs that are served since this was last asked."""
+        new, self._new = self._new, []
+        return new
+
+    def take_gone(self) -> list[str]:
+        """The runs that have left since this was last asked."""
+        gone, self._gone = self._gone, []
+        return gone
+
+    def verdict(self, job: JobId) -> Verdict | None:
+        """How a job has ended; None while it has not. One whose run has left is over."""
+        if not self._files.exists(self._base.asked(job.run)):
+            return Verdict(ok=True)
+        firsts = list_firsts(self._files, self._base.answered(job.run))
+        index = bisect.bisect_right(firsts, job.number) - 1
+        if index < 0:
+            return None
+        sheet = self.read_results(job.run, firsts[index])
+        if sheet is None or job.number >= sheet.first + sheet.count:
+            return None
+        return Verdict(ok=job.number not in sheet.failures)
 
     def _contiguous(self, run: str, listed: list[int]) -> tuple[list[int], int]:
         """The parcels up to the first that is missing, and one behind their last job.
@@ -188,6 +262,7 @@ class Register:
             if not count:
                 return moved
             queue.extend([queue.asked], queue.asked + count)
+            self._await_for(queue)
             moved = True
 
     def _is_wanted(self, card: RunCard) -> bool:

@@ -67,9 +67,9 @@ class Note:
     run: str
     job: int
     attempt: int
-    kind: (
-        str  # "lost": not the job's own fault, a free retry; "failed": its own, it had retries left
-    )
+    # "lost": not the job's own fault, a free retry; "failed": its own, it had retries left;
+    # "stopped": it was told to end, and goes on later
+    kind: str
     agent: str
     reason: str
     at: float
@@ -87,7 +87,7 @@ class Note:
             note = cls(**_decode_json(path, data))
         except TypeError as error:
             raise BadFileError(path, f"is not a note of an attempt: {error}") from None
-        if note.kind not in ("lost", "failed"):
+        if note.kind not in ("lost", "failed", "stopped"):
             raise BadFileError(path, f"has the unknown kind {note.kind!r}")
         return note
 

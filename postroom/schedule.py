@@ -32,6 +32,21 @@ class Span:
     lost: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """What a session has to offer."""
+
+    gpus: int = 1
+    memory_mib: int = 0  # of each card; 0: not known
+
+    def has(self, gpus: int, memory_mib: int) -> bool:
+        """Whether a job that needs so much can run here; one that asks for one card runs anywhere.
+
+        On a machine without cards, sessions on the CPU take what asks for nothing special.
+        """
+        return (gpus <= 1 or gpus <= self.gpus) and memory_mib <= self.memory_mib
+
+
 @dataclass
 class History:
     """The attempts of one job that ended with no result."""
@@ -65,6 +80,9 @@ class RunQueue:
         self.history: dict[int, History] = {}
         self._parcels: list[int] = []
         self._waiting: list[tuple[int, int]] = []  # a heap of disjoint ranges
+        self.priority = 0
+        self._held: set[int] = set()  # not to be sent
+        self._aside: set[int] = set()  # those of them that would wait otherwise
 
     @property
     def finished(self) -> bool:
@@ -100,6 +118,7 @@ class RunQueue:
         self.done = sum(stop - first for first, stop in counted)
         self._waiting = gaps(asked, [*sent, *covered])
         heapq.heapify(self._waiting)
+        self.hold(self._held)
 
     def note(self, note: Note) -> History:
         """Take a note of an attempt into account."""
@@ -107,14 +126,15 @@ class RunQueue:
         history.notes[note.attempt] = note
         return history
 
-    def take(self, *, agents: int = 1) -> Span | None:
+    def urgency(self, seat: Seat) -> int | None:
+        """The priority of what is next for a session; None: nothing waits."""
+        return self.priority if self._waiting else None
+
+    def take(self, *, agents: int = 1, seat: Seat | None = None) -> Span | None:
         """Take the next range out of the queue, as long as it should be for one letter."""
         if not self._waiting:
             return None
         first, stop = heapq.heappop(self._waiting)
-        index = bisect.bisect_right(self._parcels, first) - 1
-        # A parcel that a power loss took is named all the same: whoever looks for it says so.
-        parcel = self._parcels[index] if index >= 0 else first
         length = self._length(agents)
         # Jobs that were handed in one by one wait one by one, and travel together.
         while stop < first + length and self._waiting and self._waiting[0][0] == stop:
@@ -127,18 +147,47 @@ class RunQueue:
             limit = min([limit, *(job for job in self.history if first < job < limit)])
         if limit < stop:
             heapq.heappush(self._waiting, (limit, stop))
+        return self.span(first, limit)
+
+    def span(self, first: int, stop: int) -> Span:
+        """A range as a letter names it: the parcel that it begins in, and the attempt."""
+        index = bisect.bisect_right(self._parcels, first) - 1
+        # A parcel that a power loss took is named all the same: whoever looks for it says so.
+        parcel = self._parcels[index] if index >= 0 else first
+        history = self.history.get(first)
         if history is None:
-            return Span(parcel, first, limit)
-        return Span(parcel, first, limit, history.attempt, history.failed, history.lost)
+            return Span(parcel, first, stop)
+        return Span(parcel, first, stop, history.attempt, history.failed, history.lost)
 
     def put_back(self, first: int, stop: int) -> None:
         """Let a range wait again, as far as it was asked: a power loss may have cut that off."""
         stop = min(stop, self.asked)
         if first < stop:
             heapq.heappush(self._waiting, (first, stop))
+            if self._held:
+                self.hold(self._held)
+
+    def hold(self, jobs: Collection[int]) -> None:
+        """Send jobs only when they have been released; what is out is not called back."""
+        self._held.update(jobs)
+        for first, stop in self._pull(jobs):
+            self._aside.update(range(first, stop))
+
+    def release(self, jobs: Collection[int]) -> None:
+        """Let jobs that were held wait their turn again."""
+        self._held.difference_update(jobs)
+        for job in sorted(self._aside.intersection(jobs)):
+            self._aside.discard(job)
+            self.put_back(job, job + 1)
 
     def withdraw(self, jobs: Collection[int]) -> list[tuple[int, int]]:
         """Take jobs out of the queue for good, as far as they wait; return their ranges."""
+        for job in self._aside.intersection(jobs):
+            self._aside.discard(job)
+            heapq.heappush(self._waiting, (job, job + 1))
+        return self._pull(jobs)
+
+    def _pull(self, jobs: Collection[int]) -> list[tuple[int, int]]:
         taken: list[tuple[int, int]] = []
         for job in sorted(jobs):
             for first, stop in self._waiting:

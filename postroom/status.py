@@ -62,7 +62,7 @@ def snapshot(base: Base, *, files: Files | None = None, runs: bool = True) -> Sn
         base=base.root,
         agents=[_agent(files, base, agent_id) for agent_id in _agent_ids(files, base)],
         runs=[_run(files, base, run) for run in list_runs(files, base)] if runs else [],
-        master_pid=_acting_master(files, base),
+        master_pid=acting_master(files, base),
     )
 
 
@@ -149,7 +149,8 @@ def count_done(files: Files, base: Base, run: str) -> int:
     return done
 
 
-def _acting_master(files: Files, base: Base) -> int | None:
+def acting_master(files: Files, base: Base) -> int | None:
+    """The pid of the acting Master; None when nobody acts."""
     if not files.exists(base.master_lock):
         return None
     lock = files.try_lock(base.master_lock, shared=True)

@@ -9,10 +9,18 @@ from dataclasses import asdict
 import click
 
 from ..base import create_base, open_base
-from ..errors import GpuError
+from ..batch.cards import parse_gpus
+from ..control import Request, Verb, ask, is_settled
+from ..errors import PostroomError
+from ..files import LocalFiles
+from ..gpus import inventory
+from ..runs import user_name
 from ..session.launch import start_sessions, stop_sessions
 from ..session.slots import choose_gpus
 from ..status import AgentStatus, snapshot
+
+# How long a request is waited for; an acting Master hears it at once.
+SETTLE_S = 3.0
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -24,12 +32,18 @@ def command() -> None:
       agent.py list ./base             who is there, and what they do
       agent.py stop ./base             all of them, after the jobs in hand
       agent.py stop ./base 2 --now     agent 2, at once
+
+    \b
+    While a Master stands at the base:
+      postroom agents add ./base 2,3       two cards more
+      postroom agents drain ./base 2       agent 2 gets no more work; `fill` gives it work again
+      postroom agents remove ./base 2      agent 2 goes after the job in hand
     """
 
 
 @command.command()
 @click.argument("words", nargs=-1, metavar="[COUNT] BASE")
-@click.option("--gpus", metavar="LIST", help="Cards by index; a repeated one gets another session.")
+@click.option("--gpus", metavar="LIST", help="Cards, as in 0,0,1 or 2-5 or all or 0,1;2,3 or cpu.")
 def start(words: tuple[str, ...], gpus: str | None) -> None:
     """Start COUNT agents on BASE, a GPU each, detached from the terminal.
 
@@ -46,7 +60,7 @@ def start(words: tuple[str, ...], gpus: str | None) -> None:
         slots = [(gpu, gpu) for gpu in choose_gpus(int(count), say=click.echo)]
     elif len(words) == 1 and gpus is not None:
         (base,) = words
-        slots = _name_slots([gpu.strip() for gpu in gpus.split(",")])
+        slots = _slots(gpus)
     else:
         raise click.UsageError("say how many agents to start, or name cards with --gpus 0,0,1")
     start_sessions(create_base(base), slots, say=click.echo)
@@ -63,6 +77,47 @@ def stop(base: str, agents: tuple[str, ...], now: bool) -> None:
     if not (agents or known):
         click.echo("no agent lives")
     stop_sessions(opened, agents or known, now=now, say=click.echo)
+
+
+@command.command()
+@click.argument("base")
+@click.argument("gpus")
+def add(base: str, gpus: str) -> None:
+    """Add a session to BASE for each of GPUS that has none.
+
+    \b
+      postroom agents add ./base 2,3       a session on each of two cards
+      postroom agents add ./base 0,0       two sessions on one card
+      postroom agents add ./base "0,1;2,3" two sessions with two cards each
+      postroom agents add ./base cpu       one on the CPU
+    """
+    start_sessions(create_base(base), _slots(gpus), say=click.echo)
+
+
+@command.command()
+@click.argument("base")
+@click.argument("agents", nargs=-1)
+@click.option("--now", is_flag=True, help="Stop the jobs in hand; they go on elsewhere, or later.")
+def drain(base: str, agents: tuple[str, ...], now: bool) -> None:
+    """Give the AGENTS of BASE (all of them, if none is named) no more work; they stay."""
+    _request(base, Verb.DRAIN, agents, now=now)
+
+
+@command.command()
+@click.argument("base")
+@click.argument("agents", nargs=-1)
+def fill(base: str, agents: tuple[str, ...]) -> None:
+    """Give the AGENTS of BASE (all of them, if none is named) work again."""
+    _request(base, Verb.FILL, agents)
+
+
+@command.command()
+@click.argument("base")
+@click.argument("agents", nargs=-1, required=True)
+@click.option("--now", is_flag=True, help="Do not let the job in hand finish; it is given on.")
+def remove(base: str, agents: tuple[str, ...], now: bool) -> None:
+    """Take AGENTS away from BASE, after the jobs in hand."""
+    stop_sessions(open_base(base), agents, now=now, say=click.echo)
 
 
 @command.command(name="list")
@@ -84,21 +139,42 @@ def list_(base: str, as_json: bool) -> None:
         click.echo(line.rstrip())
 
 
+def _request(base: str, verb: Verb, agents: tuple[str, ...], *, now: bool = False) -> None:
+    opened, files = open_base(base), LocalFiles()
+    known = [agent.agent for agent in snapshot(opened, runs=False).agents]
+    for agent in agents:
+        if agent not in known:
+            raise PostroomError(
+                f"there is no agent {agent!r}; there are {', '.join(known) or 'none'}"
+            )
+    request = Request(
+        verb,
+        agents=agents,
+        everything=not agents,
+        preempt=now,
+        by=user_name(),
+        at=time.time(),
+    )
+    name = ask(files, opened, request)
+    give_up_at = time.monotonic() + SETTLE_S
+    while not is_settled(files, opened, name):
+        if time.monotonic() > give_up_at:
+            click.echo("asked; it is done as soon as a Master stands at the base", err=True)
+            return
+        time.sleep(0.02)
+    who = ", ".join(agents) or "all agents"
+    click.echo(f"{who}: {'no more work' if verb is Verb.DRAIN else 'work again'}")
+
+
+def _slots(gpus: str) -> list[tuple[str, str]]:
+    def known() -> list[str]:
+        return [str(card.index) for card in inventory.cards() if not card.problem]
+
+    return [(place.agent, place.gpu) for place in parse_gpus(gpus, known)]
+
+
 def _row(agent: AgentStatus) -> list[str]:
     job = f"{agent.run}/{agent.job}" if agent.run and agent.job is not None else "-"
     up = f"{int(time.time() - agent.since)} s" if agent.state != "dead" else "-"
     done, pid = str(agent.done), str(agent.pid)
     return [agent.agent, agent.gpu_name or "-", agent.state, job, done, pid, up]
-
-
-def _name_slots(gpus: list[str]) -> list[tuple[str, str]]:
-    """Name the agents of a list of cards: 0, 0b, 0c for three sessions on one."""
-    slots: list[tuple[str, str]] = []
-    for gpu in gpus:
-        if not gpu:
-            raise GpuError("the list of GPUs has an empty place: write it as 0,0,1")
-        again = sum(known == gpu for _, known in slots)
-        if again > 25:
-            raise GpuError(f"GPU {gpu} is named {again} times: at most 26 sessions share a card")
-        slots.append((gpu if not again else f"{gpu}{chr(ord('a') + again)}", gpu))
-    return slots

@@ -2,27 +2,73 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import signal
+import subprocess
 import sys
 import threading
+import time
+from collections.abc import Collection
 
 import click
 
+from ..base import Base, create_base
+from ..errors import PostroomError
+from ..files import LocalFiles
 from ..master import Master
+from ..session.guardian import PACKAGE_PARENT
+from ..status import acting_master
+
+# A Master that says nothing for so long after its start is looked at.
+START_S = 30.0
+
+
+class Personnel:
+    """Starts and ends sessions by the same commands that people type, which outlive the Master."""
+
+    def __init__(self, base: Base) -> None:
+        self._base = base
+
+    def hire(self, gpus: str) -> None:
+        """Start a session on each of these cards that has none."""
+        self._call("start", self._base.root, "--gpus", gpus)
+
+    def dismiss(self, agents: Collection[str], *, at_once: bool) -> None:
+        """End sessions."""
+        if agents:
+            self._call("stop", self._base.root, *agents, *(["--now"] if at_once else []))
+
+    def _call(self, *words: str) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+        log = os.open(f"{os.path.dirname(self._base.log)}/agents.txt", flags, 0o600)
+        try:
+            _detached(["agents", *words], log)
+        finally:
+            os.close(log)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("base")
-def command(base: str) -> None:
+@click.option("--detach", is_flag=True, help="Go on in the background, when the terminal is gone.")
+def command(base: str, detach: bool) -> None:
     """Stand at BASE: give its agents whatever is handed in, until Ctrl-C.
 
     More than one may stand at a base; one acts, the others take over when it dies. Stopping a
     Master loses nothing: jobs in hand go on, and the next Master takes up the rest.
+
+    \b
+      postroom master ./base --detach
+      postroom agents add ./base 0,1
+      postroom submit -b ./base -- python train.py
     """
+    if detach:
+        _detach(create_base(base))
+        return
     stopping = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopping.set())
-    with Master(base) as master:
+    with Master(base, staff=Personnel(create_base(base))) as master:
         click.echo(f"standing at {master.base.root}; log: {master.base.log}", err=True)
         said = False
 
@@ -37,3 +83,37 @@ def command(base: str) -> None:
         master.serve(stop)
     click.echo("stopped", err=True)
     sys.exit(0)
+
+
+def _detach(base: Base) -> None:
+    """Start a Master in a session of its own, and say how to end it."""
+    acting = acting_master(LocalFiles(), base)
+    if acting is not None:
+        click.echo(f"a Master acts already (pid {acting}); another stands by", err=True)
+    path = f"{os.path.dirname(base.log)}/master.txt"
+    log = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    try:
+        process = _detached(["master", base.root], log)
+        give_up_at = time.monotonic() + START_S
+        while not os.fstat(log).st_size:
+            if process.poll() is not None or time.monotonic() > give_up_at:
+                break
+            time.sleep(0.02)
+        if process.poll() is not None:
+            words = os.pread(log, 4096, 0).decode(errors="replace").strip()
+            raise PostroomError(words or f"the Master did not start; see {path}")
+    finally:
+        os.close(log)
+    click.echo(f"standing at {base.root} (pid {process.pid}); stop: kill {process.pid}", err=True)
+    click.echo(f"see: postroom status -b {shlex.quote(base.root)}", err=True)
+
+
+def _detached(words: list[str], log: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "postroom", *words],
+        cwd=PACKAGE_PARENT,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+    )

@@ -14,6 +14,9 @@ COMMAND = "postroom.commands.errand:command"
 
 # Between SIGTERM and SIGKILL: long enough to write a checkpoint of some gigabytes.
 GRACE_S = 10.0
+# What a command that was told to end, or is past its time, exits with to say that it has saved what
+# it did, and wants to go on from there (EX_TEMPFAIL of sysexits.h).
+GO_ON = 75
 # Of each of .OUT and .ERR so much is kept, half of it from the beginning and half from the end.
 OUTPUT_BYTES = 64 << 20
 
@@ -41,7 +44,7 @@ class Errand:
 
     # What the job asks
     command: str
-    folder: str  # where INFO, .OUT, .ERR and the rest go; its last part is the job's name
+    folder: str  # where INFO, .OUT, .ERR and the rest go; its last part names these files
     cwd: str
     env: dict[str, str] = field(default_factory=dict)
     timeout_s: float | None = None
@@ -53,11 +56,13 @@ class Errand:
     output_bytes: int = OUTPUT_BYTES
     arguments: dict[str, Any] = field(default_factory=dict)  # of a sweep, for INFO
     number: int = 0  # of the line, counted from 1, as grid engine's SGE_TASK_ID is
+    label: str = ""  # what people call it
+    checkpoint: bool = False  # whether it gets a folder that outlives its attempts
 
     @property
     def name(self) -> str:
         """What the job is called."""
-        return self.folder.rpartition("/")[2]
+        return self.label or self.folder.rpartition("/")[2]
 
     def encode(self) -> bytes:
         """As one line."""
@@ -83,4 +88,6 @@ ASKED = (
     "output_bytes",
     "arguments",
     "number",
+    "label",
+    "checkpoint",
 )

@@ -5,6 +5,7 @@
       job_7.OUT  job_7.ERR     what it printed; of a very long output, the beginning and the end
       SUCCESS or FAILURE       empty; never both, and none while it runs
       attempts/1/              the same of earlier attempts
+      checkpoint/              of a queued job: its own to fill, and there again at its next attempt
 
 The result in `result_pool` is the truth, and is published before SUCCESS or FAILURE appears: killed
 in between, a job is done and its folder lacks the mark, which whoever sees the result completes.
@@ -32,6 +33,7 @@ class JobFolder:
         self.info = f"{path}/INFO"
         self.out = f"{path}/{self.name}.OUT"
         self.err = f"{path}/{self.name}.ERR"
+        self.checkpoint = f"{path}/checkpoint"
 
     def begin(self) -> int:
         """Make room for an attempt, and return its number: what an earlier one left moves aside."""

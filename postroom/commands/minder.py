@@ -31,12 +31,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..base import Base
-from ..contents import Done, Failure, Maker, pack_outcome
+from ..contents import Done, Failure, Maker, Outcome, pack_outcome
+from ..control import Stop, read_stop
 from ..files import LocalFiles
 from ..journal import Journal
 from ..runs import Note, RunCard, publish_results, read_card, write_note
 from ..tree import MARK, adopt_orphans, below, mark_of
-from .errand import Errand
+from .errand import GO_ON, Errand
 from .failure import Cause, End, count_oom_kills, explain
 from .folder import Capped, JobFolder, stamp
 from .fork import SIGNALS, fork_unheard, hear_signals, settle_in
@@ -95,6 +96,7 @@ class Minder:
         self._journal = Journal(post.base, f"minder {post.agent}")
         self._card: RunCard | None = None
         self._stops = 0
+        self._told: Stop | None = None  # to end the command in hand
         for fd in post.lease_fds:
             os.set_inheritable(fd, True)  # the card is free when the last of them is gone
         self._environ = {**os.environ, MARK: mark_of(post.base.root, post.agent)}
@@ -134,6 +136,7 @@ class Minder:
         folder = JobFolder(errand.folder)
         began, started_at = time.monotonic(), time.time()
         number = 0
+        self._told = None
         try:
             number, outputs = self._prepare(errand, folder, started_at)
             end = self._run(errand, folder, number, outputs)
@@ -144,13 +147,10 @@ class Minder:
             # No folder to run in, no shell, no more processes: told like any other failure.
             end = End(code=126, err=f"{error}")
         seconds = time.monotonic() - began
-        failure = explain(end)
+        failure, kind = self._judge(errand, end)
         facts = _ending(end, failure, seconds)
-        retry = failure is not None and errand.failed < errand.retries
-        lost = failure is not None and failure.kind == Cause.GPU_LOST.value
-        if failure is not None and (lost or retry):
+        if failure is not None and kind is not None:
             word = "noted"
-            kind = "lost" if lost else "failed"
             saved = self._insist(lambda: self._note(errand, kind, failure))
         else:
             word = "done"
@@ -158,8 +158,9 @@ class Minder:
             done = Done(None if failure else value, failure, seconds)
             saved = self._insist(lambda: self._publish(errand, done, started_at))
         self._tell(folder, facts)
-        with contextlib.suppress(OSError):
-            folder.finish(ok=failure is None)
+        if kind != "stopped":
+            with contextlib.suppress(OSError):
+                folder.finish(ok=failure is None)
         self._journal.event(
             "command",
             run=errand.run,
@@ -169,6 +170,22 @@ class Minder:
             seconds=round(seconds, 6),
         )
         return word if saved else "dropped"
+
+    def _judge(self, errand: Errand, end: End) -> tuple[Failure | None, str | None]:
+        """Why a command failed, if it did, and the kind of note that has it tried again."""
+        failure, told = explain(end), self._told
+        if failure is None:
+            return None, None
+        if told is not None and told.final:
+            return Failure(Outcome.CANCELLED, "killed", told.reason), None
+        if told is not None:
+            return Failure(Outcome.CANCELLED, "stopped", told.reason), "stopped"
+        if end.timed_out_s is not None and end.code == GO_ON:
+            reason = f"past its {end.timed_out_s:g} s, to go on from its checkpoint"
+            return Failure(Outcome.TIMED_OUT, "stopped", reason), "stopped"
+        if failure.kind == Cause.GPU_LOST.value:
+            return failure, "lost"
+        return failure, "failed" if errand.failed < errand.retries else None
 
     # Running
 
@@ -180,6 +197,8 @@ class Minder:
             try:
                 number = folder.begin()
                 folder.tell(_beginning(errand, number, started_at))
+                if errand.checkpoint:
+                    os.makedirs(folder.checkpoint, exist_ok=True)
                 out = Capped(folder.out, errand.output_bytes)
                 return number, (out, Capped(folder.err, errand.output_bytes))
             except OSError as error:
@@ -202,7 +221,7 @@ class Minder:
             code, overdue = 0, False
             for line in filter(None, (errand.before, errand.command)):
                 code, overdue = self._run_line(line, errand, environment, outputs, deadline)
-                if code or overdue:
+                if code or overdue or self._told:
                     break
             if errand.after:
                 environment |= {"POSTROOM_EXIT": str(code)}
@@ -233,6 +252,7 @@ class Minder:
             "POSTROOM_FOLDER": errand.folder,
             "POSTROOM_ATTEMPT": str(number),
             "SGE_TASK_ID": str(errand.number),
+            **({"POSTROOM_CHECKPOINT": f"{errand.folder}/checkpoint"} if errand.checkpoint else {}),
         }
 
     def _run_line(
@@ -264,8 +284,9 @@ class Minder:
             setsid=True,
             setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),  # which Python ignores
         )
-        overdue = self._wait(child, outputs, deadline)
-        if overdue or self._stops:
+        told = self._told
+        overdue = self._wait(child, errand, outputs, deadline)
+        if overdue or self._stops or self._told is not told:
             self._end_tree(errand.grace_s)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         if _has_children():
@@ -274,7 +295,13 @@ class Minder:
             raise Stopped
         return status, overdue
 
-    def _wait(self, pid: int, outputs: tuple[Capped, Capped], deadline: float | None) -> bool:
+    def _wait(
+        self,
+        pid: int,
+        errand: Errand,
+        outputs: tuple[Capped, Capped],
+        deadline: float | None,
+    ) -> bool:
         """Wait until a command ends, or has to; True when it is past its time."""
         pidfd = os.pidfd_open(pid)
         try:
@@ -292,6 +319,12 @@ class Minder:
                 for output in outputs:
                     output.trim()
                 _reap_orphans(pid)
+                if self._told is None:
+                    self._told = read_stop(
+                        self._files, self._post.base, errand.run, errand.job, errand.attempt
+                    )
+                    if self._told is not None:
+                        return False
                 with contextlib.suppress(BlockingIOError):
                     self._wake.recv(64)
             return False

@@ -27,14 +27,16 @@ from ..agent import AgentCard, read_agent_card
 from ..base import Base
 from ..commands.minder import Post
 from ..contents import Maker
+from ..control import read_stop
 from ..errors import BadFileError, PostroomError
 from ..files import LocalFiles, LocalLock
 from ..gpus.processes import myself
 from ..journal import Journal
 from ..mailbox import read_in_hand
-from ..runs import Note, lay_down, read_card
+from ..runs import Note, lay_down, read_card, write_note
 from ..status import living
 from ..tree import MARK, adopt_orphans, below, mark_of, reap, sweep
+from ..watch import listen
 from .errands import Errands
 from .forked import Forked, fork_worker
 from .health import Health, ask_driver, quarantine
@@ -61,6 +63,8 @@ class Slot:
     lease_fds: tuple[int, ...] = ()  # handed down to every process of the session
     threads: int | None = None
     preload: list[str] = field(default_factory=lambda: ["torch"])
+    gpus: int = 0  # how many cards
+    memory_mib: int = 0  # of the smallest of them
 
 
 class SessionError(PostroomError):
@@ -84,6 +88,7 @@ class Guardian:
         self._worker: subprocess.Popen[bytes] | Forked | None = None
         self._socket: socket.socket | None = None
         self._ready = False
+        self._told = False  # the worker is ended because its task was to
         self._deadline: float | None = None
         self._timeout: dict[str, Any] = {}
         self._health = Health(slot.gpu, ask_driver=ask_driver, quarantine=quarantine)
@@ -104,6 +109,7 @@ class Guardian:
         with self._catching_signals():
             if while_pid is not None:
                 self._watch_process(while_pid)
+            self._listen_for_stops()
             self._write_card()
             try:
                 self._start_worker()
@@ -151,6 +157,8 @@ class Guardian:
             pid=me.pid,
             started=me.started_ticks,
             since=time.time(),
+            gpus=self._slot.gpus,
+            memory_mib=self._slot.memory_mib,
         )
         temporary = self._base.temporary()
         self._files.write_new(temporary, [card.encode()])
@@ -214,6 +222,7 @@ class Guardian:
             key.data(key.fileobj)
         if not events:
             self._check_base()
+            self._look_for_stop()
         if self._deadline is not None and time.monotonic() >= self._deadline:
             self._deadline = None
             self._end_overdue_job()
@@ -221,6 +230,38 @@ class Guardian:
         dead = self._worker is not None and self._worker.poll() is not None
         if dead and not self._errands.busy:
             self._bury_worker()
+
+    def _listen_for_stops(self) -> None:
+        self._files.make_folder(self._base.control)
+        events = listen(self._base.control)
+        if events is None:
+            return  # it is looked for now and then anyway
+
+        def heard(fd: int) -> None:
+            os.read(fd, 1 << 16)
+            self._look_for_stop()
+
+        self._selector.register(events, selectors.EVENT_READ, heard)
+
+    def _look_for_stop(self) -> None:
+        """See whether the task in the worker's hand is to end; a command's minder looks itself.
+
+        The note takes the place of the blame, and the Master does what the order says.
+        """
+        worker = self._worker
+        if worker is None or self._errands.busy or isinstance(worker, Forked):
+            return
+        found = job_in_hand(self._files, self._base, self._slot.agent_id)
+        if found is None:
+            return
+        run, job, attempt = found.letter.run, found.hand.job, found.letter.attempt
+        stop = read_stop(self._files, self._base, run, job, attempt)
+        if stop is not None:
+            agent_id, reason = self._slot.agent_id, stop.reason
+            note = Note(run, job, attempt, "stopped", agent_id, reason=reason, at=time.time())
+            self._insist(lambda: write_note(self._files, self._base, note))
+            self._told = True
+            worker.kill()
 
     def _hear(self, line: socket.socket) -> None:
         with contextlib.suppress(BlockingIOError, ConnectionError):
@@ -287,6 +328,7 @@ class Guardian:
             self._output = None
         self._socket.close()
         self._deadline = None
+        told, self._told = self._told, False
         self._errands.close()
         sweep(self._mark, own_but=self._helpers)
         self._check_base()
@@ -294,8 +336,11 @@ class Guardian:
         if self._health.touch_failed:
             reason = f"its card failed: {self._health.touch_failed}"
         hand = read_in_hand(self._files, self._base, self._slot.agent_id)
-        note = self._lay_down(reason)
+        note = self._lay_down(reason, blame=not (self._signals or told))
         if self._signals:
+            return
+        if told:
+            self._start_worker()
             return
         self._journal.log("error", f"worker {worker.pid} {_describe_exit(worker.returncode or 0)}")
         self._say(f"worker {_describe_exit(worker.returncode or 0)}")
@@ -309,8 +354,8 @@ class Guardian:
             raise SessionError(f"session {self._slot.agent_id}: {why}; see {self._base.log}")
         self._start_worker()
 
-    def _lay_down(self, reason: str) -> Note | None:
-        """Note what the worker died with; a worker that was told to stop is nobody's fault."""
+    def _lay_down(self, reason: str, *, blame: bool) -> Note | None:
+        """Note what the worker died with; that of one that was told to end is nobody's fault."""
         left = self._insist(
             lambda: lay_down(
                 self._files,
@@ -318,7 +363,7 @@ class Guardian:
                 self._slot.agent_id,
                 reason=reason,
                 at=time.time(),
-                blame=not self._signals,
+                blame=blame,
             )
         )
         return left[1] if left else None
@@ -359,14 +404,16 @@ class Guardian:
         assert self._worker is not None
         limit_s, retries = float(self._timeout["deadline_s"]), int(self._timeout["retries"])
         files, base, agent_id = self._files, self._base, self._slot.agent_id
-        overdue = job_in_hand(files, base, agent_id, limit_s=limit_s, retries=retries)
+        overdue = job_in_hand(files, base, agent_id)
         self._worker.kill()
         self._worker.wait()
         sweep(self._mark, own_but=self._helpers)
         if overdue is not None:
             began, attempt = overdue.hand.since, overdue.letter.attempt
             maker = Maker(agent_id, self._slot.gpu, self._worker.pid, began, attempt)
-            self._insist(lambda: overdue.record(files, base, maker))
+            self._insist(
+                lambda: overdue.record(files, base, maker, limit_s=limit_s, retries=retries)
+            )
 
     # Signals
 

@@ -14,14 +14,14 @@ from ..runs import Note, first_missing, publish_results, read_card, write_note
 
 @dataclass(frozen=True)
 class Overdue:
-    """A job that was in the worker's hand when its time was up."""
+    """A job that is in the worker's hand when its time is up, or somebody wants it to end."""
 
     letter: Letter
     hand: InHand
-    limit_s: float
-    retries: int
 
-    def record(self, files: Files, base: Base, maker: Maker) -> None:
+    def record(
+        self, files: Files, base: Base, maker: Maker, *, limit_s: float, retries: int
+    ) -> None:
         """Publish that it timed out; or, with retries left, note it, so that it is tried again.
 
         Only after its worker has ended. What came before it in the range, the worker published
@@ -30,8 +30,8 @@ class Overdue:
         letter, job = self.letter, self.hand.job
         if first_missing(files, base, letter.run, letter.first, letter.stop) != job:
             return
-        reason = f"took longer than its {self.limit_s:g} s"
-        if letter.failed < self.retries:
+        reason = f"took longer than its {limit_s:g} s"
+        if letter.failed < retries:
             note = Note(
                 letter.run,
                 job,
@@ -44,19 +44,17 @@ class Overdue:
             write_note(files, base, note)
             return
         failure = Failure(Outcome.TIMED_OUT, "timed out", reason)
-        done = Done(failure=failure, seconds=self.limit_s)
+        done = Done(failure=failure, seconds=limit_s)
         card = read_card(files, base, letter.run)
         publish_results(
             files, base, card, job, job + 1, lambda first: pack_outcomes(first, [done], maker)
         )
 
 
-def job_in_hand(
-    files: Files, base: Base, agent_id: str, *, limit_s: float, retries: int
-) -> Overdue | None:
+def job_in_hand(files: Files, base: Base, agent_id: str) -> Overdue | None:
     """What a worker has in hand now, to be looked up before it is ended."""
     letter = read_letter(files, base, agent_id)
     hand = read_in_hand(files, base, agent_id)
     if letter is None or hand is None or hand.letter_id != letter.letter_id:
         return None
-    return Overdue(letter, hand, limit_s, retries)
+    return Overdue(letter, hand)

@@ -112,7 +112,7 @@ class Running:
         """Have a command run; how it ended, its minder has published or noted by then."""
         letter = read_letter(self._files, self._base, self._agent_id)
         try:
-            asked = sheet.plain(job)
+            asked = {"folder": self._base.job_folder(card.run, job), **sheet.plain(job)}
             errand = Errand(
                 base=self._base.root,
                 run=card.run,

@@ -60,7 +60,18 @@ def open_slot(
     environment = inventory.pin(*cards)
     name = f"GPU {'+'.join(str(card.index) for card in cards)} {cards[0].name}"
     uuids = ",".join(card.uuid for card in cards)
-    return Slot(agent_id, uuids, name, environment, lease.fds, threads, modules), lease
+    slot = Slot(
+        agent_id,
+        uuids,
+        name,
+        environment,
+        lease.fds,
+        threads,
+        modules,
+        gpus=len(cards),
+        memory_mib=min(card.memory_mib for card in cards),
+    )
+    return slot, lease
 
 
 def choose_gpus(count: int, *, say: Callable[[str], None]) -> list[str]:
