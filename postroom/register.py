@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from .base import Base
-from .contents import JobSheet, OutcomeSheet
+from .contents import WISHES_FLAG, JobSheet, OutcomeSheet
 from .control import Orders
 from .errors import BadFileError
 from .files import Files
 from .ids import JobId
 from .journal import Journal
+from .parcel import MARK_SIZE, read_mark
 from .runs import (
     RunCard,
     list_firsts,
@@ -143,18 +144,24 @@ class Register:
         )
 
     def _read_wishes(self, run: str, parcel: int, first: int, stop: int) -> Iterator[Wishes]:
-        """The wishes of some jobs; one that cannot be read has none, and says why when it runs."""
-        sheet: JobSheet | None = None
-        for job in range(first, stop):
+        """The wishes of some jobs; what cannot be read has none, and says why when it runs."""
+        job = first
+        while job < stop:
+            # Parcels leave no gaps: each one behind the first begins with the next job.
+            path = self._base.parcel(run, parcel if job == first else job)
+            end = job + 1
+            found: list[Wishes] = []
             try:
-                if sheet is None or job >= sheet.first + sheet.count:
-                    # Parcels leave no gaps: each one behind the first begins with the next job.
-                    path = self._base.parcel(run, parcel if job == first else job)
+                mark = read_mark(path, self._files.tail(path, MARK_SIZE))
+                end = max(end, min(stop, mark.first + mark.count))
+                if WISHES_FLAG in mark.flags:
                     sheet = JobSheet(path, read_parcel_bytes(self._files, path))
-                yield Wishes.decode(sheet.plain(job).get("wishes", {}))
+                    passed = (sheet.plain(number) for number in range(job, end))
+                    found = [Wishes.decode(arguments.get("wishes", {})) for arguments in passed]
             except (BadFileError, FileNotFoundError, ValueError) as error:
-                self._journal.log("error", f"job {run}/{job} has no readable wishes: {error}")
-                yield Wishes()
+                self._journal.log("error", f"jobs of {run} have no readable wishes: {error}")
+            yield from found or [Wishes()] * (end - job)
+            job = end
 
     def _await_for(self, queue: RunQueue) -> None:
         """Remember which jobs are waited for, so that their end is told."""
