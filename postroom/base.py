@@ -135,6 +135,10 @@ class Base:
         """The acting Master's word to whoever runs a job: end it."""
         return f"{self.control}/stop.{run}.{job}"
 
+    def job_folders(self, run: str) -> str:
+        """What the queued commands of a run leave for people."""
+        return f"{self.root}/runs/{run}"
+
     def job_folder(self, run: str, job: int) -> str:
         """What a queued command leaves for people."""
         return f"{self.root}/runs/{run}/{job}"

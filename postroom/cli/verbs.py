@@ -9,19 +9,35 @@ import importlib
 
 import click
 
-# verb: (module below postroom.cli, one line of help)
+# verb: (module below postroom.cli, and the command in it if there are several; a line of help)
 VERBS = {
     "agents": ("agents", "Start, stop and list the agents of a base."),
     "attach": ("attach", "Look at a batch that runs elsewhere."),
+    "clean": ("clean", "Remove runs that are over, with what they left."),
     "diff": ("diff", "What has changed since a job's snapshot."),
     "doctor": ("doctor", "Examine a base: what is wrong, or soon will be."),
+    "drain": ("orders:drain", "Give agents no more jobs."),
     "gpu": ("gpu", "Cards, who holds them, and leases for any program."),
+    "hold": ("orders:hold", "Keep jobs from being begun."),
+    "jobs": ("jobs", "List jobs, page by page."),
+    "kill": ("orders:kill", "End jobs for good, running or waiting."),
+    "logs": ("logs", "What a job has printed, and prints."),
     "master": ("master", "Stand: work on whatever is in a base."),
+    "move": ("orders:move", "Let a job stand elsewhere in the queue."),
     "new": ("new", "Write the template project into an empty folder."),
+    "pause": ("orders:pause", "Begin no more jobs."),
+    "priority": ("orders:priority", "Say which jobs go first."),
     "profiles": ("profiles", "What jobs were found to need: list, show, forget."),
+    "release": ("orders:release", "Let held jobs run."),
+    "rerun": ("rerun", "Queue jobs again; all that failed, with --failed."),
+    "resume": ("orders:resume", "Begin jobs again after a pause."),
     "run": ("run", "Run a file of shell lines over a list of GPUs."),
+    "show": ("show", "Everything about one job."),
+    "status": ("status", "The queue at one look: cards, jobs, failures."),
+    "submit": ("submit", "Queue a command."),
     "sweep": ("sweep", "Run a command for every combination of values."),
     "table": ("table", "All jobs of a batch, with figures from their logs."),
+    "wait": ("wait", "Wait until jobs have ended."),
 }
 
 
@@ -36,8 +52,9 @@ class Verbs(click.Group):
         """Import the one verb that was asked for."""
         if cmd_name not in VERBS:
             return None
-        module = importlib.import_module(f"postroom.cli.{VERBS[cmd_name][0]}")
-        command = module.command
+        place, _, name = VERBS[cmd_name][0].partition(":")
+        module = importlib.import_module(f"postroom.cli.{place}")
+        command = getattr(module, name or "command")
         assert isinstance(command, click.Command)
         return command
 

@@ -17,6 +17,7 @@ from ..errors import BadFileError, PostroomError
 from ..ids import JobId, UnknownJobError, find_run
 from ..runs import user_name
 from ..wishes import Wishes
+from .cleaning import find_over, remove_run, sweep
 from .rows import FAILED
 from .scene import Scene
 from .shelf import Shelf, plain
@@ -174,6 +175,19 @@ def failed_jobs(view: View, project: str = "", run: str = "") -> list[JobId]:
     if chosen:
         chosen -= _rerun_already(scene, since=min(job.run for job in chosen))
     return sorted(chosen)
+
+
+def clean(view: View, *, older_than_s: float, project: str = "", dry_run: bool = False) -> Answer:
+    """Remove the runs whose jobs have all ended long ago, with all that they left."""
+    scene = view.look()
+    going = find_over(scene, now=time.time(), older_than_s=older_than_s, project=project)
+    if not dry_run:
+        sweep(view.files, view.base, now=time.time())
+        going = [one for one in going if remove_run(view.files, view.base, scene.shelves[one.run])]
+    jobs = sum(one.jobs for one in going)
+    word = "would be removed" if dry_run else "removed"
+    runs = f"{len(going)} run{'' if len(going) == 1 else 's'}"
+    return Answer(None, f"{runs} with {jobs} jobs {word}", runs=[one.run for one in going])
 
 
 def wait_settled(view: View, answer: Answer, timeout_s: float = 10.0) -> bool:

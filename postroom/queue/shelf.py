@@ -77,6 +77,7 @@ class Shelf:
         self.waiting: list[tuple[int, int]] = []  # ranges that nothing covers
         self.done = 0
         self.attempts: dict[int, int] = {}  # how many attempts of a job ended with no result
+        self.asked_at = 0.0  # when the last job was handed in
         self.changed_at = 0.0  # when the last result came
         self._ended_at: dict[int, float] = {}
         self._newest: tuple[int, list[int]] = (0, [])
@@ -108,6 +109,7 @@ class Shelf:
         folder = self._base.asked(self.run)
         if not self._changed(folder):
             return False
+        self.asked_at = self._seen_at(folder)
         self.firsts = list_firsts(self._files, folder)
         with contextlib.suppress(BadFileError):
             self.asked = asked_until(self._files, self._base, self.run, self.firsts)

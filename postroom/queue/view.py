@@ -93,7 +93,7 @@ class View:
         """The whole base, in figures, with the jobs that matter now."""
         scene = self.look()
         shelves = list(scene.shelves.values())
-        oracle = Oracle(scene)
+        oracle = Oracle(scene, self.base.root)
         today = time.mktime((*time.localtime()[:3], 0, 0, 0, 0, 0, -1))
         now = time.time()
         counts = {shelf.run: scene.counts(shelf) for shelf in shelves}
@@ -140,7 +140,7 @@ class View:
             and (not run or shelf.run.endswith(run))
             and user in ("", shelf.card.user)
         ]
-        oracle = Oracle(scene)
+        oracle = Oracle(scene, self.base.root)
         spots = scene.spots(states, shelves)
         total = None
         if text:
@@ -220,7 +220,7 @@ class View:
         sheet = _read_sheet(shelf, number)
         asked = _asked(sheet, number)
         job = shelf.job_id(number)
-        oracle = Oracle(scene)
+        oracle = Oracle(scene, self.base.root)
         row = self._row(scene, shelf, number, scene.state(shelf, number), oracle)
         wishes = shelf.wishes(number)
         if row.state not in PENDING:

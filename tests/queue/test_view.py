@@ -4,59 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from postroom.base import Base, create_base
-from postroom.contents import Done, Failure, Maker, Outcome, pack_outcome
+from postroom.base import Base
 from postroom.control import Orders, write_orders
-from postroom.files import LocalFiles
 from postroom.ids import JobId, UnknownJobError
 from postroom.jobs import Job
-from postroom.queue.submission import Ask, submit
 from postroom.queue.view import View
-from postroom.runs import Note, publish_results, read_card, write_note
-from postroom.wishes import Wishes
+from postroom.runs import Note, write_note
 from tests.office import office
-
-FILES = LocalFiles()
-FAILURE = Failure(Outcome.FAILED, "failed", "exit code 3: no such data", "Traceback: ...")
-
-
-@pytest.fixture
-def base(tmp_path: Path) -> Base:
-    return create_base(tmp_path / "base")
-
-
-@pytest.fixture
-def view(base: Base) -> Iterator[View]:
-    with View(base) as opened:
-        yield opened
-
-
-def queue(base: Base, *commands: str, project: str = "p", **wishes: object) -> list[JobId]:
-    asks = [Ask(one, cwd="/", name=one, wishes=Wishes(**wishes)) for one in commands]  # type: ignore[arg-type]
-    return submit(FILES, base, asks, project=project)
-
-
-def end(base: Base, job: JobId, failure: Failure | None = None, *, at: float | None = None) -> None:
-    """Publish how a job ended, as a minder does."""
-    done = Done(None if failure else {"exit": 0}, failure, 1.5)
-    maker = Maker("0", "cpu", 1, time.time() - 1.5)
-    publish_results(
-        FILES,
-        base,
-        read_card(FILES, base, job.run),
-        job.number,
-        job.number + 1,
-        lambda number: pack_outcome(number, done, maker),
-    )
-    if at is not None:
-        os.utime(base.result(job.run, job.number), (at, at))
+from tests.queue.kit import FAILURE, FILES, end, queue
 
 
 def shown(view: View, **filters: object) -> list[tuple[str, str]]:

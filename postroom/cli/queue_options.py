@@ -1,0 +1,223 @@
+"""What the verbs of the queue share: the base, how jobs are named, and how things are printed."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from ..base import create_base, open_base
+from ..errors import PostroomError
+from ..ids import JobId, find_job, find_jobs
+from ..queue.actions import Answer, wait_settled
+from ..queue.rows import FAILED
+from ..queue.view import JobView, View
+from ..report import printable
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+CONTEXT = {"help_option_names": ["-h", "--help"]}
+DEFAULT_BASE = "./base"
+SETTLE_S = 5.0
+_COLOURS = {
+    "running": "cyan",
+    "stopping": "yellow",
+    "ok": "green",
+    "failed": "red",
+    "timed out": "red",
+    "lost": "red",
+    "held": "yellow",
+    "paused": "yellow",
+}
+
+
+def in_base(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --base, and hand the function a View of it."""
+    return _with_view(function, create=False)
+
+
+def in_new_base(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --base, and hand the function a View of it; the base is made if it is not there."""
+    return _with_view(function, create=True)
+
+
+def _with_view(function: Callable[..., Any], *, create: bool) -> Callable[..., Any]:
+    @click.option(
+        "-b",
+        "--base",
+        "base_folder",
+        envvar="POSTROOM_BASE",
+        default=DEFAULT_BASE,
+        metavar="BASE",
+        help="The folder of the queue; else $POSTROOM_BASE, else ./base.",
+    )
+    @functools.wraps(function)
+    def wrapped(*arguments: Any, base_folder: str, **options: Any) -> Any:
+        if create:
+            new = not os.path.exists(f"{base_folder}/FORMAT")
+            base = create_base(base_folder)
+            if new:
+                talk(f"made a new queue: {base.root}")
+        elif not os.path.exists(base_folder):
+            raise PostroomError(
+                f"there is no queue at {os.path.abspath(base_folder)}: name it with -b BASE or "
+                "POSTROOM_BASE, or make it by submitting the first job"
+            )
+        else:
+            base = open_base(base_folder, write=False)
+        with View(base) as view:
+            return function(view, *arguments, **options)
+
+    return wrapped
+
+
+def as_json(function: F) -> F:
+    """Add --json."""
+    return click.option("--json", "json_", is_flag=True, help="As JSON, for scripts.")(function)
+
+
+def complete_jobs(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """What a shell offers for the id of a job: the id, with its name and state beside it."""
+    folder = ctx.params.get("base_folder") or os.environ.get("POSTROOM_BASE") or DEFAULT_BASE
+    try:
+        with View(open_base(folder, write=False)) as view:
+            rows = view.jobs(count=200).jobs
+    except (PostroomError, OSError):
+        return []
+    return [
+        CompletionItem(row.short, help=f"{row.state}: {row.name or row.command}"[:60])
+        for row in rows
+        if row.short.startswith(incomplete) or row.run.startswith(incomplete)
+    ]
+
+
+def job_argument(function: F) -> F:
+    """Add the argument JOB."""
+    return click.argument("job", metavar="JOB", shell_complete=complete_jobs)(function)
+
+
+def jobs_argument(*, required: bool = True) -> Callable[[F], F]:
+    """Add the arguments JOB..."""
+    return click.argument(
+        "jobs", nargs=-1, required=required, metavar="JOB...", shell_complete=complete_jobs
+    )
+
+
+def one_job(view: View, word: str) -> JobId:
+    """The job that a word means."""
+    return find_job(view.files, view.base, word)
+
+
+def some_jobs(view: View, words: Sequence[str]) -> list[JobId]:
+    """The jobs that words mean, each once."""
+    found = [job for word in words for job in find_jobs(view.files, view.base, word)]
+    return list(dict.fromkeys(found))
+
+
+# Printing
+
+
+def talk(text: str) -> None:
+    """Say something to the user: never on stdout, which is data."""
+    click.echo(printable(text), err=True)
+
+
+def print_json(value: Any) -> None:
+    """Print a row, or a list of rows, as one JSON document."""
+    plain = [dataclasses.asdict(v) for v in value] if isinstance(value, list) else None
+    document = dataclasses.asdict(value) if plain is None else plain
+    click.echo(json.dumps(document, indent=1 if sys.stdout.isatty() else None))
+
+
+def settle(view: View, answer: Answer) -> None:
+    """Say what was asked; where a Master acts, wait until it is done."""
+    acting = answer.request is not None and view.look().master_pid is not None
+    if acting and not wait_settled(view, answer, SETTLE_S):
+        talk(f"{answer.text}; asked, but the Master has not done it within {SETTLE_S:g} s")
+    else:
+        talk(answer.text)
+
+
+def paint(text: str, state: str) -> str:
+    """A text in the colour of a state, where colours are wanted."""
+    if state not in _COLOURS or os.environ.get("NO_COLOR") or not sys.stdout.isatty():
+        return text
+    return click.style(text, fg=_COLOURS[state])
+
+
+def table(rows: Sequence[Sequence[str]], *, states: Sequence[str] = (), indent: str = "") -> None:
+    """Print aligned columns under a heading; on a terminal no line is longer than it is wide."""
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    shown = [[printable(cell).replace("\n", " ") for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    for number, row in enumerate(shown):
+        cells = [cell.ljust(size) for cell, size in zip(row, widths, strict=True)]
+        line = (indent + "  ".join(cells)).rstrip()
+        if width is not None and len(line) > width:
+            line = line[: width - 1] + "…"
+        state = states[number - 1] if number and states else ""
+        click.echo(paint(line, state))
+
+
+def took(seconds: float | None) -> str:
+    """A length of time as people say it: 4 s, 3 min 20, 5 h 07, 2 d 4 h."""
+    if seconds is None:
+        return "-"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 100:
+        return f"{whole} s"
+    minutes, left_s = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes} min {left_s:02d}"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {minutes:02d}"
+    return f"{hours // 24} d {hours % 24} h"
+
+
+def clock(at: float | None) -> str:
+    """A moment as people read it: the time for today, with its day for any other."""
+    if not at:
+        return "-"
+    then, now = time.localtime(at), time.localtime()
+    form = "%H:%M:%S" if then[:3] == now[:3] else "%Y-%m-%d %H:%M"
+    return time.strftime(form, then)
+
+
+def note(row: JobView) -> str:
+    """The one thing to know about a job now: where it runs, why it waits, why it failed."""
+    if row.reason:
+        return row.reason
+    if row.state in (*FAILED, "cancelled"):
+        return row.error
+    return f"agent {row.agent}" if row.agent else ""
+
+
+def job_rows(rows: Sequence[JobView]) -> list[list[str]]:
+    """The table of some jobs."""
+    found = [["JOB", "STATE", "PROJECT", "NAME", "FOR", "COMMAND", "NOTE"]]
+    for row in rows:
+        seconds = row.seconds
+        if seconds is None and row.ended_at is None:
+            seconds = time.time() - row.submitted_at
+        command = row.command if len(row.command) <= 40 else f"{row.command[:39]}…"
+        name = row.name if row.name != row.command else ""
+        found.append([row.short, row.state, row.project, name or "-", took(seconds), command])
+        found[-1].append(note(row))
+    return found
+
+
+def print_jobs(rows: Sequence[JobView], *, indent: str = "") -> None:
+    """Print the table of some jobs."""
+    table(job_rows(rows), states=[row.state for row in rows], indent=indent)

@@ -1,0 +1,114 @@
+"""`postroom show`: everything about one job."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from ..gpus.sizes import from_mib
+from ..queue.rows import FAILED, JobDetail
+from ..queue.view import View
+from ..report import printable
+from .queue_options import (
+    CONTEXT,
+    as_json,
+    clock,
+    in_base,
+    job_argument,
+    one_job,
+    paint,
+    print_json,
+    table,
+    took,
+)
+
+
+@click.command(context_settings=CONTEXT)
+@job_argument
+@as_json
+@in_base
+def command(view: View, job: str, json_: bool) -> None:
+    """Show everything about JOB: command, PID, every attempt, why it waits, when it should start.
+
+    \b
+      postroom show 0b859f/17
+    """
+    detail = view.job(one_job(view, job))
+    if json_:
+        print_json(detail)
+        return
+    for name, value in facts(detail).items():
+        if value:
+            text = printable(value).replace("\n", "\n" + " " * 11)
+            click.echo(f"{name + ':':<11}" + (paint(text, value) if name == "state" else text))
+    if detail.attempts:
+        click.echo()
+        table(attempt_rows(detail))
+    if detail.traceback:
+        click.echo(f"\nits last words:\n{printable(detail.traceback.rstrip())}")
+    if detail.job.state in FAILED:
+        click.echo(
+            f"\nthe whole log: postroom logs {detail.job.short};  "
+            f"again: postroom rerun {detail.job.short}"
+        )
+
+
+def facts(detail: JobDetail) -> dict[str, str]:
+    """What is known, in the order in which people ask."""
+    row = detail.job
+    return {
+        "job": f"{row.short}   ({row.id})",
+        "name": row.name,
+        "state": row.state,
+        "why": row.reason or row.error,
+        "starts": _starts(detail),
+        "pid": str(detail.pid or ""),
+        "command": row.command,
+        "folder": detail.cwd,
+        "output": detail.out_path,
+        "errors": detail.err_path,
+        "project": row.project,
+        "user": row.user,
+        "priority": str(row.priority) if row.priority else "",
+        "needs": _needs(detail),
+        "after": "; ".join(
+            f"{one.short} ({one.state}{', however it ends' if one.any_end else ''})"
+            for one in detail.after
+        ),
+        "limit": took(detail.timeout_s) if detail.timeout_s else "",
+        "retries": str(detail.retries or ""),
+        "rerun of": row.rerun_of,
+        "env": "\n".join(f"{name}={value}" for name, value in detail.env.items()),
+        "submitted": clock(row.submitted_at),
+        "started": clock(row.started_at) if row.started_at else "",
+        "ended": clock(row.ended_at) if row.ended_at else "",
+        "took": took(row.seconds) if row.seconds is not None else "",
+        "exit": "" if row.exit is None else str(row.exit),
+    }
+
+
+def _starts(detail: JobDetail) -> str:
+    if detail.position is None:
+        return ""
+    place = f"number {detail.position} in the queue"
+    if detail.starts_at is None:
+        return f"{place}; when is unknown"
+    wait_s = max(0.0, detail.starts_at - time.time())
+    return f"{place}; in about {took(wait_s)}, at {clock(detail.starts_at)}"
+
+
+def _needs(detail: JobDetail) -> str:
+    gpus, memory_mib = detail.wishes.get("gpus", 1), detail.wishes.get("memory_mib", 0)
+    words = [f"{gpus} cards"] if gpus != 1 else []
+    words += [f"{from_mib(memory_mib)} on each card"] if memory_mib else []
+    return ", ".join(words)
+
+
+def attempt_rows(detail: JobDetail) -> list[list[str]]:
+    """The table of attempts."""
+    found = [["ATTEMPT", "OUTCOME", "AGENT", "STARTED", "ENDED", "WHY"]]
+    for one in detail.attempts:
+        times = [clock(one.started_at), clock(one.ended_at)]
+        found.append([str(one.number), one.outcome, one.agent or "-", *times, one.reason])
+    return found

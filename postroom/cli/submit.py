@@ -1,0 +1,185 @@
+"""`postroom submit`: queue commands."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from ..batch.feed import read_lines
+from ..batch.snapshot import take_snapshot
+from ..errors import PostroomError
+from ..gpus.sizes import to_mib
+from ..ids import JobId
+from ..queue.submission import DEFAULT_PROJECT, Ask, check, submit
+from ..queue.view import View
+from ..wishes import Wishes
+from .durations import duration
+from .queue_options import CONTEXT, complete_jobs, in_new_base, some_jobs, table, talk
+from .wait import wait_for
+
+# Which program a command finds depends on these: they go with it from the shell it comes from.
+SHELL = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "PYTHONPATH")
+_ARRAY = re.compile(r"(\d{1,9})-(\d{1,9})(?::(\d{1,9}))?", re.ASCII)
+MOST_ARRAY = 100_000
+
+
+def array(text: str) -> Sequence[int]:
+    """Numbers as grid engine writes them: 1-100 or 1-100:5."""
+    match = _ARRAY.fullmatch(text)
+    if (
+        match is None
+        or not int(match[1]) <= int(match[2])
+        or (match[3] is not None and not int(match[3]))
+    ):
+        raise click.BadParameter(f"{text!r} is no array: write it as 1-100 or 1-100:5")
+    numbers = range(int(match[1]), int(match[2]) + 1, int(match[3] or 1))
+    if len(numbers) > MOST_ARRAY:
+        raise click.BadParameter(f"{text!r} means {len(numbers)} jobs; at most {MOST_ARRAY}")
+    return numbers
+
+
+@click.command(context_settings=CONTEXT)
+@click.argument("words", nargs=-1, metavar="[--] CMD...")
+@click.option("-f", "--file", type=click.File("r"), help="Queue every line of a file; - is stdin.")
+@click.option("-n", "--name", default="", help="What to call it.")
+@click.option("-P", "--project", default=DEFAULT_PROJECT, show_default=True)
+@click.option("-p", "--priority", type=int, default=0, help="Higher goes first.  [default: 0]")
+@click.option(
+    "-g",
+    "--gpus",
+    type=click.IntRange(0),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Cards of the session that runs it.",
+)
+@click.option("-m", "--memory", metavar="SIZE", help="Memory that its card must have: 40G.")
+@click.option(
+    "-t", "--time-limit", type=duration, metavar="TIME", help="90s, 30m, 2h: then it is ended."
+)
+@click.option("--retries", type=click.IntRange(0), default=0, help="After a failure.")
+@click.option(
+    "--grace", type=duration, metavar="TIME", help="From SIGTERM to SIGKILL.  [default: 10s]"
+)
+@click.option(
+    "-a",
+    "--after",
+    multiple=True,
+    metavar="JOB",
+    shell_complete=complete_jobs,
+    help="Begin when JOB has ended well; if it fails, this is cancelled.",
+)
+@click.option(
+    "--after-any",
+    multiple=True,
+    metavar="JOB",
+    shell_complete=complete_jobs,
+    help="Begin when JOB has ended, however.",
+)
+@click.option("--hold", is_flag=True, help="Begin only after `postroom release`.")
+@click.option("--array", type=array, metavar="1-100[:STEP]", help="Once for each $SGE_TASK_ID.")
+@click.option("--snapshot", is_flag=True, help="Run in a copy of this folder, as it is now.")
+@click.option("-C", "--cwd", type=click.Path(), help="Where to run.  [default: here]")
+@click.option("-e", "--env", multiple=True, metavar="NAME=VALUE", help="For the command.")
+@click.option("--shell", default="bash", show_default=True, help="SHELL -c runs it.")
+@click.option("--wait", is_flag=True, help="Until it has ended; exit 1 if it failed.")
+@click.option("--dry-run", is_flag=True, help="Show what would be queued.")
+@in_new_base
+def command(view: View, words: tuple[str, ...], **options: Any) -> int:
+    """Queue a command, and print its id. It is on disk by then, and survives everything.
+
+    \b
+      postroom submit -- python train.py --lr 0.1
+      postroom submit "python train.py > log.txt"        one word: a line for the shell
+      postroom submit -P vae -p 5 -t 2h --retries 1 -- python train.py
+      postroom submit --array 1-100 'python train.py --seed $SGE_TASK_ID'
+      postroom submit --after 0b859f/17 -- python evaluate.py
+      postroom submit -f jobs.txt --dry-run
+      postroom wait $(postroom submit -- make)
+
+    The command runs in this folder, with the PATH and virtual environment of this shell.
+    """
+    asks = _asks(view, words, options)
+    if options["dry_run"]:
+        rows = [[ask.name or "-", ask.cwd, ask.command] for ask in asks]
+        table([["NAME", "FOLDER", "COMMAND"], *rows])
+        talk(f"{len(asks)} jobs would be queued in project {options['project']}")
+        return 0
+    jobs = submit(view.files, view.base, asks, project=options["project"])
+    for job in jobs:
+        click.echo(job.short)
+    _advise(view)
+    return wait_for(view, jobs) if options["wait"] else 0
+
+
+def _asks(view: View, words: Sequence[str], options: dict[str, Any]) -> list[Ask]:
+    if bool(words) == (options["file"] is not None):
+        raise click.UsageError("name a command (postroom submit -- python train.py) or -f FILE")
+    if words:
+        # One word is a line that the shell reads; several are what the shell has read already.
+        lines = [words[0] if len(words) == 1 else shlex.join(words)]
+    else:
+        lines = [line.command for line in read_lines(options["file"])]
+        if not lines:
+            raise PostroomError(f"{options['file'].name} holds no commands")
+    cwd = os.path.abspath(options["cwd"] or os.getcwd())
+    if not os.path.isdir(cwd):
+        raise PostroomError(f"the folder {cwd!r} to run in does not exist")
+    if options["snapshot"]:
+        cwd = take_snapshot(cwd, view.base.root)
+    template = {
+        "cwd": cwd,
+        "env": _environment(options["env"]),
+        "timeout_s": options["time_limit"],
+        "retries": options["retries"],
+        "grace_s": options["grace"],
+        "shell": options["shell"],
+        "wishes": Wishes(
+            priority=options["priority"],
+            held=options["hold"],
+            after=_named(view, options["after"]),
+            after_any=_named(view, options["after_any"]),
+            gpus=options["gpus"],
+            memory_mib=to_mib(options["memory"]) if options["memory"] else 0,
+        ),
+    }
+    name = options["name"]
+    numbers = options["array"]
+    several = len(lines) * len(numbers or [0]) > 1
+    asks = []
+    for place, line in enumerate(lines, 1):
+        for number in numbers or [place]:
+            own = f"{name}.{number}" if name and several else name
+            asks.append(check(Ask(command=line, name=own, number=number, **template)))
+    return asks
+
+
+def _named(view: View, words: Sequence[str]) -> tuple[JobId, ...]:
+    return tuple(some_jobs(view, words))
+
+
+def _environment(pairs: Sequence[str]) -> dict[str, str]:
+    found = {name: os.environ[name] for name in SHELL if name in os.environ}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise click.UsageError(f"--env {pair!r}: write NAME=VALUE")
+        found[name] = value
+    return found
+
+
+def _advise(view: View) -> None:
+    """Say what is missing for anything to run; on a terminal only, where somebody reads it."""
+    if not sys.stderr.isatty():
+        return
+    scene = view.look()
+    if scene.master_pid is None:
+        talk(f"no Master acts yet; start one with: postroom master {view.base.root} --detach")
+    elif not any(agent.state != "dead" for agent in scene.agents):
+        talk(f"no agent lives yet; start one with: postroom agents start 1 {view.base.root}")

@@ -1,0 +1,61 @@
+"""`postroom wait`: until jobs have ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import click
+
+from ..ids import JobId
+from ..queue.rows import PENDING, RUNNING
+from ..queue.view import View
+from . import codes
+from .queue_options import CONTEXT, in_base, jobs_argument, some_jobs, talk
+
+LOOK_S = 0.3
+
+
+@click.command(context_settings=CONTEXT)
+@jobs_argument(required=False)
+@click.option("-P", "--project", default="", help="All jobs of a project that have not ended.")
+@click.option("--timeout", "timeout_s", type=click.FloatRange(0), metavar="S", help="Exit 124.")
+@in_base
+def command(view: View, jobs: tuple[str, ...], project: str, timeout_s: float | None) -> int:
+    """Wait until JOBs have ended; print each with its outcome. Exit code 1 if any failed.
+
+    \b
+      postroom wait 0b859f/17 && postroom logs 0b859f/17
+      postroom wait --project vae --timeout 3600
+    """
+    if bool(jobs) == bool(project):
+        raise click.UsageError("name jobs, or a project with --project")
+    if jobs:
+        return wait_for(view, some_jobs(view, jobs), timeout_s)
+    page = view.jobs(project=project, state=",".join((*RUNNING, *PENDING)), count=100_000)
+    return wait_for(view, [JobId(row.run, row.number) for row in page.jobs], timeout_s)
+
+
+def wait_for(view: View, jobs: Sequence[JobId], timeout_s: float | None = None) -> int:
+    """Wait until jobs have ended; print each as it does, and return the exit code."""
+    give_up_at = None if timeout_s is None else time.monotonic() + timeout_s
+    left = list(jobs)
+    failed = 0
+    while True:
+        scene = view.look()
+        for job in list(left):
+            shelf = scene.shelves.get(job.run)
+            outcome = "gone" if shelf is None else shelf.outcome(job.number)
+            if outcome is not None:
+                left.remove(job)
+                failed += outcome != "ok"
+                click.echo(f"{job.short} {outcome}")
+        if not left:
+            break
+        if give_up_at is not None and time.monotonic() >= give_up_at:
+            talk(f"{len(left)} of {len(jobs)} jobs have not ended, the first {left[0].short}")
+            return codes.TIMED_OUT
+        time.sleep(LOOK_S)
+    if failed:
+        talk(f"{failed} of {len(jobs)} did not end well")
+    return codes.JOB_FAILED if failed else codes.OK

@@ -1,0 +1,113 @@
+"""Runs that are over leave: by one rename to `trash/`, and are deleted there.
+
+What was asked goes first: from then on the run does not exist, and nobody can append to it. If
+somebody has, just before, it is put back. Killed in between, the next cleaning does the rest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from dataclasses import dataclass
+
+from ..base import Base
+from ..files import Files
+from ..mailbox import is_plain_name
+from ..runs import list_firsts
+from .scene import Scene
+from .shelf import Shelf
+
+# Somebody may be about to hand in more to a run that changed just now.
+QUIET_S = 60.0
+# What an interrupted cleaning left is told from what somebody is just making by its age.
+LEFT_S = 86_400.0
+_ASKED = ".asked"
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """A run that may go."""
+
+    run: str
+    project: str
+    jobs: int
+    ended_at: float
+
+
+def find_over(
+    scene: Scene, *, now: float, older_than_s: float, project: str = ""
+) -> list[Outgoing]:
+    """The runs whose jobs have all ended, long enough ago, and that no job waits for."""
+    awaited = {
+        job.run
+        for shelf in scene.shelves.values()
+        if shelf.pending
+        for wishes in shelf.special().values()
+        for job in (*wishes.after, *wishes.after_any)
+    }
+    return [
+        Outgoing(shelf.run, shelf.project, shelf.asked, _ended_at(shelf))
+        for shelf in scene.shelves.values()
+        if not shelf.pending
+        and project in ("", shelf.project)
+        and shelf.run not in awaited
+        and now - _ended_at(shelf) >= max(older_than_s, QUIET_S)
+    ]
+
+
+def _ended_at(shelf: Shelf) -> float:
+    return max(shelf.changed_at, shelf.asked_at, shelf.card.created_at)
+
+
+def remove_run(files: Files, base: Base, shelf: Shelf) -> bool:
+    """Remove one run and all that its jobs left; False when somebody wants it after all."""
+    run = shelf.run
+    if shelf.card.embedded:
+        lock = files.try_lock(base.wanted(run))
+        if lock is None:
+            return False
+        lock.release()
+    place = f"{base.trash}/{run}{_ASKED}"
+    try:
+        files.move(base.asked(run), place)
+    except FileNotFoundError:
+        return False
+    if list_firsts(files, place) != shelf.firsts:
+        files.move(place, base.asked(run))
+        return False
+    _remove_rest(files, base, run)
+    return True
+
+
+def sweep(files: Files, base: Base, *, now: float) -> None:
+    """Finish what an interrupted cleaning has left."""
+    for name in files.names(base.trash):
+        if name.endswith(_ASKED):
+            _remove_rest(files, base, name.removesuffix(_ASKED))
+    present = {run for folder in _rests(base, "") for run in files.names(folder)}
+    for run in filter(is_plain_name, present):
+        if not files.exists(base.asked(run)) and now - _touched_at(base, run) > LEFT_S:
+            _remove_rest(files, base, run)
+
+
+def _touched_at(base: Base, run: str) -> float:
+    times = [0.0]
+    for folder in _rests(base, run):
+        with contextlib.suppress(OSError):
+            times.append(os.stat(folder).st_mtime)
+    return max(times)
+
+
+def _rests(base: Base, run: str) -> list[str]:
+    return [base.answered(run), base.attempts(run), base.job_folders(run)]
+
+
+def _remove_rest(files: Files, base: Base, run: str) -> None:
+    """Remove all of a run but what was asked, and that last: it says that a cleaning began."""
+    for number, folder in enumerate(_rests(base, run)):
+        place = f"{base.trash}/{run}.{number}"
+        with contextlib.suppress(OSError):
+            files.move(folder, place)
+        shutil.rmtree(place, ignore_errors=True)
+    shutil.rmtree(f"{base.trash}/{run}{_ASKED}", ignore_errors=True)
