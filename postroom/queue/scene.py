@@ -179,8 +179,10 @@ class Lookout:
         """See what there is now."""
         runs = list_runs(self._files, self._base)
         now = snapshot(self._base, files=self._files, runs=False)
-        shelves = {run: shelf for run in runs if (shelf := self._shelf(run)) is not None}
-        self._shelves = shelves
+        found = [shelf for run in runs if (shelf := self._shelf(run)) is not None]
+        # Two that were begun in the same second have names in any order.
+        found.sort(key=lambda shelf: (shelf.card.created_at, shelf.run))
+        self._shelves = shelves = {shelf.run: shelf for shelf in found}
         scene = Scene(
             shelves=shelves,
             agents=now.agents,
