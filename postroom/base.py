@@ -181,9 +181,7 @@ def attempt_of(name: str) -> tuple[int, int] | None:
 
 def new_run_id() -> str:
     """Make a run's id: sortable by time, unique, and safe as a file name."""
-    now = time.time()
-    hundredths = int(now % 1 * 100)  # so that what one person begins in a second stays in order
-    return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}{hundredths:02d}-{new_token(6)}"
+    return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{new_token(6)}"
 
 
 def create_base(root: str | os.PathLike[str]) -> Base:

@@ -79,6 +79,12 @@ def below(ancestor: int) -> list[int]:
     return found
 
 
+def parent_of(pid: int) -> int | None:
+    """The parent of a process; None when it is gone."""
+    process = stat(pid)
+    return None if process is None else process.parent
+
+
 def sweep(mark: str, *, own_but: Collection[int] | None = None) -> int:
     """Kill everything that carries the mark, until nothing does; return how many there were.
 

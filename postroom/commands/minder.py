@@ -36,7 +36,7 @@ from ..control import Stop, read_stop
 from ..files import LocalFiles
 from ..journal import Journal
 from ..runs import Note, RunCard, publish_results, read_card, write_note
-from ..tree import MARK, adopt_orphans, below, mark_of
+from ..tree import MARK, adopt_orphans, below, mark_of, parent_of
 from .errand import GO_ON, Errand
 from .failure import Cause, End, count_oom_kills, explain
 from .folder import Capped, JobFolder, stamp
@@ -334,14 +334,18 @@ class Minder:
     def _end_tree(self, grace_s: float) -> None:
         """End all that is below us: politely, then not, until nothing is left.
 
-        Who tells us twice to stop has no patience left.
+        What is started after that by somebody who was asked may be what saves its work, so it is
+        asked only when its parent is gone. Who tells us twice to stop has no patience left.
         """
         kill_at = time.monotonic() + grace_s
         asked: set[int] = set()
-        while left := below(os.getpid()):
+        me = os.getpid()
+        while left := below(me):
             late = time.monotonic() >= kill_at or self._stops > 1
+            first = not asked
             for pid in left:
-                if late or pid not in asked:
+                ask = pid not in asked and (first or parent_of(pid) == me)
+                if late or ask:
                     with contextlib.suppress(ProcessLookupError, PermissionError):
                         os.kill(pid, signal.SIGKILL if late else signal.SIGTERM)
                         os.kill(pid, signal.SIGCONT)  # a stopped process cannot obey

@@ -65,7 +65,7 @@ class QueueRoom(PostRoom):
             while desk.step() is Step.WORKED:
                 pass
 
-    def outcome(self, job: JobId) -> Failure | None | str:
+    def outcome(self, job: JobId) -> Failure | str | None:
         path = self.base.result(job.run, job.number)
         if not self.files.exists(path):
             return "not done"
@@ -77,7 +77,7 @@ def room(tmp_path: Path) -> QueueRoom:
     return QueueRoom(tmp_path)
 
 
-def words(found: Failure | None | str) -> str:
+def words(found: Failure | str | None) -> str:
     assert isinstance(found, Failure)
     assert found.outcome is Outcome.CANCELLED
     return found.message
@@ -327,7 +327,7 @@ class TestRequests:
         dispatcher = room.dispatcher()
         room.order(dispatcher, desk)
         for verb in (Verb.KILL, Verb.HOLD, Verb.RELEASE):
-            room.ask(verb, a, JobId("20010101-00000000-aaaaaa", 3))
+            room.ask(verb, a, JobId("20010101-000000-aaaaaa", 3))
         room.look(dispatcher)
         assert room.outcome(a) is None
         assert read_orders(room.files, room.base) == Orders()

@@ -1,0 +1,143 @@
+"""The standing queue with real sessions: what is told to end ends, and goes on where it should."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from postroom import Job
+from postroom.contents import Failure, Outcome, OutcomeSheet
+from postroom.control import Request, Verb, ask, is_settled
+from postroom.files import LocalFiles
+from postroom.ids import JobId
+from postroom.master import Master
+from postroom.queue.submission import Ask, submit
+from postroom.runs import read_notes, read_parcel_bytes
+from postroom.testing import Sessions
+
+from .conftest import drive, running
+
+FILES = LocalFiles()
+
+
+def queue(room: Sessions, command: str, **fields: Any) -> JobId:
+    made = Ask(command, cwd=str(room.project), **{"grace_s": 5.0, **fields})
+    return submit(FILES, room.base, [made])[0]
+
+
+def outcome(room: Sessions, job: JobId) -> Failure | None:
+    path = room.base.result(job.run, job.number)
+    return OutcomeSheet(path, read_parcel_bytes(FILES, path)).done(job.number).failure
+
+
+def wait_for(master: Master, room: Sessions, job: JobId) -> Failure | None:
+    result = room.base.result(job.run, job.number)
+    drive(master, lambda: os.path.exists(result), what=f"the end of {job}")
+    return outcome(room, job)
+
+
+def request(master: Master, room: Sessions, verb: Verb, *jobs: JobId, **fields: Any) -> None:
+    name = ask(FILES, room.base, Request(verb, jobs=jobs, by="ada", **fields))
+    drive(master, lambda: is_settled(FILES, room.base, name), what=verb.value)
+
+
+@pytest.fixture(params=["warm", "commands only"])
+def session(request: pytest.FixtureRequest, room: Sessions) -> Sessions:
+    """A session that keeps a worker warm, or one that has nothing to keep warm."""
+    room.start(options=() if request.param == "warm" else ("--preload", ""))
+    return room
+
+
+def test_a_running_command_is_killed_with_all_that_it_started(
+    session: Sessions, tmp_path: Path
+) -> None:
+    begun, name = tmp_path / "begun", f"nap{os.getpid()}"
+    os.symlink("/bin/sleep", tmp_path / name)
+    job = queue(session, f"({tmp_path / name} 600 &) ; touch {begun}; {tmp_path / name} 600")
+    with session.master() as master:
+        drive(master, begun.exists, what="the command")
+        request(master, session, Verb.KILL, job)
+        failure = wait_for(master, session, job)
+    assert failure is not None
+    assert (failure.outcome, failure.message) == (Outcome.CANCELLED, "killed by ada")
+    assert running(str(tmp_path / name)) == []
+    assert read_notes(FILES, session.base, job.run) == []
+
+
+def test_what_is_preempted_goes_on_from_its_checkpoint(session: Sessions, tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    job = queue(
+        session,
+        f"""if test -e $POSTROOM_CHECKPOINT/saved; then echo goes on; exit 0; fi
+        trap 'touch $POSTROOM_CHECKPOINT/saved; exit 75' TERM
+        touch {begun}; while :; do sleep 0.05; done""",
+    )
+    with session.master() as master:
+        drive(master, begun.exists, what="the command")
+        request(master, session, Verb.PAUSE, everything=True, preempt=True)
+        drive(master, lambda: read_notes(FILES, session.base, job.run), what="the note")
+        request(master, session, Verb.RESUME, everything=True)
+        assert wait_for(master, session, job) is None
+    assert [note.kind for note in read_notes(FILES, session.base, job.run)] == ["stopped"]
+    folder = Path(session.base.job_folder(job.run, job.number))
+    assert (folder / f"{job.number}.OUT").read_text() == "goes on\n"
+    session.wait_until((folder / "SUCCESS").exists, what="the mark behind the result")
+    assert not (folder / "FAILURE").exists()
+    assert "outcome:  stopped" in (folder / "attempts/1/INFO").read_text()
+
+
+def test_a_command_past_its_time_may_go_on_too(session: Sessions) -> None:
+    job = queue(
+        session,
+        """if test -e $POSTROOM_CHECKPOINT/saved; then exit 0; fi
+        trap 'touch $POSTROOM_CHECKPOINT/saved; exit 75' TERM
+        while :; do sleep 0.05; done""",
+        timeout_s=0.3,
+    )
+    late = queue(session, "trap 'exit 1' TERM; while :; do sleep 0.05; done", timeout_s=0.3)
+    with session.master() as master:
+        assert wait_for(master, session, job) is None
+        failure = wait_for(master, session, late)
+    assert failure is not None and failure.outcome is Outcome.TIMED_OUT
+
+
+def test_one_killed_from_outside_is_said_to_be(session: Sessions, tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    job = queue(session, f"echo $$ > {pid}.new; mv {pid}.new {pid}; sleep 600")
+    with session.master() as master:
+        drive(master, pid.exists, what="the command")
+        os.kill(int(pid.read_text()), signal.SIGKILL)
+        failure = wait_for(master, session, job)
+    assert failure is not None and failure.kind == "killed from outside"
+
+
+def test_a_task_is_killed_and_its_session_goes_on(room: Sessions, tmp_path: Path) -> None:
+    room.start()
+    begun = tmp_path / "begun"
+    with room.master() as master:
+        pool = master.submit([Job("kernels:hang", log=str(begun))])
+        drive(master, begun.exists, what="the task")
+        request(master, room, Verb.KILL, JobId(pool.run, 0))
+        pool.wait(60)
+        assert pool[0].outcome is Outcome.CANCELLED
+        assert master.run([Job("kernels:double", x=2)])[0].result() == 4
+    assert [note.kind for note in read_notes(FILES, room.base, pool.run)] == ["stopped"]
+
+
+def test_orders_outlive_the_master_and_the_guardian(session: Sessions, tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    job = queue(session, f"touch {begun}; sleep 600")
+    held = queue(session, "true")
+    with session.master() as master:
+        drive(master, begun.exists, what="the command")
+        request(master, session, Verb.HOLD, held)
+        os.kill(session.guardians["0"].pid, signal.SIGKILL)
+        request(master, session, Verb.KILL, job)
+    with session.master() as master:
+        failure = wait_for(master, session, job)
+        assert failure is not None and failure.message == "killed by ada"
+        assert not os.path.exists(session.base.result(held.run, held.number))
