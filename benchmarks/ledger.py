@@ -1,6 +1,8 @@
-"""Measure the GPU ledger on simulated cards: python -m benchmarks.ledger [--json]
+"""Measure the GPU ledger on simulated cards: python -m benchmarks.ledger [--json] [--start]
 
-* how long `postroom gpu get` takes, beside a bare `python -c pass` (at most five times as long);
+* how long `postroom gpu get`, `idle` and `release` take, beside a bare `python -c pass` of the same
+  interpreter (at most five times as long): the command as it is installed beside that interpreter,
+  on simulated cards, and on those of a stub of NVML where there is a compiler;
 * how long a card stays unseen as free after its holder was killed with -9, as the next in line sees
   it, for a process that has the lock itself and for a shell whose lock a keeper has;
 * how many leases a second one process takes and gives back, alone and with others waiting.
@@ -11,16 +13,25 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import Any
 
 from postroom.gpus.ledger import Ledger, Request, open_ledger
+
+STUB = os.path.join(os.path.dirname(os.path.dirname(__file__)), "tests", "gpus", "stub_nvml.c")
+TWO_CARDS = """\
+driver 570.124
+card 0 GPU-aaaa1111 24576 300 0 35 21500 NVIDIA GeForce RTX 4090
+card 1 GPU-bbbb2222 81920 300 0 35 21500 NVIDIA A100 80GB
+"""
 
 HOLD = """
 import time
@@ -39,26 +50,72 @@ def timed(action: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def start_ratio(rounds: int) -> dict[str, float]:
-    """Time a bare Python and `get` in turns, so that a busy machine slows both."""
+def spent(command: list[str]) -> tuple[float, float, str]:
+    """Run a command; return its wall clock, its CPU time and what it said."""
+    told, tell = os.pipe()
+    began = time.perf_counter()
+    output = [(os.POSIX_SPAWN_DUP2, tell, 1)]
+    pid = os.posix_spawn(command[0], command, os.environ, file_actions=output)
+    os.close(tell)
+    with open(told) as file:
+        said = file.read()
+    _, status, used = os.wait4(pid, 0)
+    wall_s = time.perf_counter() - began
+    if status:
+        raise SystemExit(f"{' '.join(command)} has failed")
+    return wall_s, used.ru_utime + used.ru_stime, said.strip()
 
-    def bare() -> None:
-        subprocess.run([sys.executable, "-c", "pass"], check=True)
 
-    def get() -> None:
-        command = [sys.executable, "-m", "postroom", "gpu", "get"]
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
-        taken.append(done.stdout.strip())
+def start_ratios(rounds: int) -> dict[str, dict[str, float]]:
+    """Time a bare Python and the verbs of scripts in turns, so that a busy machine slows all."""
+    installed = os.path.join(os.path.dirname(sys.executable), "postroom")
+    postroom = [installed] if os.path.exists(installed) else [sys.executable, "-m", "postroom"]
+    samples: dict[str, list[tuple[float, float]]] = {}
 
-    taken: list[str] = []
-    times: dict[str, list[float]] = {"bare": [], "get": []}
+    def sample(name: str, *command: str) -> str:
+        wall_s, cpu_s, said = spent(list(command))
+        samples.setdefault(name, []).append((wall_s, cpu_s))
+        return said
+
     for _ in range(rounds):
-        times["bare"].append(timed(bare))
-        times["get"].append(timed(get))
-        release = [sys.executable, "-m", "postroom", "gpu", "release", taken.pop()]
-        subprocess.run(release, check=True)
-    bare_s, get_s = (statistics.median(times[name]) for name in ("bare", "get"))
-    return {"bare_s": bare_s, "get_s": get_s, "ratio": get_s / bare_s}
+        sample("bare", sys.executable, "-c", "pass")
+        card = sample("get", *postroom, "gpu", "get")
+        sample("idle", *postroom, "gpu", "idle")
+        sample("release", *postroom, "gpu", "release", card)
+    medians = {
+        name: [statistics.median(column) for column in zip(*found, strict=True)]
+        for name, found in samples.items()
+    }
+    bare_s, bare_cpu_s = medians["bare"]
+    return {
+        name: {
+            "wall_s": wall_s,
+            "cpu_s": cpu_s,
+            "ratio": wall_s / bare_s,
+            "cpu_ratio": cpu_s / bare_cpu_s,
+        }
+        for name, (wall_s, cpu_s) in medians.items()
+    }
+
+
+def nvml_ratios(rounds: int, folder: str) -> dict[str, dict[str, float]] | None:
+    """Do the same with two cards of the tests' stub of NVML; None without a compiler."""
+    compiler = shutil.which("gcc")
+    if compiler is None or not os.path.exists(STUB):
+        return None
+    library = os.path.join(folder, "libnvidia-ml.so.1")
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, STUB], check=True)
+    scenario = os.path.join(folder, "scenario")
+    with open(scenario, "w") as file:
+        file.write(TWO_CARDS)
+    before = dict(os.environ)
+    del os.environ["POSTROOM_FAKE_GPUS"]
+    os.environ |= {"NVML_STUB": scenario, "LD_LIBRARY_PATH": folder}
+    try:
+        return start_ratios(rounds)
+    finally:
+        os.environ.clear()
+        os.environ |= before
 
 
 def release_after_death(ledger: Ledger, command: list[str], rounds: int) -> dict[str, float]:
@@ -104,38 +161,46 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--start", action="store_true", help="only how fast the verbs start")
     options = parser.parse_args()
     with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="postroom-ledger-"))
-        os.environ |= {"POSTROOM_FAKE_GPUS": "4x24G", "POSTROOM_LEDGER": folder}
-        ledger = open_ledger()
-        figures = {
-            "start": start_ratio(options.rounds),
-            "release_after_death": release_after_death(
-                ledger, [sys.executable, "-c", HOLD], options.rounds
-            ),
-            "release_after_shells_death": release_after_death(
-                ledger, ["bash", "-c", SHELL, sys.executable], options.rounds
-            ),
-            "leases_per_s": throughput(ledger, 300),
-        }
-    if options.json:
-        print(json.dumps(figures))
-        return
-    start = figures["start"]
-    assert isinstance(start, dict)
-    print(
-        f"get {start['get_s'] * 1000:.0f} ms, python -c pass {start['bare_s'] * 1000:.0f} ms: "
-        f"ratio {start['ratio']:.1f} (at most 5)"
-    )
-    for name in ("release_after_death", "release_after_shells_death"):
-        delay = figures[name]
-        assert isinstance(delay, dict)
-        print(
-            f"{name.replace('_', ' ')}: median {delay['median_s'] * 1000:.0f} ms, "
-            f"worst {delay['worst_s'] * 1000:.0f} ms (at most 100)"
+        folder, stub = (
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="postroom-ledger-"))
+            for _ in range(2)
         )
-    print(f"leases taken and given back: {figures['leases_per_s']:.0f} a second")
+        os.environ |= {"POSTROOM_FAKE_GPUS": "4x24G", "POSTROOM_LEDGER": folder}
+        figures: dict[str, Any] = {
+            "start": start_ratios(options.rounds),
+            "start_with_nvml": nvml_ratios(options.rounds, stub),
+        }
+        if not options.start:
+            ledger = open_ledger()
+            holder = [sys.executable, "-c", HOLD]
+            shell = ["bash", "-c", SHELL, sys.executable]
+            figures |= {
+                "release_after_death": release_after_death(ledger, holder, options.rounds),
+                "release_after_shells_death": release_after_death(ledger, shell, options.rounds),
+                "leases_per_s": throughput(ledger, 300),
+            }
+    print(json.dumps(figures) if options.json else "\n".join(told(figures)))
+
+
+def told(figures: dict[str, Any]) -> Iterator[str]:
+    """Yield the figures as lines."""
+    for kind, cards in (("start", "simulated cards"), ("start_with_nvml", "NVML's stub")):
+        for name, start in (figures[kind] or {}).items():
+            yield (
+                f"{name} ({cards}): {start['wall_s'] * 1000:.0f} ms, ratio {start['ratio']:.1f} "
+                f"(at most 5); CPU {start['cpu_s'] * 1000:.0f} ms, ratio {start['cpu_ratio']:.1f}"
+            )
+    for name in ("release_after_death", "release_after_shells_death"):
+        if name in figures:
+            yield (
+                f"{name.replace('_', ' ')}: median {figures[name]['median_s'] * 1000:.0f} ms, "
+                f"worst {figures[name]['worst_s'] * 1000:.0f} ms (at most 100)"
+            )
+    if "leases_per_s" in figures:
+        yield f"leases taken and given back: {figures['leases_per_s']:.0f} a second"
 
 
 if __name__ == "__main__":

@@ -9,9 +9,10 @@ outputs = pool.results()
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # see `gpus.frozen`
 if TYPE_CHECKING:
+    from typing import Any
+
     from .agent import Agent
     from .contents import Outcome
     from .errors import JobFailed, PostroomError

@@ -5,45 +5,28 @@ from __future__ import annotations
 import os
 import sys
 
-import click
-
-from .cli import codes
-from .cli.verbs import Verbs
+from .cli import codes, shortcut
 from .errors import PostroomError
 
+TYPE_CHECKING = False  # see `gpus.frozen`
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import NoReturn
 
-@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="postroom")
-def postroom() -> None:
-    """Spread jobs over GPUs through nothing but a folder.
-
-    No server, no root, no lost jobs: kill -9 anything.
-    """
-
-
-def run_command(command: click.Command) -> None:
-    """Run one command; an error of ours is a sentence on stderr, never a traceback."""
-    try:
-        sys.exit(command(standalone_mode=False) or codes.OK)
-    except click.exceptions.Exit as end:
-        sys.exit(end.exit_code)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(codes.USAGE)
-    except (click.Abort, KeyboardInterrupt):
-        sys.exit(codes.INTERRUPTED)
-    except BrokenPipeError:
-        # The reader of our output has gone (`postroom ... | head`): nothing more to say.
-        sys.stderr.close()
-        sys.exit(codes.OK)
-    except (PostroomError, OSError) as error:
-        click.echo(f"{os.path.basename(sys.argv[0])}: {error}", err=True)
-        sys.exit(codes.USAGE)
+    import click
 
 
 def main() -> None:
     """Run `postroom`."""
-    run_command(postroom)
+
+    def run() -> int:
+        if shortcut.run(sys.argv[1:]):
+            return codes.OK
+        from .cli.verbs import postroom
+
+        return _invoke(postroom)
+
+    _end(run)
 
 
 def hog() -> None:
@@ -51,6 +34,43 @@ def hog() -> None:
     from .cli.run import command
 
     run_command(command)
+
+
+def run_command(command: click.Command) -> NoReturn:
+    """Run one command, and end with its exit code."""
+    _end(lambda: _invoke(command))
+
+
+def _invoke(command: click.Command) -> int:
+    import click
+
+    try:
+        return command(standalone_mode=False) or codes.OK
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except click.ClickException as error:
+        error.show()
+        return codes.USAGE
+    except click.Abort:
+        return codes.INTERRUPTED
+
+
+def _end(run: Callable[[], int]) -> NoReturn:
+    """Do it and end; an error of ours is a sentence on stderr, never a traceback."""
+    try:
+        code = run()
+    except KeyboardInterrupt:
+        print(file=sys.stderr)  # what comes next is not to stand behind the terminal's ^C
+        code = codes.INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output has gone (`postroom ... | head`): nothing more to say.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = codes.OK
+    except (PostroomError, OSError) as error:
+        name = os.path.basename(sys.argv[0])
+        print(f"{'postroom' if name == '__main__.py' else name}: {error}", file=sys.stderr)
+        code = codes.USAGE
+    sys.exit(code)
 
 
 if __name__ == "__main__":

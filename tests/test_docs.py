@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from postroom.__main__ import postroom
-from postroom.cli.verbs import VERBS
+from postroom.cli.verbs import VERBS, postroom
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])

@@ -6,13 +6,16 @@ import importlib
 
 import click
 
+from .gpu_options import as_command
+from .gpu_words import Verb
+
 # verb: (module of this folder, one line of help)
 VERBS = {
     "get": ("gpu_lease", "Wait for a card, print its id; it is the calling shell's until it ends."),
     "run": ("gpu_lease", "Run one command on a card of its own (the recommended way)."),
     "release": ("gpu_lease", "Give a card of `get` back before the shell ends."),
     "list": ("gpu_view", "Show the cards, and who holds them."),
-    "idle": ("gpu_view", "Print the ids of the cards that are free."),
+    "idle": ("gpu_lease", "Print the ids of the cards that are free."),
     "info": ("gpu_view", "Show everything about the cards and the ledger."),
     "queue": ("gpu_view", "Show who waits, in their order."),
     "log": ("gpu_view", "Show what happened."),
@@ -37,7 +40,8 @@ class GpuVerbs(click.Group):
         if cmd_name not in VERBS:
             return None
         module = importlib.import_module(f".{VERBS[cmd_name][0]}", __package__)
-        command = getattr(module, f"{cmd_name}_")
+        found = getattr(module, f"{cmd_name}_")
+        command = as_command(cmd_name, found) if isinstance(found, Verb) else found
         assert isinstance(command, click.Command)
         return command
 

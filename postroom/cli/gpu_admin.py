@@ -9,7 +9,8 @@ import click
 from ..gpus import inventory
 from ..gpus.ledger import Ledger
 from . import codes
-from .gpu_options import as_json, pick, print_json, talk, with_ledger
+from .gpu_options import as_json, with_ledger
+from .gpu_words import pick, print_json, talk
 
 
 @click.command("managed")

@@ -1,45 +1,34 @@
-"""`postroom gpu get`, `run` and `release`: leases for other people's programs."""
+"""`postroom gpu get`, `run`, `release` and `idle`: what other people's scripts call.
+
+They are called in loops, so this imports nothing that is slow, nor anything that it may not need.
+"""
 
 from __future__ import annotations
 
-import json
 import os
-import signal
 import sys
 import time
-from collections.abc import Callable
-from typing import Any, NoReturn
-
-import click
 
 from ..errors import CardHeld, GpuError
 from ..gpus import inventory, keeper, processes, sizes
-from ..gpus.inventory import Card
+from ..gpus.inventory import Card, Watch
 from ..gpus.ledger import Entry, Lease, Ledger, Request
+from ..gpus.overview import State, overview
 from . import codes
-from .gpu_options import as_json, pick, talk, with_ledger
+from .gpu_words import JSON, WISHES, Misuse, Option, Verb, pick, print_json, say, talk
+
+TYPE_CHECKING = False  # see `gpus.frozen`
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
 
 NOT_EXECUTABLE = 126  # what shells answer when a command
 NOT_FOUND = 127  # cannot be started
 RELEASE_PATIENCE_S = 5.0
 
 
-def asks(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say what is wanted."""
-    for option in (
-        click.option("--name", default="", help="What it is for, shown to others."),
-        click.option("--timeout", "timeout_s", type=float, help="Seconds to wait; else for ever."),
-        click.option("--pack", is_flag=True, help="With --memory: the fullest card that fits."),
-        click.option("--gpus", metavar="IDS", help="These cards, as 0,2 or by uuid; else any."),
-        click.option("--memory", metavar="SIZE", help="Only so much of a card, as 8G."),
-        click.option("-n", "count", type=click.IntRange(min=1), default=1, help="How many cards."),
-    ):
-        function = option(function)
-    return function
-
-
 def lease_for(
     ledger: Ledger,
+    watch: Watch,
     owner: processes.Process,
     *,
     count: int,
@@ -50,7 +39,8 @@ def lease_for(
     name: str,
 ) -> tuple[Lease, list[Card]]:
     """Wait for the cards that were asked for, talking about it; exits with 75 when in vain."""
-    cards = inventory.cards()
+    cards = watch.cards()
+    watch.close()  # it may be long until it is our turn, and what follows is to have no child
     request = Request(
         count=count,
         cards=tuple(card.uuid for card in pick(cards, gpus)) if gpus else (),
@@ -60,7 +50,7 @@ def lease_for(
         owner=owner,
     )
     if gpus and count > 1:
-        raise click.UsageError("--gpus names the cards; leave -n away")
+        raise Misuse("--gpus names the cards; leave -n away")
     try:
         lease = ledger.acquire(
             request,
@@ -80,11 +70,7 @@ def lease_for(
     return lease, granted
 
 
-@click.command("get")
-@asks
-@as_json
-@with_ledger
-def get_(ledger: Ledger, *, json_: bool, **wishes: Any) -> None:
+def get(ledger: Ledger, watch: Watch, *, json_: bool, **wishes: Any) -> None:
     """Wait for a card and print its id.
 
     The card is the calling shell's, in `read ID < <(postroom gpu get)` as in
@@ -92,9 +78,11 @@ def get_(ledger: Ledger, *, json_: bool, **wishes: Any) -> None:
     gone. Several ids are separated by commas, as CUDA_VISIBLE_DEVICES takes them.
     """
     owner = keeper.caller()
-    lease, granted = lease_for(ledger, owner, **wishes)
+    lease, granted = lease_for(ledger, watch, owner, **wishes)
     answer = ",".join(card.visible_id for card in granted)
     if json_:
+        import json
+
         answer = json.dumps(
             {
                 "lease_id": lease.lease_id,
@@ -106,14 +94,10 @@ def get_(ledger: Ledger, *, json_: bool, **wishes: Any) -> None:
             }
         )
     keeper.keep(lease, owner)
-    click.echo(answer)
+    say(answer)
 
 
-@click.command("run", context_settings={"ignore_unknown_options": True})
-@asks
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-@with_ledger
-def run_(ledger: Ledger, *, command: tuple[str, ...], **wishes: Any) -> NoReturn:
+def run(ledger: Ledger, watch: Watch, *, command: tuple[str, ...], **wishes: Any) -> NoReturn:
     """Run COMMAND on a card of its own, with CUDA_VISIBLE_DEVICES set.
 
     The command takes the place of this process and has the lock itself, as have its children: the
@@ -121,10 +105,12 @@ def run_(ledger: Ledger, *, command: tuple[str, ...], **wishes: Any) -> NoReturn
     """
     if not wishes["name"]:
         wishes["name"] = os.path.basename(command[0])
-    lease, granted = lease_for(ledger, processes.myself(), **wishes)
+    lease, granted = lease_for(ledger, watch, processes.myself(), **wishes)
     environment = os.environ | inventory.pin(*granted)
     for fd in lease.fds:
         os.set_inheritable(fd, True)
+    import signal
+
     # Python ignores this signal, and a program that is started inherits that.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
@@ -135,21 +121,16 @@ def run_(ledger: Ledger, *, command: tuple[str, ...], **wishes: Any) -> NoReturn
         sys.exit(NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE)
 
 
-@click.command("release")
-@click.argument("which", metavar="ID")
-@click.option("--force", is_flag=True, help="Also a lease of another shell of yours.")
-@as_json
-@with_ledger
-def release_(ledger: Ledger, *, which: str, force: bool, json_: bool) -> None:
+def release(ledger: Ledger, watch: Watch, *, which: str, force: bool, json_: bool) -> None:
     """Give a card of `get` back; ID is a card's id, or a lease's.
 
     Only what the calling shell holds is released, so that a late or repeated release never takes a
     card from somebody who got it since. --force releases what another shell of yours holds.
     """
-    uuids = _uuids(which)
+    uuids, trouble = _uuids(watch, which)
     found = [
         entry
-        for entry in ledger.holders()
+        for entry in ledger.holders(squatters=False)
         if which == entry.lease_id or (uuids and set(uuids) & set(entry.cards))
     ]
     above = set(processes.ancestors())
@@ -161,21 +142,34 @@ def release_(ledger: Ledger, *, which: str, force: bool, json_: bool) -> None:
         if not refusal and entry.keeper is None:
             refusal = "it ends with its own process"
         if refusal:
-            talk(f"not released: {which} is held by {entry.describe()}: {refusal}")
+            talk(f"not released: {which} is held by {_named(ledger, entry)}: {refusal}")
         elif entry.keeper is not None and keeper.dismiss(entry.keeper):
             _await_end(ledger, entry)
             released.append(entry.lease_id)
+    if not found and trouble is not None:
+        raise trouble
     if not found:
         talk(f"{which} is not held: nothing to release")
     if json_:
-        click.echo(json.dumps({"released": released}))
+        print_json({"released": released})
 
 
-def _uuids(which: str) -> list[str]:
+def _uuids(watch: Watch, which: str) -> tuple[list[str], GpuError | None]:
+    """Return the cards that are meant, and what the driver has to say against being asked."""
     try:
-        return [card.uuid for card in pick(inventory.cards(), which)]
+        cards = watch.cards()
+    except GpuError as error:
+        return [], error  # a lease's own id will do without cards
+    try:
+        return [card.uuid for card in pick(cards, which)], None
     except GpuError:
-        return []
+        return [], None
+
+
+def _named(ledger: Ledger, entry: Entry) -> str:
+    """Say whose a lease is, with whoever may be keeping its lock."""
+    held = {entry.lease_id: entry} | {held.lease_id: held for held in ledger.holders()}
+    return held[entry.lease_id].describe()
 
 
 def _refusal(entry: Entry, above: set[int], force: bool) -> str:
@@ -186,7 +180,25 @@ def _refusal(entry: Entry, above: set[int], force: bool) -> str:
 def _await_end(ledger: Ledger, entry: Entry) -> None:
     """Return once others see it free: the next line of the script may ask for it again."""
     deadline = time.monotonic() + RELEASE_PATIENCE_S
-    while any(held.lease_id == entry.lease_id for held in ledger.holders()):
+    while any(held.lease_id == entry.lease_id for held in ledger.holders(squatters=False)):
         if time.monotonic() > deadline:
-            raise GpuError(f"the keeper of {entry.describe()} does not let go")
+            raise GpuError(f"the lease of {_named(ledger, entry)} does not end")
         time.sleep(0.005)
+
+
+def idle(ledger: Ledger, watch: Watch, *, json_: bool) -> None:
+    """Print the ids of the cards that are free, one per line."""
+    views = overview(ledger, watch.cards(), squatters=False)
+    ids = [view.card.visible_id for view in views if view.state is State.IDLE]
+    if json_:
+        print_json(ids)
+    elif ids:
+        say("\n".join(ids))
+
+
+FORCE = Option("--force", "force", bool, help="Also a lease of another shell of yours.")
+
+get_ = Verb(get, (*WISHES, JSON))
+run_ = Verb(run, WISHES, "command", is_command=True)
+release_ = Verb(release, (FORCE, JSON), "which", "ID")
+idle_ = Verb(idle, (JSON,))

@@ -1,10 +1,9 @@
-"""`postroom gpu list`, `idle`, `info`, `queue`, `log` and `watch`: what is to be seen."""
+"""`postroom gpu list`, `info`, `queue`, `log` and `watch`: what is to be seen."""
 
 from __future__ import annotations
 
 import json
 import os
-import socket
 import sys
 import time
 from typing import Any
@@ -13,9 +12,10 @@ import click
 
 from ..gpus import inventory, sizes
 from ..gpus.ledger import Entry, Ledger
-from ..gpus.overview import State, View, encode_entry, overview
+from ..gpus.overview import View, encode_entry, overview
 from ..gpus.records import printable
-from .gpu_options import as_json, print_json, table, with_ledger
+from .gpu_options import as_json, with_ledger
+from .gpu_words import print_json, table
 
 
 def clock(at: float | None) -> str:
@@ -69,23 +69,6 @@ def list_(ledger: Ledger, *, json_: bool) -> None:
         click.echo(table(rows(views)))
 
 
-@click.command("idle")
-@as_json
-@with_ledger
-def idle_(ledger: Ledger, *, json_: bool) -> None:
-    """Print the ids of the cards that are free, one per line."""
-    ids = [
-        view.card.visible_id
-        for view in overview(ledger, inventory.cards())
-        if view.state is State.IDLE
-    ]
-    if json_:
-        print_json(ids)
-    else:
-        for card_id in ids:
-            click.echo(card_id)
-
-
 @click.command("info")
 @as_json
 @with_ledger
@@ -93,7 +76,7 @@ def info_(ledger: Ledger, *, json_: bool) -> None:
     """Show everything about the cards and the ledger."""
     views = overview(ledger, inventory.cards())
     facts = {
-        "host": socket.gethostname(),
+        "host": os.uname().nodename,
         "ledger": ledger.where,
         "visible": os.environ.get("CUDA_VISIBLE_DEVICES"),
         "waiting": len(ledger.queue()),

@@ -10,7 +10,8 @@ import click
 from ..errors import PostroomError
 from ..gpus import sizes
 from ..gpus.profiles import Profile, Profiles, Row
-from .gpu_options import as_json, print_json, table
+from .gpu_options import as_json
+from .gpu_words import print_json, table
 
 
 @click.group("profiles", invoke_without_command=True)

@@ -62,3 +62,12 @@ class Verbs(click.Group):
         """List the verbs from the table, importing none of them."""
         with formatter.section("Commands"):
             formatter.write_dl([(verb, line) for verb, (_, line) in sorted(VERBS.items())])
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="postroom")
+def postroom() -> None:
+    """Spread jobs over GPUs through nothing but a folder.
+
+    No server, no root, no lost jobs: kill -9 anything.
+    """

@@ -22,11 +22,11 @@ belongs to no lease counts with what it uses.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from .frozen import Frozen, replace
 
 
-@dataclass(frozen=True)
-class Share:
+class Share(Frozen):
     """What one lease takes of one card."""
 
     uuid: str
@@ -36,8 +36,7 @@ class Share:
     pid: int = 0  # the owner, from whom the processes of the lease descend; 0: not known here
 
 
-@dataclass(frozen=True)
-class Want:
+class Want(Frozen):
     """What one request asks for: `count` cards among those named, whole or so many MiB of each."""
 
     count: int
@@ -54,16 +53,14 @@ class Want:
         return self.count == len(self.among)
 
 
-@dataclass(frozen=True)
-class Load:
+class Load(Frozen):
     """What one process uses of a card; `lineage` is its pid and those above it, nearest first."""
 
     lineage: tuple[int, ...]
     used_mib: int
 
 
-@dataclass(frozen=True)
-class Slot:
+class Slot(Frozen):
     """One card as the allocation sees it."""
 
     uuid: str

@@ -5,28 +5,27 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
-from dataclasses import dataclass, replace
 
 from . import records
 from .folder import RECORD_LIMIT, Folder, lock_is_free, lock_key, lockers, open_file
+from .frozen import Frozen, replace
 from .ledger import Entry
 
 COARSE_NS = 20_000_000
 OPEN_LIMIT = 256  # descriptors kept open from one look to the next
 
 
-@dataclass
 class _File:
     """One file of the ledger, kept open: its lock is tested again and again."""
 
-    fd: int
-    size: int
-    entry: Entry
-    dead: bool = False
+    def __init__(self, fd: int, uid: int) -> None:
+        self.fd = fd
+        self.size = -1
+        self.entry = records.unreadable("", uid)
+        self.dead = False
 
 
-@dataclass(frozen=True)
-class Grave:
+class Grave(Frozen):
     """A file whose lock is free: its owner is dead."""
 
     folder: str
@@ -35,8 +34,7 @@ class Grave:
     entry: Entry
 
 
-@dataclass(frozen=True)
-class Snapshot:
+class Snapshot(Frozen):
     """Those who hold, those who wait in their order, and the dead, at one moment."""
 
     held: list[Entry]
@@ -122,7 +120,7 @@ class Census:
             fd = open_file(name, folder_fd, uid)
             if fd is None:
                 return None
-            file = _File(fd, -1, records.unreadable("", uid))
+            file = _File(fd, uid)
             self._files[user, name] = file
         # A lock that was free once is never taken again, and what is dead is not read again.
         if not file.dead:

@@ -17,13 +17,16 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
-from typing import Any
 
 from ..errors import GpuError
 from . import processes
 from .folder import lock_is_free, open_file
+from .frozen import replace
 from .inventory import Card, Usage
+
+TYPE_CHECKING = False  # see `frozen`
+if TYPE_CHECKING:
+    from typing import Any
 
 SPEC = re.compile(r"(?:(\d+)x)?(\d+)([GM])(?::(.+))?")
 FIELDS = {"name", "memory_mib", "used_mib", "utilisation", "temperature", "power", "problem"}

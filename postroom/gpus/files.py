@@ -7,20 +7,23 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from math import inf
-from typing import Any
 
 from ..errors import CardHeld, GpuError
 from . import inventory, records
 from .allocation import Slot
 from .census import Census, Snapshot
 from .folder import Folder
+from .frozen import replace
 from .inventory import Card
 from .ledger import Entry, Lease, Request, Verdict
 from .line import Applicant, append
 from .notes import Notes
 from .sight import SIGHT_S, Sight, loads_of
+
+TYPE_CHECKING = False  # see `frozen`
+if TYPE_CHECKING:
+    from typing import Any
 
 
 class FileLedger:
@@ -34,10 +37,11 @@ class FileLedger:
 
     # Who is there
 
-    def holders(self) -> list[Entry]:
-        """List the living leases, oldest first; a lock that a stranger keeps is said so."""
+    def holders(self, *, squatters: bool = True) -> list[Entry]:
+        """List the living leases, oldest first."""
         with Census(self.folder) as census:
-            return census.unmask(census.take()).held
+            found = census.take()
+            return (census.unmask(found) if squatters else found).held
 
     def queue(self) -> list[Entry]:
         """List those who wait, first in line first."""

@@ -14,10 +14,10 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 
 from ..errors import GpuError
 from . import processes
+from .frozen import Frozen
 
 PREFIX = "postroom-"
 RECORD_LIMIT = 64 * 1024
@@ -160,8 +160,7 @@ def lock_is_free(fd: int) -> bool:
     return True
 
 
-@dataclass(frozen=True)
-class Locker:
+class Locker(Frozen):
     """A process that took a kernel lock."""
 
     pid: int

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ..errors import GpuError
+from .frozen import Frozen
+
+TYPE_CHECKING = False  # see `frozen`
+if TYPE_CHECKING:
+    from .nvml import Probe
 
 
-@dataclass(frozen=True)
-class Usage:
+class Usage(Frozen):
     """One process on a card."""
 
     pid: int
@@ -20,8 +23,7 @@ class Usage:
     compute: bool = True  # False: it only draws (a desktop)
 
 
-@dataclass(frozen=True)
-class Card:
+class Card(Frozen):
     """One GPU, or one MIG slice of a GPU; `index` is its number in PCI order.
 
     What could not be asked is None. A card with `problem` set is known but sick or lost.
@@ -56,42 +58,47 @@ def cards() -> list[Card]:
     POSTROOM_FAKE_GPUS invents cards; CUDA_VISIBLE_DEVICES hides some. Raises `GpuError` when there
     is a driver that does not answer as it should.
     """
-    fake = os.environ.get("POSTROOM_FAKE_GPUS")
-    if fake is not None:
-        from . import fake as simulated
-
-        found = simulated.cards(fake)
-    else:
-        from . import nvml
-
-        found = nvml.cards()
-        if not found:
-            from . import amd
-
-            found = amd.cards()
-    return visible(found, os.environ)
+    with Watch() as watch:
+        return watch.cards()
 
 
 class Watch:
-    """Asks for the cards again and again, keeping the child that asks the driver."""
+    """Asks for the cards again and again, keeping the child that asks the driver.
 
-    def __init__(self) -> None:
+    The child starts at once, and gets ready while its maker does something else. `alone` says that
+    this process has one thread and is all ours: then the child is made faster.
+    """
+
+    def __init__(self, *, alone: bool = False) -> None:
+        self._alone = alone
+        self._probe = None if "POSTROOM_FAKE_GPUS" in os.environ else self._start()
+
+    def _start(self) -> Probe:
         from . import nvml
 
-        fake = "POSTROOM_FAKE_GPUS" in os.environ
-        self._probe = None if fake else nvml.Probe()
+        return nvml.Probe(alone=self._alone)
 
     def cards(self) -> list[Card]:
         """List the cards in sight as they are now."""
-        if self._probe is None:
-            return cards()
+        fake = os.environ.get("POSTROOM_FAKE_GPUS")
+        if fake is not None:
+            from . import fake as simulated
+
+            return visible(simulated.cards(fake), os.environ)
+        self._probe = self._probe or self._start()
         found = self._probe.cards()
-        return visible(found, os.environ) if found else cards()
+        if not found:
+            self.close()  # without a driver it has ended
+            from . import amd
+
+            found = amd.cards()
+        return visible(found, os.environ)
 
     def close(self) -> None:
         """End the child that asks the driver."""
         if self._probe is not None:
             self._probe.close()
+            self._probe = None
 
     def __enter__(self) -> Watch:
         return self

@@ -188,20 +188,25 @@ def _become_keeper(lease: Lease, owner: Process, tell: int) -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
     for fd in range(3):
         os.dup2(nowhere, fd)
-    released = False
-
-    def let_go(number: int, frame: object) -> None:
-        nonlocal released
-        released = True
-
-    signal.signal(signal.SIGTERM, let_go)
-    family = Family(owner)
-    lease.amend(keeper=processes.myself())
-    os.write(tell, b".")
-    os.close(tell)
-    while not released and family.step(TICK_S):
-        pass
+    with suppress(_Dismissed):
+        signal.signal(signal.SIGTERM, _let_go)
+        family = Family(owner)
+        lease.amend(keeper=processes.myself())
+        os.write(tell, b".")
+        os.close(tell)
+        while family.step(TICK_S):
+            pass
     lease.release()
+
+
+class _Dismissed(Exception):
+    """The owner gives the lease back."""
+
+
+def _let_go(number: int, frame: object) -> None:
+    # Raised, so that it ends the wait: after a handler that returns, Python goes on waiting.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise _Dismissed
 
 
 def dismiss(keeper: Process) -> bool:

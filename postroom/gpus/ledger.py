@@ -40,17 +40,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
 
+from .frozen import Frozen
 from .processes import Process
 
+TYPE_CHECKING = False  # see `frozen`
 if TYPE_CHECKING:
+    from typing import Any, Protocol
+
     from .inventory import Card
+else:
+    Protocol = object
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(Frozen):
     """What is asked of the ledger.
 
     `cards` names cards by uuid, all of which are wanted; without it any `count` of the cards in
@@ -67,8 +70,7 @@ class Request:
     owner: Process | None = None  # for whom it is; by default this process
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(Frozen):
     """One request in the ledger, waiting (`cards` is empty) or granted."""
 
     lease_id: str
@@ -103,8 +105,7 @@ class Entry:
         return text
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(Frozen):
     """Somebody's word on a card: quarantined for a reason."""
 
     uuid: str
@@ -181,7 +182,6 @@ class Ledger(Protocol):
 
     def try_acquire(self, request: Request) -> Lease:
         """Take the cards now, or raise `CardHeld`, whose message says who has them."""
-        ...
 
     def acquire(
         self,
@@ -197,43 +197,37 @@ class Ledger(Protocol):
         `waiting` is told once why it waits; when `wanted` says no, the wait is given up. `cards`
         are the cards in sight, for a caller who has asked for them already.
         """
-        ...
 
-    def holders(self) -> list[Entry]:
-        """List the living leases, oldest first."""
-        ...
+    def holders(self, *, squatters: bool = True) -> list[Entry]:
+        """List the living leases, oldest first.
+
+        With `squatters` a lock that a stranger keeps is said so. For that the kernel is asked for
+        all of its locks, which may take it ten milliseconds.
+        """
 
     def queue(self) -> list[Entry]:
         """List those who wait, first in line first."""
-        ...
 
     def log(self) -> list[dict[str, Any]]:
         """Return what happened, oldest first."""
-        ...
 
     def managed(self) -> tuple[str, ...] | None:
         """Return the uuids that are handed out; None is all of them."""
-        ...
 
     def manage(self, uuids: Sequence[str] | None) -> None:
         """Say which cards are handed out from now on; None is all of them."""
-        ...
 
     def quarantined(self) -> dict[str, Verdict]:
         """Return the cards that get no work, with the reason."""
-        ...
 
     def quarantine(self, uuid: str, reason: str) -> None:
         """Give a card no more work."""
-        ...
 
     def heal(self, uuid: str) -> None:
         """Let a quarantined card work again."""
-        ...
 
     def purge(self) -> list[tuple[str, str]]:
         """Tidy up what is provably dead: names and reasons."""
-        ...
 
 
 DEFAULT_FOLDERS = ("/run/lock", "/tmp")

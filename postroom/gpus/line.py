@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from types import TracebackType
 
 from ..errors import GpuError
@@ -15,6 +14,7 @@ from . import processes, records
 from .allocation import Share, Slot, Want, grant
 from .census import Census, Snapshot
 from .folder import Folder
+from .frozen import Frozen, replace
 from .ledger import Entry
 
 LOOK_S = 0.01  # how often the first in line looks; those behind look less often
@@ -23,8 +23,7 @@ GLANCE_LIMIT_S = 0.1
 NEAR = 4  # so many at the front of the line look at once when something has moved
 
 
-@dataclass(frozen=True)
-class Pace:
+class Pace(Frozen):
     """How often to look, by how many are before us and how long we have waited.
 
     A look tests every lock in the ledger; a glance only asks whether files came or went. The end of

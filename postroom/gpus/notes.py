@@ -12,18 +12,20 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
 
 from . import processes, records
 from .folder import Folder, open_file
+from .frozen import Frozen
 from .ledger import Entry, Verdict
+
+TYPE_CHECKING = False  # see `frozen`
+if TYPE_CHECKING:
+    from typing import Any
 
 LOG_LIMIT = 1024 * 1024  # bytes; then the log starts anew and the old one is kept once
 
 
-@dataclass(frozen=True)
-class _Note:
+class _Note(Frozen):
     name: str
     uid: int
     changed_ns: int

@@ -1,21 +1,30 @@
-"""NVIDIA cards, asked through NVML in a child process: a driver that hangs never hangs us."""
+"""NVIDIA cards, asked through NVML in a child process: a driver that hangs never hangs us.
+
+The child is a new Python. A process that is alone (one thread, all of it ours, as `postroom gpu
+get` is) forks it instead, which takes a third of the time. Elsewhere that would not be safe: a fork
+of a process with threads may find locks that nobody will release, and a user's program may have
+talked to the driver already.
+"""
 
 from __future__ import annotations
 
-import glob
+import fcntl
 import json
 import os
 import select
-import subprocess
 import sys
 import time
 from contextlib import suppress
-from typing import Any
 
 from ..errors import GpuError
 from .inventory import Card, Usage
 
+TYPE_CHECKING = False  # see `frozen`
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
 PROBE = os.path.join(os.path.dirname(__file__), "probe.py")
+END_S = 0.5
 PATIENCE_S = 30.0  # a driver without persistence mode takes seconds to wake each card
 
 DRIVER_NOT_LOADED = 9
@@ -29,13 +38,12 @@ def patience_s() -> float:
     return float(os.environ.get("POSTROOM_NVML_TIMEOUT_S") or PATIENCE_S)
 
 
-class Probe:
-    """A child that asks NVML again and again: for whoever needs the cards every second.
-
-    It also remembers the critical errors (Xids) that the driver reported since it was started.
-    """
+class Spawned:
+    """A new Python that asks NVML."""
 
     def __init__(self) -> None:
+        import subprocess
+
         # Without `site` it starts in a third of the time; the path is handed down instead.
         # -P: this folder must not be on the child's path, where our `redis` would hide the other.
         path = os.pathsep.join(entry for entry in sys.path if entry)
@@ -46,6 +54,75 @@ class Probe:
             stderr=subprocess.PIPE,
             env=os.environ | {"PYTHONPATH": path},
         )
+        pipes = (self._child.stdin, self._child.stdout, self._child.stderr)
+        self.ask, self.answer, self.error = (pipe.fileno() for pipe in pipes if pipe is not None)
+        self._pipes = pipes
+
+    def end(self) -> None:
+        """Kill it. One that is stuck in the kernel is left behind, not waited for."""
+        import subprocess
+
+        for pipe in self._pipes:
+            if pipe is not None:
+                with suppress(OSError):
+                    pipe.close()
+        self._child.kill()
+        with suppress(subprocess.TimeoutExpired):
+            self._child.wait(END_S)
+
+
+class Forked:
+    """A copy of this process that asks NVML."""
+
+    def __init__(self) -> None:
+        asked, self.ask = os.pipe()
+        self.answer, answers = os.pipe()
+        self.error, errors = os.pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            _become_probe(asked, answers, errors)
+        for fd in (asked, answers, errors):
+            os.close(fd)
+
+    def end(self) -> None:
+        """Kill it. One that is stuck in the kernel is left behind, not waited for."""
+        os.kill(self._pid, 9)
+        deadline = time.monotonic() + END_S
+        # Its pipes are closed when it is dead, and not while it is stuck.
+        while (left_s := deadline - time.monotonic()) > 0:
+            if select.select([self.error], [], [], left_s)[0] and not os.read(self.error, 65536):
+                os.waitpid(self._pid, 0)
+                break
+        for fd in (self.ask, self.answer, self.error):
+            os.close(fd)
+
+
+def _become_probe(*pipes: int) -> NoReturn:
+    try:
+        # Out of the way first: any of the three numbers may be among them.
+        for place, fd in enumerate([fcntl.fcntl(fd, fcntl.F_DUPFD, 3) for fd in pipes]):
+            os.dup2(fd, place)
+        # Everything else, too: a child that is stuck must not keep the lock of a lease.
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        sys.stdin, sys.stdout = open(0), open(1, "w")  # noqa: SIM115 - until the end
+        from . import probe
+
+        probe.main()
+    except BaseException as error:  # whatever it is, the parent tells it
+        os.write(2, f"{type(error).__name__}: {error}\n".encode())
+    finally:
+        os._exit(0)
+
+
+class Probe:
+    """A child that asks NVML again and again: for whoever needs the cards every second.
+
+    It also remembers the critical errors (Xids) that the driver reported since it was started.
+    """
+
+    def __init__(self, *, alone: bool = False) -> None:
+        self._child = Forked() if alone else Spawned()
+        self._closed = False
 
     def cards(self) -> list[Card]:
         """List the NVIDIA cards; an empty list where there is no driver."""
@@ -55,24 +132,26 @@ class Probe:
         return [decode(card) for card in answer["cards"]]
 
     def _ask(self) -> dict[str, Any]:
-        assert self._child.stdin is not None
         with suppress(BrokenPipeError):
-            self._child.stdin.write(b"\n")
-            self._child.stdin.flush()
+            os.write(self._child.ask, b"\n")
         line = self._read_line(patience_s())
         try:
             answer: dict[str, Any] = json.loads(line)
         except ValueError:
-            self._child.kill()
-            said = self._child.communicate()[1].decode(errors="replace").strip().splitlines()
+            # It is dead or dying: what it has said is all there is.
+            os.set_blocking(self._child.error, False)
+            said = b""
+            with suppress(BlockingIOError):
+                said = os.read(self._child.error, 65536)
+            self.close()
+            last = said.decode(errors="replace").strip().splitlines()[-1:]
             raise GpuError(
-                f"NVML broke off: {said[-1] if said else 'its process died'}; see nvidia-smi"
+                f"NVML broke off: {last[0] if last else 'its process died'}; see nvidia-smi"
             ) from None
         return answer
 
     def _read_line(self, limit_s: float) -> bytes:
-        assert self._child.stdout is not None
-        fd = self._child.stdout.fileno()
+        fd = self._child.answer
         deadline = time.monotonic() + limit_s
         line = b""
         while not line.endswith(b"\n"):
@@ -90,26 +169,16 @@ class Probe:
         return line
 
     def close(self) -> None:
-        """End the child. One that is stuck in the kernel is left behind, not waited for."""
-        for pipe in (self._child.stdin, self._child.stdout, self._child.stderr):
-            if pipe is not None:
-                with suppress(OSError):
-                    pipe.close()
-        self._child.kill()
-        with suppress(subprocess.TimeoutExpired):
-            self._child.wait(0.5)
+        """End the child, once."""
+        if not self._closed:
+            self._closed = True
+            self._child.end()
 
     def __enter__(self) -> Probe:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def cards() -> list[Card]:
-    """List the NVIDIA cards once."""
-    with Probe() as probe:
-        return probe.cards()
 
 
 def decode(value: dict[str, Any]) -> Card:
@@ -137,6 +206,8 @@ def _explain(answer: dict[str, Any]) -> list[Card]:
 
 def _hardware() -> bool:
     """Say whether the machine has an NVIDIA display controller at all."""
+    import glob
+
     for path in glob.glob("/sys/bus/pci/devices/*/vendor"):
         with suppress(OSError), open(path) as file:
             if file.read().strip() != "0x10de":

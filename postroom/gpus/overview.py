@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 from . import processes
+from .frozen import Frozen
 from .inventory import Card, Usage
 from .ledger import Entry, Ledger
+
+TYPE_CHECKING = False  # see `frozen`
+if TYPE_CHECKING:
+    from typing import Any
 
 
 class State(StrEnum):
@@ -24,8 +27,7 @@ class State(StrEnum):
     SICK = "sick"
 
 
-@dataclass(frozen=True)
-class View:
+class View(Frozen):
     """One card with all that is known of it."""
 
     card: Card
@@ -86,9 +88,9 @@ def encode_entry(entry: Entry) -> dict[str, Any]:
     }
 
 
-def overview(ledger: Ledger, cards: Sequence[Card]) -> list[View]:
+def overview(ledger: Ledger, cards: Sequence[Card], *, squatters: bool = True) -> list[View]:
     """Say of each card what it is doing, for whom, and since when."""
-    held = ledger.holders()
+    held = ledger.holders(squatters=squatters)
     managed, sick = ledger.managed(), ledger.quarantined()
     views = []
     for card in cards:

@@ -5,13 +5,24 @@ so nothing else of Postroom calls it. This file is run by its path and imports n
 package.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import pwd
 import sys
-from typing import Any
+from types import ModuleType
 
+# nvidia-ml-py imports `ctypes.util` and never uses it, which costs as much as a bare Python, for
+# all that comes with it. This process does nothing but ask, so an empty one will do.
+if "ctypes.util" not in sys.modules:
+    sys.modules["ctypes.util"] = ModuleType("ctypes.util")
+    sys.modules["ctypes.util"].find_library = None  # type: ignore[attr-defined]
 import pynvml as nv
+
+TYPE_CHECKING = False  # see `frozen`
+if TYPE_CHECKING:
+    from typing import Any
 
 MIB = 1024 * 1024
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from functools import cache
-from typing import Any
+
+from .frozen import Frozen
+
+TYPE_CHECKING = False  # see `frozen`
+if TYPE_CHECKING:
+    from typing import Any
 
 
-@dataclass(frozen=True)
-class Process:
+class Process(Frozen):
     """One process, for ever: no other process of any boot or container is equal to it."""
 
     pid: int
@@ -37,8 +40,7 @@ class Process:
         )
 
 
-@dataclass(frozen=True)
-class Stat:
+class Stat(Frozen):
     """The fields of /proc/PID/stat that are used here."""
 
     pid: int

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import time
-from typing import Any
 
 from . import processes
 from .ledger import Entry, Request
 from .processes import Process
+
+TYPE_CHECKING = False  # see `frozen`
+if TYPE_CHECKING:
+    from typing import Any
 
 VERSION = 1
 UNREADABLE = "(unreadable record)"
@@ -30,7 +32,7 @@ def new_entry(request: Request, among: tuple[str, ...], count: int) -> Entry:
         among=among,
         memory_mib=request.memory_mib,
         asked_at=time.time(),
-        host=socket.gethostname(),
+        host=os.uname().nodename,
     )
 
 

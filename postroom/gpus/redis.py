@@ -27,7 +27,6 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -35,6 +34,7 @@ from ..errors import CardHeld, GpuError
 from . import inventory, processes
 from .census import Census, Snapshot
 from .files import FileLedger
+from .frozen import replace
 from .inventory import Card
 from .ledger import Entry, Lease, Request, Verdict
 from .line import Pace, decide
@@ -88,11 +88,12 @@ class RedisLedger:
 
     # Who is there
 
-    def holders(self) -> list[Entry]:
+    def holders(self, *, squatters: bool = True) -> list[Entry]:
         """List the living leases of all hosts, oldest first."""
         _, rows = self.store.snapshot()
         others = [row.entry for row in rows if row.entry.cards and row.place != self.place]
-        return sorted(self.local.holders() + others, key=lambda entry: entry.granted_at or 0.0)
+        held = self.local.holders(squatters=squatters) + others
+        return sorted(held, key=lambda entry: entry.granted_at or 0.0)
 
     def queue(self) -> list[Entry]:
         """List those who wait on all hosts, first in line first."""

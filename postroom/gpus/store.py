@@ -6,12 +6,12 @@ import json
 import os
 import re
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import parse_qs, urlencode
 
 from ..errors import GpuError
 from . import records, scripts
+from .frozen import Frozen, replace
 from .ledger import Entry, default_folder
 from .processes import Process
 
@@ -19,8 +19,7 @@ TTL_S = 10.0  # what nobody has renewed for so long is dead, as far as other hos
 ANSWER_S = 5.0
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(Frozen):
     """One entry in Redis: a ticket, or a lease once it has cards."""
 
     entry: Entry

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from postroom.gpus.allocation import Load, Share, Slot, Want, grant
+from postroom.gpus.frozen import replace
 
 CARDS = ("a", "b", "c", "d")
 SLOTS = [Slot(uuid, 24, rank) for rank, uuid in enumerate(CARDS)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from postroom.errors import CardHeld, GpuError
 from postroom.gpus import inventory, nvml
 from postroom.gpus.ledger import Request, open_ledger
 
-from .ledgerkit import HERE, needs
+from .ledgerkit import HERE, REPOSITORY, needs
 
 TWO_CARDS = """\
 driver 570.124
@@ -203,3 +204,51 @@ def test_a_hanging_driver_is_said_so_and_hangs_nobody(
     monkeypatch.setenv("POSTROOM_NVML_TIMEOUT_S", "0.5")
     with pytest.raises(GpuError, match="the driver hangs"):
         inventory.cards()
+
+
+def gpu(*words: str) -> subprocess.CompletedProcess[str]:
+    """Call `postroom gpu`, which forks the child that asks NVML."""
+    command = [sys.executable, "-m", "postroom", "gpu", *words]
+    return subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY)
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_script_sees_the_cards_and_its_command_has_no_child(driver: Callable[..., None]) -> None:
+    driver(TWO_CARDS)
+    assert gpu("idle").stdout == "0\n1\n"
+    script = "echo $CUDA_VISIBLE_DEVICES $(cat /proc/$$/task/$$/children)"
+    assert gpu("run", "--gpus", "1", "--", "bash", "-c", script).stdout.split()[0] == "1"
+    shown = gpu("run", "--", "cat", "/proc/self/task/self/children").stdout
+    assert shown == ""
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("function", ["nvmlInitWithFlags", "nvmlDeviceGetMemoryInfo"])
+def test_a_hanging_driver_hangs_no_script(
+    driver: Callable[..., None], monkeypatch: pytest.MonkeyPatch, function: str
+) -> None:
+    driver(f"{TWO_CARDS}hang {function}\n")
+    monkeypatch.setenv("POSTROOM_NVML_TIMEOUT_S", "0.5")
+    done = gpu("get")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "the driver hangs" in done.stderr
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_child_that_breaks_off_is_told(
+    driver: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver(TWO_CARDS)
+    (tmp_path / "pynvml.py").write_text("raise ImportError('no bindings today')\n")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{REPOSITORY}")
+    done = gpu("get")
+    assert done.returncode == 2
+    assert "NVML broke off: ImportError: no bindings today" in done.stderr
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_release_that_cannot_know_the_cards_says_so(driver: Callable[..., None]) -> None:
+    driver(f"init 18\n{TWO_CARDS}")
+    done = gpu("release", "0")
+    assert done.returncode == 2
+    assert "the NVIDIA driver was updated while it ran" in done.stderr

@@ -26,7 +26,7 @@ ALICE, BOB = 61001, 61002  # numbers that no account has: nothing is left behind
 HEAD = """
 import fcntl, json, locale, os, pwd, signal, socket, sys, time
 sys.path.insert(0, sys.argv[2])
-from postroom.cli import gpu_lease
+from postroom.cli import gpu_lease, shortcut
 from postroom.errors import *
 from postroom.gpus import fake, files
 from postroom.gpus.ledger import open_ledger, Request
@@ -273,7 +273,7 @@ def test_another_users_lease_cannot_be_released(shared: Path, acts: Acts) -> Non
     code = """
 said = []
 gpu_lease.talk = said.append
-gpu_lease.release_([args[0], "--force"], standalone_mode=False)
+assert shortcut.run(["gpu", "release", args[0], "--force"])
 say(said)
 """
     (said,) = answer(acts(BOB, code, card.removeprefix("FAKE-")))

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from postroom.__main__ import postroom
 from postroom.base import Base
+from postroom.cli.verbs import postroom
 from postroom.contents import Failure, Outcome
 from postroom.control import Verb, pending, read_request
 from postroom.errors import PostroomError
