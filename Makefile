@@ -22,6 +22,7 @@ bench: $(PEERS)  ## measure it beside its peers; a table, JSON and a picture
 	mkdir -p bench
 	$(PY) -m benchmarks --json bench/performance.json --picture bench/performance.svg
 	$(PY) -m benchmarks.packing --picture bench/packing.svg
+	$(PY) -m benchmarks.queue
 
 chaos: $(READY)  ## kill it at every turn, and count what is lost; about half an hour
 	mkdir -p chaos

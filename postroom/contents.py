@@ -120,22 +120,26 @@ class JobSheet:
 
     def plain(self, job: int) -> dict[str, Any]:
         """What job number `job` is passed, when that is plain JSON: without numpy."""
-        try:
-            trees = self._values["trees"]
-            tree = trees[0] if len(trees) == 1 else trees[job - self.first]
-        except (KeyError, IndexError, TypeError):
-            tree = None
-        if isinstance(tree, dict) and _is_plain(tree):
+        tree = self._tree(job)
+        if tree and _is_plain(tree):
             return deepcopy(tree)  # what is read of a parcel may be another's, too
         return self.arguments(job)
 
     def passed(self, job: int) -> list[str]:
         """The names of what job number `job` is passed: without numpy, whatever they hold."""
+        return list(self._tree(job))
+
+    def wishes(self, job: int) -> Any:
+        """What job number `job` wishes, undecoded and not to be changed: a few words of many."""
+        return self._tree(job).get("wishes") or {}
+
+    def _tree(self, job: int) -> dict[str, Any]:
         try:
             trees = self._values["trees"]
-            return list(trees[0] if len(trees) == 1 else trees[job - self.first])
+            tree = trees[0] if len(trees) == 1 else trees[job - self.first]
         except (KeyError, IndexError, TypeError):
-            return []
+            return {}
+        return tree if isinstance(tree, dict) else {}
 
     def name(self, job: int) -> str:
         """The label the user gave, or the number."""

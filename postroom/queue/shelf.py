@@ -244,10 +244,10 @@ class Shelf:
                 return
             sheet = JobSheet(path, read_parcel_bytes(self._files, path))
             for job in range(first, stop):
-                with contextlib.suppress(ValueError):
-                    wishes = Wishes.decode(plain(sheet, job).get("wishes", {}))
-                    if wishes != _NO_WISHES:
-                        self._wishes[job] = wishes
+                wishes = sheet.wishes(job)
+                if wishes:
+                    with contextlib.suppress(ValueError):
+                        self._wishes[job] = Wishes.decode(wishes)
 
 
 def _changed_at(path: str) -> float:

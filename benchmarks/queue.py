@@ -1,0 +1,109 @@
+"""What a look at the queue costs, with a thousand and with a hundred thousand jobs waiting.
+
+    python -m benchmarks.queue
+
+A new `View` for each look, as a command has it, and the commands themselves, start of Python and
+all. The same page of the same size: cost is in what is shown, not in how much waits.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import click
+
+from postroom.base import Base, create_base
+from postroom.files import LocalFiles
+from postroom.queue.submission import Ask, submit
+from postroom.queue.view import View
+from postroom.wishes import Wishes
+
+from .scratch import scratch
+
+FEW, MANY = 1_000, 100_000
+PART = 10_000  # what `submit` takes at once, and what a run holds
+URGENT = 100
+ROUNDS = 15
+BOUND = 2.0
+
+
+def fill(base: Base, jobs: int) -> float:
+    """Queue so many commands; return how long that took."""
+    files = LocalFiles()
+    began = time.perf_counter()
+    for first in range(0, jobs, PART):
+        numbers = range(first, min(first + PART, jobs))
+        asks = [
+            Ask(
+                f"python train.py --seed {number}",
+                name=f"seed {number}",
+                cwd=base.root,
+                env={"PATH": "/usr/local/bin:/usr/bin:/bin"},
+                number=number,
+            )
+            for number in numbers
+        ]
+        submit(files, base, asks, project=f"sweep {first // (4 * PART)}")
+    # Some came later and are urgent, so that the order is not simply that of the numbers.
+    urgent = [Ask("urgent", cwd=base.root, wishes=Wishes(priority=n)) for n in range(1, URGENT)]
+    submit(files, base, urgent, project="sweep 0")
+    return time.perf_counter() - began
+
+
+def medians_ms(*actions: Callable[[], object]) -> list[float]:
+    """How long some things usually take, done in turn, so that a noisy moment hits all of them."""
+    times: list[list[float]] = [[] for _ in actions]
+    for _ in range(ROUNDS):
+        for action, taken in zip(actions, times, strict=True):
+            began = time.perf_counter()
+            action()
+            taken.append(time.perf_counter() - began)
+    return [statistics.median(taken) * 1000 for taken in times]
+
+
+def looks(base: Base) -> dict[str, Callable[[], object]]:
+    """What is measured."""
+
+    def verb(*words: str) -> Callable[[], object]:
+        command = [sys.executable, "-m", "postroom", *words, "-b", base.root]
+        return lambda: subprocess.run(command, check=True, capture_output=True)
+
+    kept = View(base)
+    return {
+        "first page": lambda: View(base).jobs(),
+        "overview": lambda: View(base).overview(),
+        "overview, kept": kept.overview,
+        "page 10, kept": lambda: kept.jobs(first=500),
+        "postroom status": verb("status"),
+        "postroom jobs": verb("jobs"),
+    }
+
+
+@click.command()
+def main() -> None:
+    """Measure, print a table, and fail when a page costs more than twice with the long queue."""
+    os.environ["POSTROOM_FAKE_GPUS"] = "2x24G"
+    with scratch() as few_folder, scratch() as many_folder:
+        few, many = create_base(f"{few_folder}/base"), create_base(f"{many_folder}/base")
+        fill(few, FEW)
+        seconds = fill(many, MANY)
+        click.echo(f"queued {MANY} commands in {seconds:.1f} s ({MANY / seconds:.0f}/s)\n")
+        click.echo(f"{'':18}{FEW:>10} jobs{MANY:>10} jobs{'ratio':>8}")
+        worst = 0.0
+        long = looks(many)
+        for name, look in looks(few).items():
+            short_ms, long_ms = medians_ms(look, long[name])
+            ratio = long_ms / short_ms
+            worst = max(worst, ratio) if name in ("postroom status", "postroom jobs") else worst
+            click.echo(f"{name:18}{short_ms:>12.1f} ms{long_ms:>12.1f} ms{ratio:>8.2f}")
+        click.echo(f"\nworst ratio of a verb: {worst:.2f}, bound {BOUND}")
+        sys.exit(worst > BOUND)
+
+
+if __name__ == "__main__":
+    main()
