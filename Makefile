@@ -38,7 +38,7 @@ mutants: $(READY)  ## take out each rule once, and see its test go red
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --quiet -c constraints.txt -e '.[torch,redis,dev]'
+	$(PY) -m pip install --quiet -c constraints.txt -e '.[torch,redis,web,dev]'
 	touch $@
 
 $(PEERS): $(READY)

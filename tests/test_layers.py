@@ -48,6 +48,7 @@ ORDER = [
     "batch",
     "functions",
     "queue",
+    "web",
     "testing",
     "cli",
 ]

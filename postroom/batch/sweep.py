@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import math
 import operator
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +25,9 @@ class SweepError(PostroomError):
     """A sweep is not as it should be."""
 
 
-def sweep(template: str, assignments: Sequence[str], where: str = "") -> Iterator[Line]:
+def sweep(
+    template: str, assignments: Sequence[str], where: str = "", *, most_tried: int | None = None
+) -> Iterator[Line]:
     """Make the lines of a sweep, the last name varying fastest."""
     axes = dict(map(_axis, assignments))
     asked = set(_FIELD.findall(template))
@@ -34,6 +37,9 @@ def sweep(template: str, assignments: Sequence[str], where: str = "") -> Iterato
     if unused:
         raise SweepError(f"{unused[0]} has values, and the command has no {{{unused[0]}}}")
     keep = compile_condition(where, set(axes)) if where else None
+    count = math.prod(len(values) for values in axes.values())
+    if most_tried is not None and count > most_tried:
+        raise SweepError(f"there are {count} combinations; at most {most_tried} are tried here")
     for combination in itertools.product(*axes.values()):
         texts = dict(zip(axes, combination, strict=True))
         values = {name: number(text) for name, text in texts.items()}

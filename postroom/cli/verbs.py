@@ -37,6 +37,7 @@ VERBS = {
     "submit": ("submit", "Queue a command."),
     "sweep": ("sweep", "Run a command for every combination of values."),
     "table": ("table", "All jobs of a batch, with figures from their logs."),
+    "ui": ("ui", "Show a base in the browser."),
     "wait": ("wait", "Wait until jobs have ended."),
 }
 

@@ -38,6 +38,10 @@ def test_the_wheel_holds_only_the_package_and_the_template(wheel: Path) -> None:
     template = {name.rsplit("/", 1)[1] for name in names if name.startswith("postroom/template/")}
     assert template == TEMPLATE
     assert "postroom/py.typed" in names
+    # The page works offline: its scripts, style sheets and templates come along.
+    web = Path("postroom/web")
+    for path in [*(ROOT / web / "static").iterdir(), *(ROOT / web / "templates").iterdir()]:
+        assert path.relative_to(ROOT).as_posix() in names
 
 
 def test_the_installed_wheel_works_beside_a_users_own_modules(wheel: Path, tmp_path: Path) -> None:

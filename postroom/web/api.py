@@ -1,0 +1,239 @@
+"""The same as the pages, as JSON: what is there, and what can be asked for."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path, Query
+from fastapi.responses import Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from ..ids import MOST_JOBS, JobId
+from ..queue.rows import (
+    AgentView,
+    Interval,
+    JobDetail,
+    JobPage,
+    Overview,
+    ProjectView,
+)
+from ..wishes import MOST_PRIORITY
+from .deeds import (
+    AgentVerb,
+    JobVerb,
+    QueueVerb,
+    ask_agents,
+    ask_jobs,
+    ask_queue,
+    queue_up,
+    scope_of,
+)
+from .logs import MOST_BYTES, Piece, read_log
+from .metrics import metrics
+from .office import In
+from .plan import Commands, Sweep, asks_of
+from .stream import Reading
+from .trace import trace
+
+api = APIRouter(prefix="/api")
+outside = APIRouter()
+
+MOST_ON_PAGE = 500
+LONGEST_HISTORY_S = 400 * 86400.0
+Run = Annotated[str, Path(pattern=r"^[A-Za-z0-9_-]{1,100}$", description="A run's whole id.")]
+Number = Annotated[int, Path(ge=0, le=999_999_999, description="The job's number in its run.")]
+JobText = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,100}/[0-9]{1,9}$")]
+Word = Annotated[str, Query(max_length=200)]
+Moment = Annotated[float | None, Query(ge=0, le=4e9, allow_inf_nan=False)]
+
+
+class JobsRequest(BaseModel):
+    """Something to be done with jobs."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    verb: JobVerb
+    jobs: list[JobText] = Field(min_length=1, max_length=MOST_JOBS)
+    value: Annotated[int, Field(ge=-MOST_PRIORITY, le=MOST_PRIORITY)] | None = None
+
+
+class QueueRequest(BaseModel):
+    """A pause or its end: of the whole queue, unless a project or a run is named."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    verb: QueueVerb
+    project: Annotated[str, Field(max_length=200)] = ""
+    run: Annotated[str, Field(max_length=100)] = ""
+    preempt: bool = False
+
+
+class AgentsRequest(BaseModel):
+    """Agents that shall take no more jobs, or take them again."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    verb: AgentVerb
+    agents: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,100}$")]] = Field(
+        min_length=1, max_length=1000
+    )
+    preempt: bool = False
+
+
+class Said(BaseModel):
+    """What came of a request, for people; its name, while a Master has yet to do it."""
+
+    text: str
+    request: str | None = None
+
+
+class Queued(BaseModel):
+    """What was queued, or would be."""
+
+    dry_run: bool
+    jobs: list[str]
+    commands: list[str]
+
+
+@api.get("/overview")
+async def overview(office: In) -> Overview:
+    """Cards, agents, counts, and the jobs that matter now."""
+    return await office.reader.overview()
+
+
+@api.get("/readings")
+async def readings(office: In) -> list[tuple[float, dict[str, Reading]]]:
+    """Memory and load of each card in per cent, as far as somebody looked on lately."""
+    return list(office.stream.readings)
+
+
+@api.get("/jobs")
+async def jobs(
+    office: In,
+    state: Word = "",
+    project: Word = "",
+    run: Word = "",
+    text: Word = "",
+    user: Word = "",
+    first: Annotated[int, Query(ge=0, le=10**9)] = 0,
+    count: Annotated[int, Query(ge=1, le=MOST_ON_PAGE)] = 50,
+) -> JobPage:
+    """Some of the jobs: those that run, then the queue, then what has ended, newest first."""
+    return await office.reader.look(
+        lambda view: view.jobs(
+            state=state,
+            project=project,
+            run=run,
+            text=text,
+            user=user,
+            first=first,
+            count=count,
+        )
+    )
+
+
+@api.get("/jobs/{run}/{number}")
+async def job(office: In, run: Run, number: Number) -> JobDetail:
+    """Everything about one job."""
+    return await office.reader.look(lambda view: view.job(JobId(run, number)))
+
+
+@api.get("/jobs/{run}/{number}/log")
+async def log(
+    office: In,
+    run: Run,
+    number: Number,
+    stream: Literal["out", "err"] = "out",
+    mark: Annotated[str, Query(pattern=r"^[0-9]{0,20}(-[0-9]{1,18})?$")] = "",
+    most: Annotated[int, Query(ge=1, le=MOST_BYTES)] = 64 << 10,
+) -> Piece:
+    """The end of what a job printed, or what follows the mark of an earlier answer."""
+
+    def read(detail: JobDetail) -> Piece:
+        path = detail.out_path if stream == "out" else detail.err_path
+        return read_log(office.base.root, path, mark, most=most)
+
+    return await office.reader.look(lambda view: read(view.job(JobId(run, number))))
+
+
+@api.get("/projects")
+async def projects(office: In) -> list[ProjectView]:
+    """The projects, and how their jobs stand."""
+    return await office.reader.look(lambda view: view.projects())
+
+
+@api.get("/agents")
+async def agents(office: In) -> list[AgentView]:
+    """The agents, and what they do."""
+    return (await office.reader.overview()).agents
+
+
+@api.get("/history")
+async def history(office: In, since: Moment = None, until: Moment = None) -> list[Interval]:
+    """Who ran what on which card; the last day, unless other times are given."""
+    return await _history(office, since, until)
+
+
+@api.get("/trace")
+async def chrome_trace(office: In, since: Moment = None, until: Moment = None) -> dict[str, Any]:
+    """The same as a Chrome trace."""
+    return trace(await _history(office, since, until))
+
+
+@api.post("/jobs")
+async def submit_commands(office: In, wanted: Commands) -> Queued:
+    """Queue one or many commands."""
+    return await _submit(office, wanted)
+
+
+@api.post("/sweeps")
+async def submit_sweep(office: In, wanted: Sweep) -> Queued:
+    """Queue a command for every combination of some values."""
+    return await _submit(office, wanted)
+
+
+@api.post("/requests/jobs")
+async def request_jobs(office: In, wanted: JobsRequest) -> Said:
+    """Kill, hold, release, rerun, move jobs, or give them a priority."""
+    jobs = [JobId.parse(text) for text in wanted.jobs]
+    answer = await ask_jobs(office, wanted.verb, jobs, wanted.value)
+    return Said(text=answer.text, request=answer.request)
+
+
+@api.post("/requests/queue")
+async def request_queue(office: In, wanted: QueueRequest) -> Said:
+    """Pause or resume the queue, a project or a run."""
+    scope = scope_of(wanted.project, wanted.run)
+    answer = await ask_queue(office, wanted.verb, scope, preempt=wanted.preempt)
+    return Said(text=answer.text, request=answer.request)
+
+
+@api.post("/requests/agents")
+async def request_agents(office: In, wanted: AgentsRequest) -> Said:
+    """Drain agents, or fill them again."""
+    answer = await ask_agents(office, wanted.verb, wanted.agents, preempt=wanted.preempt)
+    return Said(text=answer.text, request=answer.request)
+
+
+@outside.get("/metrics", include_in_schema=False)
+async def prometheus(office: In) -> Response:
+    """What Prometheus scrapes."""
+    text = metrics(await office.reader.overview(), office.stream.listeners)
+    return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+async def _history(office: In, since: float | None, until: float | None) -> list[Interval]:
+    until = time.time() if until is None else until
+    since = until - 86400 if since is None else max(since, until - LONGEST_HISTORY_S)
+    return await office.reader.look(lambda view: view.history(since=since, until=until))
+
+
+async def _submit(office: In, wanted: Commands | Sweep) -> Queued:
+    asks = await office.reader.look(
+        lambda _: asks_of(office.reader.files, office.base, wanted, office.here)
+    )
+    ids: list[str] = []
+    if not wanted.dry_run:
+        ids = [str(found) for found in await queue_up(office, asks, wanted.project)]
+    return Queued(dry_run=wanted.dry_run, jobs=ids, commands=[ask.command for ask in asks])

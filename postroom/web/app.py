@@ -1,0 +1,111 @@
+"""The page as one application: pages, forms, the API, and the guard before them all."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Iterable
+
+from fastapi import FastAPI, Request
+from fastapi.encoders import jsonable_encoder
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp
+
+from ..base import Base
+from ..errors import PostroomError
+from ..ids import UnknownJobError
+from .api import api, outside
+from .forms import forms
+from .keys import Keys
+from .office import In, Office
+from .pages import pages
+from .safety import LOOPBACK, Guard, Refused
+
+
+def create_app(
+    base: Base, keys: Keys, *, hosts: Iterable[str] = LOOPBACK, here: str = "/"
+) -> ASGIApp:
+    """Everything that `postroom ui` serves, guarded."""
+    office = Office(base, keys, here=here)
+
+    @contextlib.asynccontextmanager
+    async def living(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        office.close()
+
+    app = FastAPI(
+        title="Postroom",
+        description="The queue of one base. Every request carries the token: "
+        "`Authorization: Bearer TOKEN`.",
+        openapi_url="/api/openapi.json",
+        docs_url=None,  # its scripts would come from elsewhere
+        redoc_url=None,
+        lifespan=living,
+    )
+    app.state.office = office
+    app.add_api_route("/static/{name}", static, include_in_schema=False)
+    for router in (api, outside, forms, pages):
+        app.include_router(router)
+    app.add_exception_handler(PostroomError, _said_no)
+    app.add_exception_handler(Refused, _said_no)
+    app.add_exception_handler(OSError, _said_no)
+    app.add_exception_handler(HTTPException, _said_no)
+    app.add_exception_handler(RequestValidationError, _misunderstood)
+    app.add_exception_handler(Exception, _broken)
+    return Guard(app, keys, hosts)
+
+
+async def static(office: In, name: str) -> Response:
+    """A style sheet or a script; its address changes with what is in it."""
+    leaf = office.shelf.get(name)
+    if leaf is None:
+        raise HTTPException(404, "There is no such file.")
+    headers = {"cache-control": "private, max-age=86400"}
+    return Response(leaf.data, media_type=leaf.kind, headers=headers)
+
+
+async def _said_no(request: Request, error: Exception) -> Response:
+    if isinstance(error, HTTPException):
+        status = error.status_code
+        sentence = {404: "There is no such page.", 405: "That is not done here."}.get(
+            status, str(error.detail)
+        )
+    elif isinstance(error, Refused):
+        status, sentence = error.status, error.sentence
+    elif isinstance(error, UnknownJobError):
+        status, sentence = 404, str(error)
+    elif isinstance(error, OSError):
+        status, sentence = 503, f"the base cannot be used just now: {error.strerror or error}"
+    else:
+        status, sentence = 400, str(error)
+    return _answer(request, status, sentence)
+
+
+async def _misunderstood(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    # Without what was sent: it may be anything, and not all of it is JSON.
+    faults = [{key: one[key] for key in ("loc", "msg", "type")} for one in error.errors()]
+    if request.url.path.startswith("/api/"):
+        return JSONResponse({"detail": jsonable_encoder(faults)}, 422)
+    where = ".".join(str(step) for step in faults[0]["loc"][1:])
+    return _answer(request, 422, f"{where}: {faults[0]['msg']}")
+
+
+async def _broken(request: Request, error: Exception) -> Response:
+    logging.getLogger("uvicorn.error").error("%s %s", request.method, request.url.path)
+    sentence = (
+        f"this page has a fault ({type(error).__name__}); the jobs are not concerned. What it "
+        "printed where it was started says more"
+    )
+    return _answer(request, 500, sentence)
+
+
+def _answer(request: Request, status: int, sentence: str) -> Response:
+    if request.url.path.startswith(("/api/", "/metrics", "/events", "/static/")):
+        return JSONResponse({"detail": sentence}, status)
+    office = request.app.state.office
+    assert isinstance(office, Office)
+    sentence = sentence[:1].upper() + sentence[1:].rstrip(".") + "."
+    return office.page(request, "error.html", status=status, sentence=sentence)

@@ -1,0 +1,105 @@
+"""What the page may ask for: the requests of the command line, and nothing else."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+
+from ..errors import PostroomError
+from ..ids import JobId
+from ..queue import actions
+from ..queue.actions import Answer, Scope
+from ..queue.submission import Ask, submit
+from ..queue.view import View
+from .office import Office
+
+
+class JobVerb(enum.Enum):
+    """What can be asked for jobs."""
+
+    KILL = "kill"
+    HOLD = "hold"
+    RELEASE = "release"
+    RERUN = "rerun"
+    PRIORITY = "priority"
+    FIRST = "first"
+    LAST = "last"
+
+
+class QueueVerb(enum.Enum):
+    """What can be asked for the queue, a project or a run."""
+
+    PAUSE = "pause"
+    RESUME = "resume"
+
+
+class AgentVerb(enum.Enum):
+    """What can be asked for agents."""
+
+    DRAIN = "drain"
+    FILL = "fill"
+
+
+def scope_of(project: str, run: str) -> Scope:
+    """What a pause is about: a project, a run, or everything."""
+    if project and run:
+        raise PostroomError("name a project or a run, not both")
+    return Scope(projects=(project,) if project else (), runs=(run,) if run else ())
+
+
+async def ask_jobs(
+    office: Office, verb: JobVerb, jobs: Sequence[JobId], value: int | None = None
+) -> Answer:
+    """Ask for something to be done with jobs."""
+    if verb is JobVerb.PRIORITY and value is None:
+        raise PostroomError("a priority is a whole number")
+
+    def deed(view: View) -> Answer:
+        if verb is JobVerb.PRIORITY:
+            assert value is not None
+            return actions.set_priority(view, jobs, value)
+        if verb in (JobVerb.FIRST, JobVerb.LAST):
+            return actions.move(view, jobs, verb.value)
+        plain: dict[JobVerb, Callable[[View, Sequence[JobId]], Answer]] = {
+            JobVerb.KILL: actions.kill,
+            JobVerb.HOLD: actions.hold,
+            JobVerb.RELEASE: actions.release,
+            JobVerb.RERUN: actions.rerun,
+        }
+        return plain[verb](view, jobs)
+
+    return await _do(office, deed)
+
+
+async def ask_queue(
+    office: Office, verb: QueueVerb, scope: Scope, *, preempt: bool = False
+) -> Answer:
+    """Pause or resume a part of the queue, or all of it."""
+    if verb is QueueVerb.PAUSE:
+        return await _do(office, lambda view: actions.pause(view, scope, preempt))
+    return await _do(office, lambda view: actions.resume(view, scope))
+
+
+async def ask_agents(
+    office: Office, verb: AgentVerb, agents: Sequence[str], *, preempt: bool = False
+) -> Answer:
+    """Have agents take no more jobs, or take them again."""
+    if verb is AgentVerb.DRAIN:
+        return await _do(office, lambda view: actions.drain(view, agents, preempt))
+    return await _do(office, lambda view: actions.fill(view, agents))
+
+
+async def queue_up(office: Office, asks: Sequence[Ask], project: str) -> list[JobId]:
+    """Queue jobs; they are on disk by then."""
+    found = await office.reader.look(
+        lambda _: submit(office.reader.files, office.base, asks, project=project)
+    )
+    office.reader.forget()
+    return found
+
+
+async def _do(office: Office, deed: Callable[[View], Answer]) -> Answer:
+    answer = await office.reader.look(deed)
+    await office.reader.settle(answer)
+    office.reader.forget()
+    return answer

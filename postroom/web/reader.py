@@ -1,0 +1,63 @@
+"""The page's one look at the base: whoever asks, one thread reads."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from ..base import Base
+from ..files import Files, LocalFiles
+from ..queue.actions import Answer, wait_settled
+from ..queue.rows import Overview
+from ..queue.view import View
+
+T = TypeVar("T")
+# Those who ask within so long see the same.
+FRESH_S = 0.4
+# A page that comes back at once would show what was before.
+SETTLE_S = 1.5
+
+
+class Reader:
+    """Asks the view, one question after another, beside the loop that serves."""
+
+    def __init__(self, base: Base, files: Files | None = None) -> None:
+        self.base = base
+        self.files = files or LocalFiles()
+        self._view = View(base, self.files)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="reader")
+        self.card_names: dict[str, str] = {}  # by uuid
+        self._overview: tuple[float, Overview] | None = None
+
+    async def look(self, question: Callable[[View], T]) -> T:
+        """Ask the view."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, question, self._view)
+
+    async def overview(self) -> Overview:
+        """The whole at one glance; many who ask at once cost one look."""
+        return await self.look(self._look_over)
+
+    async def settle(self, answer: Answer) -> None:
+        """Give the acting Master a moment to do what was asked; others may look meanwhile."""
+        await asyncio.to_thread(wait_settled, self._view, answer, SETTLE_S)
+
+    def close(self) -> None:
+        """Answer no more."""
+        self._thread.submit(self._view.close)
+        self._thread.shutdown(wait=False)
+
+    def _look_over(self, view: View) -> Overview:
+        now = time.monotonic()
+        if self._overview is None or now - self._overview[0] > FRESH_S:
+            look = view.overview()
+            self.card_names |= {card.uuid: f"GPU {card.index} {card.name}" for card in look.cards}
+            self._overview = now, look
+        return self._overview[1]
+
+    def forget(self) -> None:
+        """Something was asked for just now: the next look is a new one."""
+        self._overview = None

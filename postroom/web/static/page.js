@@ -1,0 +1,135 @@
+// News from the server, the theme, questions before what cannot be undone, and keys.
+"use strict";
+(() => {
+  const one = (query) => document.querySelector(query);
+  const tell = (name, detail) => document.body.dispatchEvent(new CustomEvent(name, { detail }));
+
+  // Forms that htmx sends prove that they are ours, as plain ones do by their hidden field.
+  document.body.addEventListener("htmx:configRequest", (event) => {
+    event.detail.headers["X-Form-Key"] = one('meta[name="form-key"]').content;
+  });
+  // A refusal is shown, too: it says what to do.
+  document.body.addEventListener("htmx:beforeSwap", (event) => {
+    if (event.detail.xhr.status === 400) event.detail.shouldSwap = true;
+  });
+  // While jobs are chosen or something is typed, the list holds still.
+  document.body.addEventListener("htmx:beforeRequest", (event) => {
+    const live = event.detail.elt;
+    if (live.id !== "live") return;
+    const busy = live.querySelector("input:checked") ||
+      (live.contains(document.activeElement) && document.activeElement.matches("input, select, textarea"));
+    if (busy || one("dialog[open]")) event.preventDefault();
+  });
+
+  // One open connection per visible page; a hidden one needs none.
+  let source = null, retry = 0, failures = 0;
+  const lost = one("#lost");
+  function open() {
+    clearTimeout(retry);
+    if (source || document.hidden) return;
+    const logs = one("#logs[data-live]");
+    const query = logs ? "?" + new URLSearchParams({
+      run: logs.dataset.job, number: logs.dataset.number,
+      out: one("#out").dataset.mark, err: one("#err").dataset.mark,
+    }) : "";
+    source = new EventSource("/events" + query);
+    source.onopen = () => {
+      if (failures) { tell("postroom:change"); tell("postroom:job"); }
+      failures = 0;
+      lost.hidden = true;
+      document.documentElement.dataset.live = "yes";
+    };
+    source.onerror = () => {
+      close();
+      failures += 1;
+      if (failures > 1) lost.hidden = false;
+      retry = setTimeout(open, Math.min(1000 * failures, 10000));
+    };
+    for (const name of ["change", "job", "cards", "log"]) {
+      source.addEventListener(name, (event) => tell("postroom:" + name, JSON.parse(event.data)));
+    }
+  }
+  function close() {
+    if (source) source.close();
+    source = null;
+    document.documentElement.dataset.live = "no";
+  }
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) { close(); return; }
+    failures = 1; // what happened meanwhile is fetched
+    open();
+  });
+  addEventListener("pagehide", close);
+  addEventListener("pageshow", open);
+  open();
+
+  // Times that go on.
+  function spell(seconds) {
+    const s = Math.max(0, seconds), two = (a, x, b, y) => `${a} ${x} ${b} ${y}`;
+    if (s < 10) return s.toFixed(1) + " s";
+    const w = Math.round(s), d = Math.floor;
+    if (w < 60) return w + " s";
+    if (w < 3600) return two(d(w / 60), "min", w % 60, "s");
+    if (w < 86400) return two(d(w / 3600), "h", d(w % 3600 / 60), "min");
+    return two(d(w / 86400), "d", d(w % 86400 / 3600), "h");
+  }
+  setInterval(() => {
+    if (document.hidden) return;
+    for (const element of document.querySelectorAll("[data-since]")) {
+      element.textContent = spell(Date.now() / 1000 - Number(element.dataset.since));
+    }
+  }, 1000);
+
+  // Before what cannot be undone.
+  const dialog = one("#sure");
+  let asked = null;
+  document.addEventListener("submit", (event) => {
+    const button = event.submitter;
+    if (!button || !button.dataset.sure || asked === button) return;
+    event.preventDefault();
+    one("#sure-text").textContent = button.dataset.sure;
+    one("#sure-yes").textContent = button.dataset.yes || "Yes";
+    dialog.onclose = () => {
+      if (dialog.returnValue !== "yes") return;
+      asked = button;
+      button.form.requestSubmit(button);
+    };
+    dialog.returnValue = "no";
+    dialog.showModal();
+  });
+  document.addEventListener("change", (event) => {
+    if (event.target.id !== "all") return;
+    for (const box of document.querySelectorAll('input[name="job"]')) box.checked = event.target.checked;
+  });
+  document.addEventListener("click", (event) => {
+    const bar = event.target.closest("[data-href]");
+    if (bar) location.href = bar.dataset.href;
+  });
+
+  // Themes: as the system has it, light, dark.
+  const themes = ["", "light", "dark"], signs = ["◐", "☀", "☾"];
+  const words = ["Theme: as the system has it", "Theme: light", "Theme: dark"];
+  const button = one("#theme");
+  function show(place) {
+    if (themes[place]) document.documentElement.dataset.theme = themes[place];
+    else delete document.documentElement.dataset.theme;
+    button.textContent = signs[place];
+    button.setAttribute("aria-label", words[place]);
+    button.title = words[place];
+    tell("postroom:theme");
+  }
+  let theme = Math.max(0, themes.indexOf(document.documentElement.dataset.theme || ""));
+  show(theme);
+  button.addEventListener("click", () => {
+    theme = (theme + 1) % themes.length;
+    try { localStorage.setItem("postroom-theme", themes[theme]); } catch { /* for this page only */ }
+    show(theme);
+  });
+
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.target.matches("input, textarea, select")) return;
+    event.preventDefault();
+    one("#search").focus();
+  });
+})();

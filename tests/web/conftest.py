@@ -1,0 +1,122 @@
+"""A page on a base of its own, in this process or as one, and requests as rude as they come."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from postroom.base import Base, create_base
+from postroom.files import LocalFiles
+from postroom.ids import JobId
+from postroom.queue.submission import Ask, submit
+from postroom.testing import wait_until
+from postroom.web import safety, server
+from postroom.web.app import create_app
+from postroom.web.keys import Keys
+
+TOKEN = "a-token-for-tests-only"
+SCRIPT = "<script>alert('x')</script>"
+
+
+@dataclass
+class Page:
+    """One page that is being served."""
+
+    base: Base
+    port: int
+    keys: Keys
+    jobs: list[JobId] = field(default_factory=list)
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def bearer(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.keys.token}"}
+
+    @property
+    def cookie(self) -> str:
+        return f"{self.keys.cookie_name}={self.keys.cookie}"
+
+    def say(self, raw: bytes, *, timeout_s: float = 20.0) -> tuple[int, str]:
+        """Send bytes as they are; return the status and everything that came back (0: nothing)."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout_s) as line:
+            heard = b""
+            # What is cut while it is still being sent is refused as well.
+            with contextlib.suppress(ConnectionError):
+                line.sendall(raw)
+                while chunk := line.recv(65536):
+                    heard += chunk
+        words = heard.split(b" ", 2)
+        return (int(words[1]) if len(words) > 1 else 0), heard.decode(errors="replace")
+
+    def listing(self) -> list[tuple[str, int, int]]:
+        """Every file of the base, with its size and time of change."""
+        found = []
+        for parent, _, names in os.walk(self.base.root):
+            for name in [*names, ""]:
+                status = os.lstat(path := os.path.join(parent, name))
+                found.append((path, status.st_size, status.st_mtime_ns))
+        return sorted(found)
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    """A page in this process, impatient, of a base with three jobs whose names are scripts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(safety, "BODY_S", 0.5)
+        patch.setattr(server, "HEAD_S", 0.5)
+        base = create_base(tmp_path_factory.mktemp("web") / "base")
+        asks = [Ask(f"echo {SCRIPT}", name=SCRIPT, cwd="/") for _ in range(3)]
+        jobs = submit(LocalFiles(), base, asks, project=SCRIPT)
+        folder = base.job_folder(jobs[0].run, jobs[0].number)
+        os.makedirs(folder)
+        Path(folder, "0.OUT").write_text(f"{SCRIPT}\n\x1b[31mred\x1b[0m \x1b]0;title\x07\n")
+        keys = Keys(TOKEN)
+        listener = server.listen("127.0.0.1", 0)
+        app = create_app(base, keys, here="/")
+        serving = server.make_server(app)
+        thread = threading.Thread(target=serving.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            wait_until(lambda: serving.started, what="the page")
+            yield Page(base, listener.getsockname()[1], keys, jobs)
+        finally:
+            serving.should_exit = True
+            thread.join(10)
+            listener.close()
+
+
+def start_page(base: Base, *, port: int = 0) -> tuple[subprocess.Popen[str], str]:
+    """Start `postroom ui`; return its process and the address that it prints."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "postroom", "ui", base.root, "--port", str(port)],
+        env={**os.environ, "POSTROOM_UI_TOKEN": TOKEN},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    address = process.stdout.readline().strip()
+    assert address.startswith("http://127.0.0.1:"), address
+    return process, address
+
+
+def chromium() -> str:
+    """Debian's Chromium; a test that needs it skips where it is missing, but not in CI."""
+    found = shutil.which("chromium")
+    if found is None:
+        if os.environ.get("CI"):
+            pytest.fail("Chromium is missing: .ci/run installs it")
+        pytest.skip("needs Chromium: apt-get install --no-install-recommends chromium")
+    return found
