@@ -89,7 +89,8 @@ def info_(ledger: Ledger, *, json_: bool) -> None:
         click.echo(f"{key}: {show(facts[key])}")
     for view in views:
         card = view.card
-        click.echo(f"\ncard {card.index}: {printable(card.name)}, {view.state.value} {view.reason}")
+        state = f"{view.state.value} {printable(view.reason)}".rstrip()
+        click.echo(f"\ncard {card.index}: {printable(card.name)}, {state}")
         click.echo(f"  uuid {card.uuid}, {card.kind}")
         click.echo(
             f"  memory {card.memory_mib} MiB, used {show(card.used_mib)}, "

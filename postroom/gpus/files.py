@@ -165,8 +165,8 @@ class FileLedger:
             if len(fitting) < count:
                 largest = max(visible[uuid].memory_mib for uuid in among)
                 raise GpuError(
-                    f"{request.memory_mib} MiB on each of {count} were asked for, and the largest "
-                    f"card has {largest} MiB"
+                    f"{count} cards with {request.memory_mib} MiB each were asked for, and "
+                    f"{len(fitting)} are that large; the largest has {largest} MiB"
                 )
         return records.new_entry(request, among, count)
 

@@ -25,22 +25,28 @@ class Frozen:
     """A value: its fields are the annotations of its class, in their order."""
 
     _fields: tuple[str, ...] = ()
+    _names: frozenset[str]
     _defaults: dict[str, Any]
 
     def __init_subclass__(cls) -> None:
         cls._fields = tuple(cls.__annotations__)
+        cls._names = frozenset(cls._fields)
         cls._defaults = {name: vars(cls)[name] for name in cls._fields if name in vars(cls)}
 
     def __init__(self, *values: Any, **named: Any) -> None:
-        given = dict(zip(self._fields, values, strict=False))
-        fields = self._defaults | given | named
-        counted = len(values) == len(given) and not given.keys() & named.keys()
-        if not counted or fields.keys() != set(self._fields):
+        fields = self.__dict__
+        fields.update(self._defaults)
+        fields.update(zip(self._fields, values, strict=False))
+        fields.update(named)
+        if (
+            fields.keys() != self._names
+            or len(values) > len(self._fields)
+            or (named and not named.keys().isdisjoint(self._fields[: len(values)]))
+        ):
             raise TypeError(
                 f"{type(self).__name__} has the fields {', '.join(self._fields)}; "
                 f"it was given {len(values)} by place and {', '.join(named) or 'none'} by name"
             )
-        self.__dict__.update(fields)
 
     def __setattr__(self, name: str, value: Any) -> NoReturn:
         raise AttributeError(f"{type(self).__name__} is frozen: {name} cannot be set")

@@ -95,9 +95,9 @@ class Entry(Frozen):
         import time
 
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.granted_at or self.asked_at))
-        what = f"{self.name!r} " if self.name else ""
+        who = f"{self.name!r} of user {self.user}" if self.name else f"user {self.user}"
         word = "since" if self.cards else "waiting since"
-        text = f"{what}of user {self.user}, pid {self.process.pid}, {word} {since}"
+        text = f"{who}, pid {self.process.pid}, {word} {since}"
         if self.memory_mib is not None:
             text += f", {self.memory_mib} MiB"
         if self.squatter:

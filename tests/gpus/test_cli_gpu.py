@@ -306,3 +306,9 @@ def test_wrong_use_is_a_sentence_and_code_2() -> None:
         assert done.returncode == 2, arguments
         assert done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_a_holder_without_a_name_is_called_by_its_user() -> None:
+    with open_ledger().try_acquire(Request(count=4)):
+        done = postroom("get", "--timeout", "0.05")
+    assert "waiting: card 0 is held by user " in done.stderr
