@@ -135,10 +135,14 @@ def ask(files: Files, base: Base, request: Request) -> str:
     files.make_folder(base.control)
     temporary = base.temporary()
     files.write_new(temporary, [request.encode()], sync=True)
-    name = f"{time.time_ns():020d}-{new_token(6)}.json"
+    name = _new_name()
     files.publish(temporary, f"{base.control}/{name}")
     files.sync_folder(base.control)
     return name
+
+
+def _new_name() -> str:
+    return f"{time.time_ns():020d}-{new_token(6)}.json"
 
 
 def is_settled(files: Files, base: Base, name: str) -> bool:

@@ -25,6 +25,9 @@ REGISTER = "postroom/register.py"
 DESK = "postroom/session/desk.py"
 MASTER = "postroom/master.py"
 JOBS = "postroom/jobs.py"
+STANDING = "postroom/standing.py"
+STEWARD = "postroom/steward.py"
+MINDER = "postroom/commands/minder.py"
 
 MUTANTS = [
     Mutant(
@@ -396,5 +399,76 @@ MUTANTS = [
         "        lock = self._files.try_lock(self.base.master_lock, shared=True)\n"
         "        if lock is None:\n            return\n",
         "tests/test_dispatch.py",
+    ),
+    Mutant(
+        "what waits for a job that failed never begins",
+        STANDING,
+        "if other in self._wishes[job].after and not verdict.ok:",
+        "if not verdict.ok and False:",
+        "tests/queue/test_steward.py",
+    ),
+    Mutant(
+        "a held job is not ready",
+        STANDING,
+        "if self._missing.get(job) or self._orders.held.get(name, wishes.held):",
+        "if self._missing.get(job):",
+        "tests/queue/test_steward.py",
+    ),
+    Mutant(
+        "a job goes only to a session that has what it needs",
+        STANDING,
+        "if heap and seat.has(gpus, memory_mib):",
+        "if heap:",
+        "tests/queue/test_steward.py",
+    ),
+    Mutant(
+        "orders are on disk before they are acted on",
+        STEWARD,
+        "        self._change_orders(request)\n        self._save()\n",
+        "        self._change_orders(request)\n",
+        "tests/queue/test_steward.py",
+    ),
+    Mutant(
+        "a job that is to die does not go out again",
+        STEWARD,
+        "            if job in self.orders.killed:\n                self._kill(job)\n",
+        "            pass\n",
+        "tests/queue/test_steward.py",
+    ),
+    Mutant(
+        "what a Master had ordered, the next one does",
+        STEWARD,
+        "        for job in [job for job in self.orders.killed if job.run == run]:\n"
+        "            self._kill(job)\n",
+        "",
+        "tests/queue/test_steward.py",
+    ),
+    Mutant(
+        "an agent that is drained gets no letter",
+        DISPATCH,
+        "if agent.idle and agent.agent_id not in self._steward.orders.drained:",
+        "if agent.idle:",
+        "tests/queue/test_steward.py",
+    ),
+    Mutant(
+        "what is paused is not begun",
+        DISPATCH,
+        "            and not orders.is_paused(run, active.project)\n",
+        "",
+        "tests/queue/test_steward.py",
+    ),
+    Mutant(
+        "what a command starts to save its work is not ended with it",
+        MINDER,
+        "ask = pid not in asked and (first or parent_of(pid) == me)",
+        "ask = pid not in asked",
+        "tests/processes/test_queue.py::test_what_is_preempted_goes_on_from_its_checkpoint",
+    ),
+    Mutant(
+        "being stopped counts as no failure",
+        MINDER,
+        'return Failure(Outcome.CANCELLED, "stopped", told.reason), "stopped"',
+        'return Failure(Outcome.CANCELLED, "stopped", told.reason), "failed"',
+        "tests/processes/test_queue.py::test_what_is_preempted_goes_on_from_its_checkpoint",
     ),
 ]

@@ -73,7 +73,7 @@ def test_what_is_preempted_goes_on_from_its_checkpoint(session: Sessions, tmp_pa
     job = queue(
         session,
         f"""if test -e $POSTROOM_CHECKPOINT/saved; then echo goes on; exit 0; fi
-        trap 'touch $POSTROOM_CHECKPOINT/saved; exit 75' TERM
+        trap 'bash -c "sleep 0.1; touch $POSTROOM_CHECKPOINT/saved"; exit 75' TERM
         touch {begun}; while :; do sleep 0.05; done""",
     )
     with session.master() as master:

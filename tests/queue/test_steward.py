@@ -278,6 +278,19 @@ class TestKilling:
         assert room.order(room.dispatcher(), desk) == []
         assert words(room.outcome(a)) == "killed by ada"
 
+    def test_a_run_that_rests_remembers_who_is_to_die(self, room: QueueRoom) -> None:
+        room.run(1, embedded=True)
+        dispatcher = room.dispatcher()
+        room.ask(Verb.KILL, JobId("r", 0))
+        room.look(dispatcher)
+        assert pending(room.files, room.base) == []
+        lock = room.files.try_lock(room.base.wanted("r"), shared=True)
+        assert lock is not None
+        dispatcher.hint({"r"})
+        room.look(dispatcher)
+        assert words(room.outcome(JobId("r", 0))) == "killed by ada"
+        lock.release()
+
     def test_a_job_that_was_stopped_goes_on_with_no_blame(self, room: QueueRoom) -> None:
         (a,) = room.queue("a")
         desk = room.desk(run_job=run_command)

@@ -44,6 +44,7 @@ class Submission:
     parcels: int  # how many jobs share a parcel
     run: str | None = None  # once it was told that it is accepted
     jobs: dict[int, Plan] = field(default_factory=dict)  # every number that was given out
+    killed: set[int] = field(default_factory=set)  # whose end somebody asked for
     shaken: bool = False  # it was not durable, and the power failed since
     reports: dict[int, tuple[str, Any]] = field(default_factory=dict)
 
@@ -103,6 +104,7 @@ class Checker:
             raise Violation(f"run {submission.run} was accepted, and is gone")
         submission.more += list(submission.jobs.values())[len(submission.plans) :]
         submission.run, submission.shaken, submission.jobs = None, False, {}
+        submission.killed.clear()
 
     def power_lost(self) -> None:
         """What was not durable may be gone, with all that was said about it."""
@@ -111,6 +113,10 @@ class Checker:
             if submission.run is not None and not submission.keep:
                 submission.shaken = True
                 submission.reports.clear()
+
+    def killed(self, submission: Submission, job: int) -> None:
+        """Somebody asked for a job's end: from now on it may be cancelled."""
+        submission.killed.add(job)
 
     def report(self, submission: Submission, job: int, done: Done) -> None:
         """A Master handed out a result: it must be true, and stay."""
@@ -143,6 +149,9 @@ class Checker:
             unreadable = submission.shaken and "parcel" in value
             if plan.kind not in ("fails", "flaky") and not unreadable:
                 raise Violation(f"{where}: failed: {value}")
+        elif outcome == "cancelled":
+            if job not in submission.killed:
+                raise Violation(f"{where}: cancelled, and nobody asked for that")
         elif outcome != "lost":
             raise Violation(f"{where}: {outcome}: {value}")
 

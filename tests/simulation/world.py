@@ -15,6 +15,7 @@ from .checker import Plan, Submission, Violation
 from .disk import Folder
 from .kernel import Process
 from .roles import ROOT, Client, Machine, Session
+from .user import User
 
 ERRNOS = [
     errno.EIO, errno.ENOSPC, errno.EACCES, errno.ESTALE, errno.EMFILE, errno.EINTR, errno.EDQUOT,
@@ -30,8 +31,10 @@ class World(Machine):
     def __init__(self, rng: random.Random) -> None:
         super().__init__(rng)
         self.kernel.on_exit = self._bury
-        self._roles: dict[Process, Client | Session] = {}
-        self._due: list[tuple[float, Client | Session]] = []  # who is to be started, and when
+        self._roles: dict[Process, Client | Session | User] = {}
+        self._due: list[
+            tuple[float, Client | Session | User]
+        ] = []  # who is to be started, and when
         self._doomed: dict[Process, int] = {}  # orphans, and after how many operations they die
         self._suspects: list[Process] = []
         self.power_losses = 0
@@ -41,7 +44,7 @@ class World(Machine):
             self.disk.change((root, name, Folder()))
         self.disk.sync_everything()
 
-    def start(self, role: Client | Session) -> Process:
+    def start(self, role: Client | Session | User) -> Process:
         """Start a role as a new process."""
         process = self.kernel.spawn(role.name, role)
         self._roles[process] = role
@@ -175,6 +178,8 @@ class Story(World):
             self.start(Client(self, f"master {number}", own[number], joined[number]))
         for number in range(n_sessions):
             self.start(Session(self, str(number)))
+        if rng.random() < 0.5:
+            self.start(User(self))
         # How bad it gets, and with what.
         self._turns = rng.choice((50, 150, 400))
         self._kill = rng.choice((0.0, 0.01, 0.05))
@@ -253,6 +258,7 @@ def seeded(rng: random.Random) -> Iterator[None]:
     with (
         mock.patch("postroom.base.new_token", lambda n=6: f"{rng.getrandbits(4 * n):0{n}x}"),
         mock.patch("postroom.master.new_run_id", lambda: f"run-{next(numbers):04d}"),
+        mock.patch("postroom.control._new_name", lambda: f"{next(numbers):020d}-a.json"),
         mock.patch("postroom.master.source_version", lambda project, task: "1"),
     ):
         yield

@@ -1,0 +1,61 @@
+"""Somebody who changes their mind all the time: holds, kills, pauses, and lets go on again."""
+
+from __future__ import annotations
+
+import contextlib
+
+from postroom.control import Request, Verb, ask
+from postroom.errors import PostroomError
+from postroom.ids import JobId
+
+from .checker import Submission
+from .disk import SimulatedFiles
+from .kernel import Process
+from .roles import Machine
+
+
+class User:
+    """Asks things of the acting Master, and in the end lets everything go on."""
+
+    name = "user"
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    def __call__(self, process: Process) -> None:
+        machine = self._machine
+        files = SimulatedFiles(machine.disk, process)
+        while True:
+            process.sleep(machine.rng.choice((0.05, 0.3, 1.0)))
+            accepted = [s for s in machine.checker.submissions if s.run is not None and s.jobs]
+            requests = self._let_go(accepted) if machine.calm else self._meddle(accepted)
+            for request in requests:
+                with contextlib.suppress(OSError, PostroomError):
+                    ask(files, machine.base, request)
+
+    def _meddle(self, accepted: list[Submission]) -> list[Request]:
+        rng = self._machine.rng
+        if not accepted:
+            return []
+        submission = rng.choice(accepted)
+        assert submission.run is not None
+        job = JobId(submission.run, rng.choice(sorted(submission.jobs)))
+        verb = rng.choice(
+            (Verb.KILL, Verb.HOLD, Verb.RELEASE, Verb.PRIORITY, Verb.PAUSE, Verb.DRAIN)
+        )
+        if verb is Verb.KILL:
+            self._machine.checker.killed(submission, job.number)
+        if verb is Verb.PRIORITY:
+            return [Request(verb, runs=(job.run,), value=rng.choice((-1, 0, 1)))]
+        if verb is Verb.PAUSE:
+            chosen = rng.choice((Verb.PAUSE, Verb.RESUME))
+            everything = rng.random() < 0.3
+            return [Request(chosen, runs=() if everything else (job.run,), everything=everything)]
+        if verb is Verb.DRAIN:
+            return [Request(rng.choice((Verb.DRAIN, Verb.FILL)), agents=(rng.choice("0123"),))]
+        return [Request(verb, jobs=(job,))]
+
+    def _let_go(self, accepted: list[Submission]) -> list[Request]:
+        jobs = [JobId(s.run, job) for s in accepted if s.run is not None for job in s.jobs]
+        asked = [Request(verb, everything=True) for verb in (Verb.RESUME, Verb.FILL)]
+        return [*asked, *([Request(Verb.RELEASE, jobs=tuple(jobs))] if jobs else [])]
