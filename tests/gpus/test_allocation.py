@@ -141,6 +141,7 @@ def check(shares: list[Share]) -> None:
         assert sum(share.memory_mib or 0 for share in on_card) <= 24
 
 
+@settings(deadline=None)
 @given(st.lists(wants, max_size=12))
 def test_nothing_is_ever_handed_out_twice(requests: list[Want]) -> None:
     shares: list[Share] = []
@@ -156,6 +157,7 @@ def test_nothing_is_ever_handed_out_twice(requests: list[Want]) -> None:
         check(shares)
 
 
+@settings(deadline=None)
 @given(st.lists(wants, min_size=1, max_size=10), st.randoms())
 def test_nobody_waits_for_ever_when_leases_end(requests: list[Want], chance: Random) -> None:
     line, held = list(requests), list[list[Share]]()
@@ -177,6 +179,7 @@ def test_nobody_waits_for_ever_when_leases_end(requests: list[Want], chance: Ran
 strangers = wants.map(lambda want: replace(want, group="", memory_mib=None))
 
 
+@settings(deadline=None)
 @given(st.lists(strangers, max_size=6), strangers)
 def test_whoever_is_behind_never_delays_whoever_is_before(line: list[Want], want: Want) -> None:
     found = grant(SLOTS, [], line, want)
