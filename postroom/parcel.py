@@ -27,8 +27,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from isal.isal_zlib import crc32
-
+from .checksum import checksum, crc32
 from .errors import BadFileError
 
 Buffer: TypeAlias = bytes | memoryview
@@ -157,7 +156,7 @@ def pack(mark: Mark, members: Iterable[tuple[str, Sequence[Buffer]]]) -> list[Bu
         shape.append((name, sum(map(len, joined))))
         crc = 0
         for chunk in joined:
-            crc = crc32(chunk, crc)
+            crc = checksum(chunk, crc)
         crcs.append(crc)
     if len(shape) > MAX_MEMBERS:
         raise ValueError(f"a parcel cannot have {len(shape)} members")
@@ -397,7 +396,7 @@ class Parcel:
         if view is None:
             start, size, crc = self._members[name]
             view = self._view[start : start + size]
-            if crc32(view) != crc:
+            if checksum(view) != crc:
                 raise self._bad(f"the data of member {name} does not match its checksum")
             self._views[name] = view
         return view

@@ -18,6 +18,7 @@ ORDER = [
     "files",
     "base",
     "journal",
+    "checksum",
     "parcel",
     "npy",
     "payload",
