@@ -12,6 +12,7 @@ import pytest
 
 from postroom.errors import BadFileError
 from postroom.files import MAP_FROM_BYTES, LocalFiles, _write_all
+from postroom.testing import wait_until
 
 
 @pytest.fixture
@@ -167,10 +168,10 @@ os._exit(0)
     assert process.stdin is not None and process.stdout is not None
     assert process.stdout.readline() == b"forked\n"
     process.wait()
-    lock = LocalFiles().try_lock(path)
+    # The child lives on, and lets go as soon as it is first given the processor.
+    wait_until(lambda: LocalFiles().try_lock(path), what="the lock is free")
     process.stdin.close()
     process.stdout.close()
-    assert lock is not None
 
 
 def test_a_box_that_was_taken_down_says_so(tmp_path: Path, files: LocalFiles) -> None:
