@@ -12,7 +12,7 @@ base/
   job_pool/<run>/wanted.lock     shared flock of those who wait for an embedded run
   result_pool/<run>/<first>.npz  outputs and errors, as they come
   attempts/<run>/<job>.<n>.json  only for an attempt that ended with no result: why
-  data/<hash>.npz                shared data, named by content, written once
+  data/<name>.npz                shared data, named by content, written once
   control/                       requests to the acting Master, and what stands of them
   runs/<run>/<job>/              what a queued command leaves: INFO, .OUT, .ERR, SUCCESS or FAILURE
   log/postroom.log               one log for every process (JSON lines)
@@ -143,9 +143,9 @@ class Base:
         """What a queued command leaves for people."""
         return f"{self.root}/runs/{run}/{job}"
 
-    def data(self, digest: str) -> str:
+    def data(self, name: str) -> str:
         """Shared data, named by its content."""
-        return f"{self.root}/data/{digest}{SUFFIX}"
+        return f"{self.root}/data/{name}{SUFFIX}"
 
     def temporary(self, drawer: str | None = None) -> str:
         """A new name in `tmp/`, where every file is born, or in a worker's drawer there."""

@@ -96,6 +96,7 @@ class JobSheet:
     def __init__(self, path: str, data: Buffer) -> None:
         self.parcel = Parcel(path, data)
         self._decoder: Decoder | None = None
+        self.nbytes = len(data)
         fields = _sheet(self.parcel, "jobs.json", "jobs")
         try:
             self.first = self.parcel.mark.first

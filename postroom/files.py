@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import mmap
 import os
 import secrets
 import stat
@@ -21,6 +20,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from .errors import BadFileError
+from .pages import LARGE, Pages, map_file, save_soon
 
 Buffer = bytes | memoryview
 
@@ -100,8 +100,17 @@ class Files(Protocol):
     def remove(self, path: str) -> None:
         """Remove a file; an absent one will do."""
 
+    def let_go(self, path: str) -> None:
+        """Say that nobody is going to read a file soon: the next large one may have its memory."""
+
+    def save_soon(self, path: str) -> None:
+        """Have a file brought to the disk, and do not wait for it."""
+
     def touch(self, path: str) -> None:
         """Ring: let those who watch the parent folder look again."""
+
+    def sync_file(self, path: str) -> None:
+        """Make a file survive a power loss; its name is the folder's matter."""
 
     def sync_folder(self, path: str) -> None:
         """Make the names in a folder survive a power loss."""
@@ -193,10 +202,16 @@ class LocalBox:
 class LocalFiles:
     """The real filesystem."""
 
+    def __init__(self) -> None:
+        self._pages = Pages()
+
     def write_new(self, path: str, chunks: Sequence[Buffer], *, sync: bool = False) -> None:
+        size = sum(map(len, chunks))
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         try:
             try:
+                if size >= LARGE:
+                    self._pages.make_room(fd, size)
                 _write_all(fd, chunks)
                 if sync:
                     os.fsync(fd)
@@ -238,7 +253,7 @@ class LocalFiles:
         try:
             if size < MAP_FROM_BYTES:
                 return _read_exactly(fd, size, 0)
-            return _map(fd, size)
+            return map_file(fd, size)
         finally:
             os.close(fd)
 
@@ -268,15 +283,20 @@ class LocalFiles:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
 
+    def let_go(self, path: str) -> None:
+        self._pages.let_go(path)
+
+    def save_soon(self, path: str) -> None:
+        save_soon(path)
+
     def touch(self, path: str) -> None:
         os.utime(path)
 
+    def sync_file(self, path: str) -> None:
+        _sync(path, os.O_NOFOLLOW)
+
     def sync_folder(self, path: str) -> None:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        _sync(path, os.O_DIRECTORY)
 
     def try_lock(self, path: str, *, shared: bool = False) -> LocalLock | None:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
@@ -325,24 +345,12 @@ def _open_regular(path: str, limit: int | None, mode: int = os.O_RDONLY) -> tupl
     return fd, status.st_size
 
 
-def _map(fd: int, size: int) -> memoryview:
-    """Map a file into memory; it stays mapped while the view, or an array on it, is alive.
-
-    Python's own mmap keeps a descriptor for each mapping, so that a thousand large results would
-    exhaust them.
-    """
-    import ctypes
-
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.mmap.restype = ctypes.c_void_p
-    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-    address = libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
-    if address == ctypes.c_void_p(-1).value:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    region = (ctypes.c_char * size).from_address(address)
-    weakref.finalize(region, libc.munmap, address, size)
-    return memoryview(region).cast("B").toreadonly()
+def _sync(path: str, flags: int) -> None:
+    fd = os.open(path, os.O_RDONLY | flags)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _read_exactly(fd: int, size: int, offset: int) -> bytes:

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import Any
 
 from .base import Base
 from .contents import pack_data, pack_jobs, weight
+from .errors import BadFileError
 from .files import Buffer, Files
 from .jobs import Job
-from .runs import RunCard, append
+from .runs import RunCard, append, read_parcel_bytes
 
 # Small jobs share a parcel up to these bounds.
 PARCEL_JOBS = 256
 PARCEL_BYTES = 1 << 20
-# Shared data is named by pieces of this size.
-PIECE_BYTES = 2 << 20
-MOST_THREADS = 8
+# Shared data is compared by pieces of this size, which stay in a core's cache.
+PIECE_BYTES = 256 << 10
 DIGEST_DIGITS = 40
 
 Batch = list[tuple[Job, dict[str, Any]]]
@@ -66,44 +65,49 @@ def append_job(files: Files, base: Base, card: RunCard, job: Job, *, guess: int)
 
 
 def put_data(files: Files, base: Base, shared: Any, *, durable: bool) -> str | None:
-    """Write shared data once, named by its content; return the name, None if there is none."""
+    """Write shared data once; return its name, None if there is none.
+
+    The name comes from the checksums, which different contents may have in common: what already
+    lies under a name is compared byte by byte, and what differs gets another.
+    """
     if shared is None:
         return None
     chunks = pack_data(shared)
-    name = _digest(chunks)
-    path = base.data(name)
+    stem = hashlib.sha256(chunks[-1]).hexdigest()[:DIGEST_DIGITS]  # the directory of the parcel
+    names = itertools.chain([stem], (f"{stem}-{number}" for number in itertools.count(2)))
+    return next(name for name in names if _put(files, base, name, chunks, durable=durable))
+
+
+def _put(files: Files, base: Base, name: str, chunks: Sequence[Buffer], *, durable: bool) -> bool:
+    """Have data lie under a name; False: something else lies there."""
+    path, won = base.data(name), False
     if not files.exists(path):
         temporary = base.temporary()
         files.write_new(temporary, chunks, sync=durable)
-        files.publish(temporary, path)
+        won = files.publish(temporary, path)
+    if not won and not _holds(files, path, chunks):
+        return False
     if durable:
+        if not won:
+            files.sync_file(path)  # whoever wrote it may have had no need to
         files.sync_folder(os.path.dirname(path))
-    return name
+    return True
 
 
-def _digest(chunks: Sequence[Buffer]) -> str:
-    """The digest of the digests of equal pieces, which several threads take at once."""
-    pieces = [
-        memoryview(chunk)[at : at + PIECE_BYTES]
-        for chunk in chunks
-        for at in range(0, len(chunk), PIECE_BYTES)
-    ]
-    threads = min(len(pieces), len(os.sched_getaffinity(0)), MOST_THREADS)
-    if sum(map(len, pieces)) <= PIECE_BYTES:
-        threads = 1
-    digests = _digests(pieces, threads)
-    return hashlib.sha256(b"".join(digests)).hexdigest()[:DIGEST_DIGITS]
-
-
-def _digests(pieces: list[memoryview], threads: int) -> list[bytes]:
-    def digest(piece: memoryview) -> bytes:
-        return hashlib.sha256(piece).digest()
-
-    if threads > 1:
-        # Where a user may start no more threads, one after the other will do.
-        with suppress(RuntimeError), ThreadPoolExecutor(threads) as pool:
-            return list(pool.map(digest, pieces))
-    return list(map(digest, pieces))
+def _holds(files: Files, path: str, chunks: Sequence[Buffer]) -> bool:
+    """Whether a file consists of these chunks."""
+    try:
+        view = memoryview(read_parcel_bytes(files, path))
+    except BadFileError:
+        return False
+    at = 0
+    for chunk in chunks:
+        for start in range(0, len(chunk), PIECE_BYTES):
+            piece = bytes(chunk[start : start + PIECE_BYTES])
+            if view[at : at + len(piece)].tobytes() != piece:
+                return False
+            at += len(piece)
+    return at == len(view)
 
 
 def _pack(first: int, batch: Batch) -> list[Buffer]:

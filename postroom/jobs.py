@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .base import Base
-from .contents import Done, Failure, Options, Outcome, OutcomeSheet, pack_data
+from .contents import Done, Failure, Options, Outcome, OutcomeSheet, pack_data, weight
 from .errors import BadFileError, JobFailed, PostroomError, RemoteTraceback
 from .files import MAP_FROM_BYTES, Files
+from .pages import LARGE
 from .runs import list_firsts, read_parcel_bytes
 
 if TYPE_CHECKING:
@@ -299,6 +300,9 @@ class JobPool:
         failures = {n: sheet.failures[n] for n in numbers if n in sheet.failures}
         self._failures.update(failures)
         self._arrived.extend(numbers)
+        for number in numbers:
+            if weight(self.jobs[number].arguments) >= LARGE:
+                self._files.let_go(self._base.parcel(self.run, number))
         share = self.agents.setdefault(sheet.maker.agent, AgentShare())
         share.jobs += len(numbers)
         share.failed += len(failures)

@@ -32,7 +32,7 @@ class RunCard:
     run: str
     label: str
     project: str  # the folder that kernels are imported from
-    shared: str | None  # digest of the shared data
+    shared: str | None  # name of the shared data
     embedded: bool  # True: served only while its submitter, or a resumer, waits
     durable: bool  # True: survives a power loss, not only the death of processes
     created_at: float

@@ -1,11 +1,17 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from postroom import intake
+from postroom.base import create_base
+from postroom.contents import unpack_data
 from postroom.errors import JobFailed, KernelError, PostroomError
-from postroom.files import Lock
+from postroom.files import LocalFiles, Lock
+from postroom.intake import put_data
 from postroom.jobs import Job, JobPool, Receipt
 from postroom.master import Master
 from postroom.register import RESTING
@@ -171,3 +177,70 @@ def serve(room: Office, pool: JobPool) -> bool:
         work(room)
     pool.refresh()
     return pool.done
+
+
+def test_shared_data_is_written_once_and_named_by_its_content(tmp_path: Path) -> None:
+    base, files = create_base(tmp_path / "base"), LocalFiles()
+    table = np.arange(100_000.0)
+    name = put_data(files, base, {"table": table}, durable=False)
+    assert name is not None
+    assert put_data(files, base, {"table": table.copy()}, durable=False) == name
+    other = put_data(files, base, {"table": table + 1}, durable=False)
+    assert other is not None and other != name
+    assert sorted(os.listdir(tmp_path / "base/data")) == sorted([f"{name}.npz", f"{other}.npz"])
+    assert put_data(files, base, None, durable=False) is None
+
+
+def test_different_data_never_shares_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake, "DIGEST_DIGITS", 0)  # as if all checksums were alike
+    base, files = create_base(tmp_path / "base"), LocalFiles()
+    values = [{"k": 1}, {"k": 2}, np.zeros(100_000), np.ones(100_000), np.zeros(100_001)]
+    names = [put_data(files, base, value, durable=False) for value in values]
+    assert len(set(names)) == len(values)
+    assert [put_data(files, base, value, durable=False) for value in values] == names
+    for name, value in zip(names, values, strict=True):
+        assert name is not None
+        path = base.data(name)
+        np.testing.assert_equal(unpack_data(path, files.view(path, 1 << 30)), value)
+
+
+def test_data_that_a_power_loss_has_torn_is_written_anew(tmp_path: Path) -> None:
+    base, files = create_base(tmp_path / "base"), LocalFiles()
+    table = np.arange(100_000.0)
+    torn = put_data(files, base, table, durable=False)
+    assert torn is not None
+    for size in (500_000, 0):
+        os.truncate(base.data(torn), size)
+        name = put_data(files, base, table, durable=False)
+        assert name is not None and name != torn
+        np.testing.assert_array_equal(
+            unpack_data(name, files.view(base.data(name), 1 << 30)), table
+        )
+
+
+def test_the_data_of_a_durable_run_is_synced_whoever_wrote_it(tmp_path: Path) -> None:
+    synced: list[str] = []
+
+    class Watching(LocalFiles):
+        def sync_file(self, path: str) -> None:
+            synced.append(path)
+            super().sync_file(path)
+
+    base, files = create_base(tmp_path / "base"), Watching()
+    name = put_data(files, base, [1, 2, 3], durable=False)
+    assert name is not None and not synced
+    assert put_data(files, base, [1, 2, 3], durable=True) == name
+    assert synced == [base.data(name)]
+
+
+def test_whoever_puts_the_same_data_at_the_same_time_gets_the_same_name(tmp_path: Path) -> None:
+    class Blind(LocalFiles):
+        def exists(self, path: str) -> bool:
+            return False
+
+    base = create_base(tmp_path / "base")
+    name = put_data(LocalFiles(), base, [1, 2, 3], durable=False)
+    assert put_data(Blind(), base, [1, 2, 3], durable=False) == name
+    assert os.listdir(tmp_path / "base/tmp") == []

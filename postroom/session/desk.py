@@ -22,6 +22,7 @@ from ..errors import BadFileError, PayloadError
 from ..files import Box, Buffer, Clock, Files
 from ..journal import Journal
 from ..mailbox import InHand, Letter, put_up
+from ..pages import LARGE
 from ..runs import (
     Note,
     RunCard,
@@ -302,6 +303,10 @@ class Desk:
         self._retry = None
         self._blocked = ""
         self._box.clear()
+        if self._sheet is not None and self._done_from >= self._sheet.first + self._sheet.count:
+            if self._sheet.nbytes >= LARGE:
+                self._files.save_soon(self._sheet.parcel.path)
+            self._sheet = None
         self._say("idle")  # behind the turn, which somebody waits for; a new letter has another id
 
     def _say(

@@ -28,8 +28,23 @@ JOBS = "postroom/jobs.py"
 STANDING = "postroom/standing.py"
 STEWARD = "postroom/steward.py"
 MINDER = "postroom/commands/minder.py"
+INTAKE = "postroom/intake.py"
 
 MUTANTS = [
+    Mutant(
+        "what lies under a name of shared data is compared",
+        INTAKE,
+        "if not won and not _holds(files, path, chunks):",
+        "if False:",
+        "tests/test_intake.py",
+    ),
+    Mutant(
+        "shared data of a durable run is synced, whoever wrote it",
+        INTAKE,
+        "            files.sync_file(path)",
+        "            pass",
+        "tests/test_intake.py",
+    ),
     Mutant(
         "a letter carries its checksum",
         MAILBOX,

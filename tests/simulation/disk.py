@@ -324,8 +324,19 @@ class SimulatedFiles:
         if name in folder.entries:
             self.disk.change((folder, name, None))
 
+    def let_go(self, path: str) -> None:
+        """Memory is no part of the simulation."""
+
+    def save_soon(self, path: str) -> None:
+        """Nobody can rely on it."""
+
     def touch(self, path: str) -> None:
         self.operation(path)
+
+    def sync_file(self, path: str) -> None:
+        self.operation(path)
+        node = self.disk.file(path)
+        node.stable = node.data
 
     def sync_folder(self, path: str) -> None:
         self.operation(path)
