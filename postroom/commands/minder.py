@@ -177,7 +177,7 @@ class Minder:
         if failure is None:
             return None, None
         if told is not None and told.final:
-            return Failure(Outcome.CANCELLED, "killed", told.reason), None
+            return Failure(Outcome.CANCELLED, "cancelled", told.reason), None
         if told is not None:
             return Failure(Outcome.CANCELLED, "stopped", told.reason), "stopped"
         if end.timed_out_s is not None and end.code == GO_ON:
