@@ -39,6 +39,10 @@ def lease_for(
     name: str,
 ) -> tuple[Lease, list[Card]]:
     """Wait for the cards that were asked for, talking about it; exits with 75 when in vain."""
+    if gpus and count > 1:
+        raise Misuse("--gpus names the cards; leave -n away")
+    if timeout_s is not None and not timeout_s >= 0:  # which not-a-number is not, either
+        raise Misuse("--timeout is a number of seconds, 0 or more")
     cards = watch.cards()
     watch.close()  # it may be long until it is our turn, and what follows is to have no child
     request = Request(
@@ -49,8 +53,6 @@ def lease_for(
         pack=pack,
         owner=owner,
     )
-    if gpus and count > 1:
-        raise Misuse("--gpus names the cards; leave -n away")
     try:
         lease = ledger.acquire(
             request,

@@ -130,12 +130,20 @@ def test_the_verbs_of_scripts_import_nothing_heavy(words: str) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_a_wrong_use_that_the_verb_finds_is_told_by_click() -> None:
-    command = [sys.executable, "-m", "postroom", "gpu", "get", "--gpus", "0,1", "-n", "2"]
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--gpus 0,1 -n 2", "--gpus names the cards; leave -n away"),
+        ("--timeout=-1", "--timeout is a number of seconds, 0 or more"),
+        ("--timeout nan", "--timeout is a number of seconds, 0 or more"),
+    ],
+)
+def test_a_wrong_use_that_the_verb_finds_is_told_by_click(words: str, said: str) -> None:
+    command = [sys.executable, "-m", "postroom", "gpu", "get", *words.split()]
     done = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY)
     assert (done.returncode, done.stdout) == (2, "")
     assert "Try" in done.stderr
-    assert "--gpus names the cards; leave -n away" in done.stderr
+    assert said in done.stderr
 
 
 @pytest.mark.usefixtures("folder")
