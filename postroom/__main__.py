@@ -31,7 +31,10 @@ def main() -> None:
 
 def hog() -> None:
     """Run `hog`: `postroom run` under the name that its users know."""
-    from .cli.run import command
+    from .cli.verbs import importing
+
+    with importing():
+        from .cli.run import command
 
     run_command(command)
 

@@ -52,6 +52,7 @@ class Agent:
     agent_id: str
     box: Box
     letter: Letter | None = None
+    size: int = 0  # of the mailbox when it was last read: it grows when the letter is shortened
     doubtful: bool = False  # writing the letter failed: half of it may lie there, or all
     reached: int = 0  # the first job of the letter whose result has not been seen
     look_at: float = 0.0  # when to look for results in the middle of a letter

@@ -213,20 +213,21 @@ class OutcomeSheet:
         seconds = self.seconds[job - self.first]
         if job in self.failures:
             return Done(failure=self.failures[job], seconds=seconds)
-        if self.count == 1 and (plain := self._plain()) is not None:
+        position = job - self.first - bisect_left(self._failed, job)
+        if (plain := self._plain(position)) is not None:
             return Done(plain, seconds=seconds)
         if self._decoder is None:
             from .payload import Decoder
 
             self._decoder = Decoder(self._values, self.parcel, pickle=self.pickle)
-        position = job - self.first - bisect_left(self._failed, job)
         return Done(self._decoder.value(position), seconds=seconds)
 
-    def _plain(self) -> dict[str, Any] | None:
-        """The only value, if it is an object of plain JSON: nobody needs numpy to read that."""
+    def _plain(self, position: int) -> dict[str, Any] | None:
+        """A value, if it is an object of plain JSON: nobody needs numpy to read that."""
         try:
-            (tree,) = self._values["trees"]
-        except (KeyError, TypeError, ValueError):
+            trees = self._values["trees"]
+            tree = trees[0] if len(trees) == 1 else trees[position]
+        except (KeyError, IndexError, TypeError):
             return None
         return tree if isinstance(tree, dict) and _is_plain(tree) else None
 
@@ -235,19 +236,17 @@ def pack_outcomes(
     first: int, done: Sequence[Done], maker: Maker, *, pickle: bool = False
 ) -> list[Buffer]:
     """Make a parcel of outcomes; only the values of jobs that ended well are stored."""
-    from . import payload
-
     values = [one.value for one in done if one.failure is None]
-    tree, members = payload.encode(values, first=first, label="result", pickle=pickle)
+    tree: object
+    members: list[tuple[str, Sequence[Buffer]]]
+    if all(map(_is_json, values)):
+        tree, members = _plain_values(first, values), []
+    else:
+        from . import payload
+
+        tree, members = payload.encode(values, first=first, label="result", pickle=pickle)
     body = _outcomes(first, done, maker, tree, pickle=pickle)
     return pack(_results_mark(first, done), [("outcomes.json", [body]), *members])
-
-
-def pack_outcome(job: int, done: Done, maker: Maker) -> list[Buffer]:
-    """Make a parcel of one outcome whose value, if it has one, is plain JSON: without numpy."""
-    tree = _plain_values(job, [] if done.failure is not None else [done.value])
-    body = _outcomes(job, [done], maker, tree)
-    return pack(_results_mark(job, [done]), [("outcomes.json", [body])])
 
 
 def _results_mark(first: int, done: Sequence[Done]) -> Mark:

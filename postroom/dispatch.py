@@ -184,6 +184,7 @@ class Dispatcher:
                 self._clean_box(agent, data)
             else:
                 agent.letter = letter
+                agent.size = len(data)
                 agent.reached = letter.first
         return agent
 
@@ -211,15 +212,19 @@ class Dispatcher:
             if Letter.decode(agent.box.read()) is None:
                 agent.box.clear()  # half a letter is no letter: nobody has it
             agent.doubtful = False
-        if letter is not None and not agent.box.size():
+        size = agent.box.size() if letter is not None else 0
+        if letter is not None and not size:
             self._gather(agent, letter)
             agent.letter = None
             self._settle(letter, agent.reached)
             return True
         moved = False
+        if letter is not None and size > agent.size:
+            moved = self._take_rest(agent, letter)
+            letter = agent.letter or letter
         if letter is not None and now >= agent.look_at:
             agent.look_at = now + LOOK_S
-            moved = self._gather(agent, letter)
+            moved |= self._gather(agent, letter)
             if agent.box.gone():
                 self._gather(agent, letter)
                 self._forget(agent)
@@ -229,6 +234,21 @@ class Dispatcher:
             agent.probe_at = now + (PROBE_S if letter is not None else LIST_S)
             moved |= self._probe(agent)
         return moved
+
+    def _take_rest(self, agent: Agent, letter: Letter) -> bool:
+        """Let wait again what the holder of a letter has said that it will not begin."""
+        data = agent.box.read()
+        shorter = Letter.decode(data)
+        if shorter is None or shorter.letter_id != letter.letter_id or shorter.stop >= letter.stop:
+            return False
+        agent.letter = shorter
+        agent.size = len(data)
+        active = self.runs.get(letter.run)
+        if active is not None:
+            active.queue.put_back(shorter.stop, letter.stop)
+            self._steward.returned(letter, shorter.stop)
+        self._journal.event("returned", run=letter.run, first=shorter.stop, stop=letter.stop)
+        return True
 
     def _probe(self, agent: Agent) -> bool:
         """Take the lock of a dead agent, and clear up behind it."""
@@ -452,8 +472,10 @@ class Dispatcher:
         agent.reached = letter.first
         agent.look_at = now + LOOK_S
         agent.probe_at = now + PROBE_S
+        words = letter.encode()
+        agent.size = len(words)
         try:
-            agent.box.write(letter.encode())
+            agent.box.write(words)
         except OSError:
             agent.doubtful = True
             raise

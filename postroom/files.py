@@ -12,7 +12,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import secrets
 import stat
 import time
 import weakref
@@ -56,6 +55,9 @@ class Box(Protocol):
 
     def write(self, letter: bytes) -> None:
         """Put a letter in; a reader may see half of it meanwhile."""
+
+    def append(self, line: bytes) -> None:
+        """Put a line behind the letter; a reader may see half of it meanwhile."""
 
     def clear(self) -> None:
         """Empty it."""
@@ -134,7 +136,7 @@ class SystemClock:
 
 def new_token(length: int = 6) -> str:
     """Random letters for a name that must be ours alone."""
-    return secrets.token_hex((length + 1) // 2)[:length]
+    return os.urandom((length + 1) // 2).hex()[:length]
 
 
 _held: weakref.WeakSet[LocalLock] = weakref.WeakSet()
@@ -186,6 +188,9 @@ class LocalBox:
         offset = 0
         while offset < len(letter):
             offset += os.pwrite(self._fd, letter[offset:], offset)
+
+    def append(self, line: bytes) -> None:
+        os.pwrite(self._fd, line, self.size())
 
     def clear(self) -> None:
         os.ftruncate(self._fd, 0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import html
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -345,6 +344,8 @@ class JobPool:
         return f"<JobPool {self.run}: {len(self)} jobs, {', '.join(parts)}>"
 
     def _repr_html_(self) -> str:
+        import html
+
         kinds = Counter(failure.kind for failure in self._failures.values())
         rows = [
             ("run", self.run),

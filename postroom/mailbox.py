@@ -8,7 +8,8 @@
       |                                   |<--------- empties it ---------------|
       |  walks the results from the range's first job; what is missing waits again
 
-1. An **empty** mailbox is the Master's to fill, a **full** one the session's to empty. Absent means
+1. An **empty** mailbox is the Master's to fill, a **full** one the session's to empty, or to
+   shorten by what it will not begin, so that others have that while a long job runs. Absent means
    no agent: a session takes its mailbox down before it stops taking letters, and whatever lies in a
    mailbox that was taken down was never begun or has been laid down.
 2. A letter names a **range** of jobs, and carries its length and checksum: half a letter is no
@@ -38,10 +39,11 @@ work; after it, the results count and the rest of the range waits again.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .base import Base
 from .errors import BadFileError
@@ -81,9 +83,18 @@ class Letter:
         ).encode()
         return b"%s%04d %08x %s" % (_STAMP, len(body), zlib.crc32(body), body)
 
+    def shortened(self, stop: int) -> tuple[Letter, bytes]:
+        """The same letter for fewer jobs, and the line that says so when put behind it."""
+        return replace(self, stop=stop), self._cut(stop)
+
+    def _cut(self, stop: int) -> bytes:
+        body = b"%s %09d" % (self.letter_id.encode(), stop)
+        return b"\n%s %08x" % (body, zlib.crc32(body))
+
     @classmethod
     def decode(cls, data: bytes) -> Letter | None:
         """Read a letter; None for half a letter, or for anything else that is not a whole one."""
+        data, _, cut = data.partition(b"\n")
         body = data[_PREFIX:]
         head = b"%s%04d %08x " % (_STAMP, len(body), zlib.crc32(body))
         if not body or data[:_PREFIX] != head:
@@ -93,7 +104,15 @@ class Letter:
             letter = cls(**fields)
         except (ValueError, TypeError):
             return None
-        return letter if letter._sensible() else None
+        return letter._as_cut(cut) if letter._sensible() else None
+
+    def _as_cut(self, cut: bytes) -> Letter:
+        """This letter as its holder has shortened it; half a line says nothing."""
+        with contextlib.suppress(ValueError, IndexError):
+            stop = int(cut.split()[1])
+            if self.first < stop < self.stop and cut == self._cut(stop)[1:]:
+                return replace(self, stop=stop)
+        return self
 
     def _sensible(self) -> bool:
         numbers = (self.epoch, self.serial, self.parcel, self.first, self.stop)

@@ -92,6 +92,8 @@ def sweep(mark: str, *, own_but: Collection[int] | None = None) -> int:
     its helpers. Only then are dead children reaped: elsewhere they are somebody else's to wait for.
     """
     own = own_but is not None
+    if own and not reap():
+        return 0  # a subreaper's descendants end up as its children: there are none
     killed: set[int] = set()
     give_up_at = time.monotonic() + _PATIENCE_S
     while time.monotonic() < give_up_at:
@@ -108,11 +110,14 @@ def sweep(mark: str, *, own_but: Collection[int] | None = None) -> int:
     return len(killed)
 
 
-def reap() -> None:
-    """Take note of dead children, so that none stays behind as a zombie."""
-    with contextlib.suppress(ChildProcessError):
+def reap() -> bool:
+    """Take note of dead children, so that none stays behind as a zombie; True: some live."""
+    try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
+    except ChildProcessError:
+        return False
+    return True
 
 
 def _prctl(option: int, value: int) -> None:

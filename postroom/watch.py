@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import logging
 import os
 import select
 import struct
@@ -179,6 +178,8 @@ class Bell:
         self._observer: BaseObserver | None = None
 
     def __enter__(self) -> Bell:
+        import logging
+
         from watchdog.events import FileSystemEvent, FileSystemEventHandler
         from watchdog.observers import Observer
 

@@ -67,7 +67,7 @@ class PostRoom:
         create_run(self.files, self.base, made, parcels)
         return made
 
-    def desk(self, agent_id: str = "0", run_job: Callable[..., Done] = double) -> Desk:
+    def desk(self, agent_id: str = "0", run_job: Callable[..., Done | None] = double) -> Desk:
         lock = self.files.try_lock(self.base.agent_lock(agent_id))
         assert lock is not None
         self.locks[agent_id] = lock

@@ -16,7 +16,6 @@ from postroom.contents import (
     OutcomeSheet,
     pack_data,
     pack_jobs,
-    pack_outcome,
     pack_outcomes,
     unpack_data,
     weight,
@@ -62,8 +61,8 @@ def test_a_mark_says_whether_a_job_has_wishes_or_failed() -> None:
     assert flags(pack_jobs(0, "m:f", Options(), None, [{"wishes": np.ones(2)}])) == ""
     assert flags(pack_outcomes(0, [Done(1), failed], MAKER)) == "f"
     assert flags(pack_outcomes(0, [Done(1)], MAKER)) == ""
-    assert flags(pack_outcome(0, failed, MAKER)) == "f"
-    assert flags(pack_outcome(0, Done({}), MAKER)) == ""
+    assert flags(pack_outcomes(0, [failed], MAKER)) == "f"
+    assert flags(pack_outcomes(0, [Done({})], MAKER)) == ""
 
 
 def test_a_parcel_of_another_kind_is_refused() -> None:
@@ -122,10 +121,11 @@ def test_what_is_nested_for_ever_is_refused_by_payload() -> None:
         pack_jobs(0, "a:b", Options(), None, [{"x": endless}])
 
 
-def test_an_outcome_that_is_nested_too_deep_is_a_bad_file() -> None:
+def test_an_outcome_that_is_nested_too_deep_is_a_bad_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("postroom.contents._is_json", lambda value: True)
     value: dict[str, object] = {}
     for _ in range(200):
         value = {"x": value}
-    data = b"".join(pack_outcome(3, Done(value), Maker("0", "", 1, 0.0)))
+    data = b"".join(pack_outcomes(3, [Done(value)], Maker("0", "", 1, 0.0)))
     with pytest.raises(BadFileError):
         OutcomeSheet("x", data).done(3)

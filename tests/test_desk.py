@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from postroom.contents import Done, Failure, JobSheet, Outcome
+from postroom.contents import Done, Failure, JobSheet, Options, Outcome, pack_jobs
 from postroom.files import LocalFiles
 from postroom.mailbox import Letter, read_in_hand
 from postroom.runs import RunCard, append, read_notes, shut_drawers
-from postroom.session.desk import PUBLISH_BYTES, PUBLISH_S, Desk, Step
+from postroom.session.desk import HOLD_S, PUBLISH_BYTES, PUBLISH_S, Desk, Step
 
 from .backroom import PostRoom, double, jobs, results
 
@@ -340,3 +340,91 @@ def test_taking_down_publishes_what_is_done(room: PostRoom) -> None:
     desk.take_down()
     assert set(room.values()) == {0}
     assert not os.path.exists(room.base.mailbox("0"))
+
+
+class TestALongJob:
+    def test_what_is_behind_it_is_left_to_others_and_what_was_before_it_published(
+        self, room: PostRoom
+    ) -> None:
+        def run_job(card: RunCard, sheet: JobSheet, job: int, attempt: int) -> Done:
+            if job == 2:
+                desk.linger()
+                assert set(room.values()) == {0, 1}
+                letter = room.letter()
+                assert letter is not None and (letter.first, letter.stop) == (0, 3)
+            return double(card, sheet, job, attempt)
+
+        room.run(5)
+        desk = room.desk(run_job=run_job)
+        send(room, 1, 1, "r", 0, 0, 5)
+        finish(desk)
+        assert set(room.values()) == {0, 1, 2}
+        assert box_size(room) == 0
+
+    def test_the_rest_goes_to_another_while_it_runs(self, room: PostRoom) -> None:
+        def run_job(card: RunCard, sheet: JobSheet, job: int, attempt: int) -> Done:
+            if job == 1:
+                desk.linger()
+                for _ in range(4):
+                    room.step(dispatcher)
+                    finish(other)
+                assert set(room.values()) == {0, 2, 3, 4}
+            return double(card, sheet, job, attempt)
+
+        room.run(5)
+        desk = room.desk(run_job=run_job)
+        send(room, 1, 1, "r", 0, 0, 5)
+        dispatcher = room.dispatcher()
+        other = room.desk("1")
+        finish(desk)
+        for _ in range(3):
+            room.step(dispatcher)
+        assert set(room.values()) == set(range(5))
+        assert sorted(first for _, first, _ in room.delivered) == [0, 1, 2, 3, 4]
+
+    def test_a_letter_that_takes_longer_than_it_should_is_given_back(self, room: PostRoom) -> None:
+        def slow(card: RunCard, sheet: JobSheet, job: int, attempt: int) -> Done:
+            room.clock.now += HOLD_S / 2
+            return double(card, sheet, job, attempt)
+
+        room.run(9)
+        desk = room.desk(run_job=slow)
+        send(room, 1, 1, "r", 0, 0, 9)
+        finish(desk)
+        assert set(room.values()) == {0, 1}
+        assert box_size(room) == 0
+
+    def test_a_single_job_may_take_as_long_as_it_likes(self, room: PostRoom) -> None:
+        def slow(card: RunCard, sheet: JobSheet, job: int, attempt: int) -> Done:
+            desk.linger()
+            room.clock.now += 100 * HOLD_S
+            return double(card, sheet, job, attempt)
+
+        room.run(1)
+        desk = room.desk(run_job=slow)
+        send(room, 1, 1, "r", 0, 0, 1)
+        finish(desk)
+        assert set(room.values()) == {0}
+
+
+def test_a_command_is_not_begun_before_the_tasks_before_it_are_published(room: PostRoom) -> None:
+    def errand(card: RunCard, sheet: JobSheet, job: int, attempt: int) -> Done | None:
+        if job == 0:
+            return double(card, sheet, job, attempt)
+        append_results(room, made, job)
+        return None
+
+    made = room.run(1)
+    append(room.files, room.base, made, lambda first: pack_jobs(
+        first, "commands:run", Options(), None, [{"x": first}]), guess=1)  # fmt: skip
+    desk = room.desk(run_job=errand)
+    send(room, 1, 1, "r", 0, 0, 2)
+    finish(desk)
+    assert room.values() == {0: 0, 1: "by its minder"}
+
+
+def append_results(room: PostRoom, made: RunCard, job: int) -> None:
+    assert set(room.values()) == {0}
+    temporary = room.base.temporary()
+    room.files.write_new(temporary, results(job, ["by its minder"]))
+    assert room.files.publish(temporary, room.base.result("r", job))

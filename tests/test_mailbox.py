@@ -136,3 +136,27 @@ def test_a_letter_is_not_touched_after_its_last_byte(
     monkeypatch.setattr(os, "pwrite", pwrite)
     box.write(LETTER.encode())
     assert box.size() == 0
+
+
+class TestAShortenedLetter:
+    def test_a_line_behind_a_letter_shortens_it(self) -> None:
+        shorter, line = LETTER.shortened(303)
+        assert (shorter.first, shorter.stop) == (300, 303)
+        assert Letter.decode(LETTER.encode() + line) == shorter
+
+    def test_half_a_line_and_a_spoilt_one_change_nothing(self) -> None:
+        _, line = LETTER.shortened(303)
+        for size in range(len(line)):
+            assert Letter.decode(LETTER.encode() + line[:size]) == LETTER
+        for position in range(8, len(line) * 8):
+            spoilt = bytearray(line)
+            spoilt[position // 8] ^= 1 << position % 8
+            assert Letter.decode(LETTER.encode() + spoilt) == LETTER
+
+    def test_a_letter_is_never_made_longer_nor_empty(self) -> None:
+        for stop in (300, 310, 311):
+            assert Letter.decode(LETTER.encode() + LETTER.shortened(stop)[1]) == LETTER
+
+    def test_the_line_of_another_letter_changes_nothing(self) -> None:
+        other = dataclasses.replace(LETTER, serial=16)
+        assert Letter.decode(LETTER.encode() + other.shortened(303)[1]) == LETTER

@@ -105,9 +105,7 @@ class Batch:
         self._gpu_file: GpuFile | None = None
         self._gpu_file_at = 0.0
         runs = list_runs(LocalFiles(), master.base)
-        self.pool: JobPool = (
-            master.resume(runs[-1]) if runs else master.open(label="commands", apart=True)
-        )
+        self.pool: JobPool = master.resume(runs[-1]) if runs else master.open(label="commands")
         self._job_of: dict[str, int] = {}
         self._names: set[str] = set(os.listdir(output))
         self._next = 1

@@ -9,7 +9,6 @@ named by its content, so the same files are copied once however often a batch is
 
 from __future__ import annotations
 
-import difflib
 import filecmp
 import hashlib
 import os
@@ -104,6 +103,8 @@ def _digest(folder: str, names: list[str]) -> str:
 
 def changes(copy: str) -> Iterator[str]:
     """What has changed in the source since a snapshot was taken, as a unified diff."""
+    import difflib
+
     try:
         with open(f"{os.path.dirname(copy)}/source", encoding="utf-8") as file:
             source = file.read().strip()

@@ -19,7 +19,6 @@ from ..batch.runner import Batch, Runner, View, Wishes, completer
 from ..batch.snapshot import take_snapshot
 from ..batch.view import LiveView, PlainView, summary, write_results
 from ..errors import PostroomError
-from ..gpus import inventory
 from ..master import Master
 from . import codes
 
@@ -196,6 +195,8 @@ def _environment(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def _known_gpus() -> list[str]:
+    from ..gpus import inventory
+
     return [str(card.index) for card in inventory.cards() if not card.problem]
 
 

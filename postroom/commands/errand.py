@@ -10,6 +10,8 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from ..contents import Done
+
 COMMAND = "postroom.commands.errand:command"
 
 # Between SIGTERM and SIGKILL: long enough to write a checkpoint of some gigabytes.
@@ -17,6 +19,8 @@ GRACE_S = 10.0
 # What a command that was told to end, or is past its time, exits with to say that it has saved what
 # it did, and wants to go on from there (EX_TEMPFAIL of sysexits.h).
 GO_ON = 75
+# A command that takes longer than this should not have others wait behind it.
+LINGER_S = 0.05
 # Of each of .OUT and .ERR so much is kept, half of it from the beginning and half from the end.
 OUTPUT_BYTES = 64 << 20
 
@@ -24,6 +28,18 @@ OUTPUT_BYTES = 64 << 20
 def command(**_: Any) -> None:
     """Stand for all commands, so that their task has a name that can be found."""
     raise NotImplementedError("a command is run by its session, not called")
+
+
+class Stopped(Exception):
+    """The command was ended because its session was told to stop: nobody is to blame."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How an errand ended."""
+
+    done: Done
+    again: str | None = None  # the kind of note by which it is tried again
 
 
 @dataclass(frozen=True)
@@ -63,6 +79,11 @@ class Errand:
     def name(self) -> str:
         """What the job is called."""
         return self.label or self.folder.rpartition("/")[2]
+
+    @property
+    def job_name(self) -> str:
+        """Names the job among all of its base."""
+        return f"{self.run}/{self.job}"
 
     def encode(self) -> bytes:
         """As one line."""

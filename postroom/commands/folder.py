@@ -7,8 +7,9 @@
       attempts/1/              the same of earlier attempts
       checkpoint/              of a queued job: its own to fill, and there again at its next attempt
 
-The result in `result_pool` is the truth, and is published before SUCCESS or FAILURE appears: killed
-in between, a job is done and its folder lacks the mark, which whoever sees the result completes.
+The result in `result_pool` is the truth, and follows within a moment. Killed in between, a command
+that has ended well is not run again: whoever is sent it next reads here how it ended. Where a
+result's folder lacks the mark, whoever sees the result puts it up.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import ctypes
 import json
 import os
 import time
+from functools import lru_cache
 
 SUCCESS, FAILURE = "SUCCESS", "FAILURE"
 _PUNCH_HOLE = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
@@ -34,6 +36,7 @@ class JobFolder:
         self.out = f"{path}/{self.name}.OUT"
         self.err = f"{path}/{self.name}.ERR"
         self.checkpoint = f"{path}/checkpoint"
+        self._info = -1
 
     def begin(self) -> int:
         """Make room for an attempt, and return its number: what an earlier one left moves aside."""
@@ -61,14 +64,34 @@ class JobFolder:
         return name in ("INFO", SUCCESS, FAILURE, f"{self.name}.OUT", f"{self.name}.ERR")
 
     def tell(self, facts: dict[str, object]) -> None:
-        """Add lines to INFO."""
+        """Add lines to INFO, which stays open for more until `end`."""
         lines = "".join(f"{name + ':':<10}{_plain(value)}\n" for name, value in facts.items())
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
-        fd = os.open(self.info, flags, 0o644)
-        try:
-            os.write(fd, lines.encode(errors="replace"))
-        finally:
-            os.close(fd)
+        if self._info < 0:
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+            self._info = os.open(self.info, flags, 0o644)
+        os.write(self._info, lines.encode(errors="replace"))
+
+    def end(self, facts: dict[str, object], *, ok: bool | None = None) -> None:
+        """Say how an attempt ended, as far as that can be written: the result is what counts."""
+        with contextlib.suppress(OSError):
+            self.tell(facts)
+        if self._info >= 0:
+            os.close(self._info)
+            self._info = -1
+        if ok is not None:
+            with contextlib.suppress(OSError):
+                self.finish(ok=ok)
+
+    def has_ended_well(self, job: str) -> bool:
+        """Whether this very job, not an earlier one of the same line, has ended well here.
+
+        Its minder was killed before that was published.
+        """
+        if not os.path.lexists(f"{self.path}/{SUCCESS}"):
+            return False
+        info = self.read_info()
+        facts = ("attempt", "ended", "seconds", "exit")
+        return (info.get("job"), info.get("outcome")) == (job, "ok") and all(map(info.get, facts))
 
     def finish(self, *, ok: bool) -> None:
         """Say in one look how the job ended."""
@@ -104,14 +127,17 @@ def tail(path: str, size: int = _TAIL) -> str:
     return ""
 
 
+@lru_cache(maxsize=2)
+def _second(at: int) -> tuple[str, str]:
+    local = time.localtime(at)
+    zone = time.strftime("%z", local)
+    return time.strftime("%Y-%m-%dT%H:%M:%S", local), f"{zone[:3]}:{zone[3:]}"
+
+
 def stamp(at: float) -> str:
     """A wall-clock time as people and programs read it."""
-    zone = time.strftime("%z", time.localtime(at))
-    return (
-        time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at))
-        + f".{int(at % 1 * 1000):03d}"
-        + (f"{zone[:3]}:{zone[3:]}")
-    )
+    second, zone = _second(int(at))
+    return f"{second}.{int(at % 1 * 1000):03d}{zone}"
 
 
 class Capped:

@@ -23,6 +23,7 @@ import errno
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import time
@@ -31,16 +32,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..base import Base
-from ..contents import Done, Failure, Maker, Outcome, pack_outcome
+from ..contents import Done, Failure, Maker, Outcome
 from ..control import Stop, read_stop
 from ..files import LocalFiles
 from ..journal import Journal
-from ..runs import Note, RunCard, publish_results, read_card, write_note
-from ..tree import MARK, adopt_orphans, below, mark_of, parent_of
-from .errand import GO_ON, Errand
+from ..runs import RunCard, read_card
+from ..tree import MARK, adopt_orphans, below, mark_of, parent_of, reap
+from .errand import GO_ON, LINGER_S, Ended, Errand, Stopped
 from .failure import Cause, End, count_oom_kills, explain
 from .folder import Capped, JobFolder, stamp
 from .fork import SIGNALS, fork_unheard, hear_signals, settle_in
+from .record import record
 
 # How often a long output is trimmed, and orphans are reaped.
 LOOK_S = 0.5
@@ -59,8 +61,31 @@ class Post:
     lock_fd: int
 
 
-class Stopped(Exception):
-    """The command was ended because its session was told to stop: nobody is to blame."""
+@dataclass
+class Watch:
+    """What is looked at while a command runs."""
+
+    outputs: tuple[Capped, Capped]
+    deadline: float | None
+    lingers_at: float
+    lingers: Callable[[], None] | None  # still to be called
+
+    def look_s(self, now: float) -> float:
+        """How long until the next look."""
+        times = [now + LOOK_S]
+        if self.deadline is not None:
+            times.append(self.deadline)
+        if self.lingers is not None:
+            times.append(self.lingers_at)
+        return max(0.0, min(times) - now)
+
+    def look(self, now: float) -> None:
+        """Trim what has grown too long, and say once that it takes long."""
+        if self.lingers is not None and now >= self.lingers_at:
+            lingers, self.lingers = self.lingers, None
+            lingers()
+        for output in self.outputs:
+            output.trim()
 
 
 def fork_minder(post: Post) -> tuple[int, socket.socket]:
@@ -97,6 +122,10 @@ class Minder:
         self._card: RunCard | None = None
         self._stops = 0
         self._told: Stop | None = None  # to end the command in hand
+        self._host = socket.gethostname()
+        self._programs: dict[str, str] = {}
+        self._oom_kills = 0  # when it was last looked, at most so long before a command began
+        self._oom_kills_at = -LOOK_S
         for fd in post.lease_fds:
             os.set_inheritable(fd, True)  # the card is free when the last of them is gone
         self._environ = {**os.environ, MARK: mark_of(post.base.root, post.agent)}
@@ -133,43 +162,65 @@ class Minder:
 
     def carry_out(self, errand: Errand) -> str:
         """Run one command to its end, and say so where it counts; return what was written."""
+        started_at = time.time()
+        try:
+            ended = self.perform(errand)
+        except Stopped:
+            return "stopped"
+        maker = Maker(errand.agent, errand.gpu, os.getpid(), started_at, errand.attempt)
+
+        def write() -> bool:
+            if self._card is None or self._card.run != errand.run:
+                self._card = read_card(self._files, self._post.base, errand.run)
+            card, base = self._card, self._post.base
+            return record(self._files, base, card, errand, ended, maker, at=time.time())
+
+        return "done" if self._insist(write) else "dropped"
+
+    def perform(self, errand: Errand, lingers: Callable[[], None] = lambda: None) -> Ended:
+        """Run one command to its end, and tell of it in its folder; publishing is up to the caller.
+
+        A command that has ended well, and whose outcome did not get so far, is not run again.
+        """
         folder = JobFolder(errand.folder)
         began, started_at = time.monotonic(), time.time()
         number = 0
         self._told = None
         try:
+            if folder.has_ended_well(errand.job_name):
+                return Ended(_ended_before(folder.read_info()))
             number, outputs = self._prepare(errand, folder, started_at)
-            end = self._run(errand, folder, number, outputs)
+            code, overdue, oom_kills = self._run(errand, number, outputs, lingers)
+            said = folder.tails() if code or overdue else ("", "")
+            end = End(
+                code=code if code >= 0 else None,
+                signal=-code if code < 0 else None,
+                timed_out_s=errand.timeout_s if overdue else None,
+                oom_kills=oom_kills,
+                out=said[0],
+                err=said[1],
+                on_gpu=errand.gpu != "cpu",
+            )
         except Stopped:
-            self._tell(folder, {"ended": stamp(time.time()), "outcome": "stopped"})
-            return "stopped"
+            folder.end({"ended": stamp(time.time()), "outcome": "stopped"})
+            raise
         except OSError as error:
             # No folder to run in, no shell, no more processes: told like any other failure.
             end = End(code=126, err=f"{error}")
         seconds = time.monotonic() - began
-        failure, kind = self._judge(errand, end)
+        failure, again = self._judge(errand, end)
         facts = _ending(end, failure, seconds)
-        if failure is not None and kind is not None:
-            word = "noted"
-            saved = self._insist(lambda: self._note(errand, kind, failure))
-        else:
-            word = "done"
-            value = {"attempt": number, **facts}
-            done = Done(None if failure else value, failure, seconds)
-            saved = self._insist(lambda: self._publish(errand, done, started_at))
-        self._tell(folder, facts)
-        if kind != "stopped":
-            with contextlib.suppress(OSError):
-                folder.finish(ok=failure is None)
+        folder.end(facts, ok=failure is None if again != "stopped" else None)
         self._journal.event(
             "command",
             run=errand.run,
             job=errand.job,
             attempt=errand.attempt,
             outcome=facts["outcome"],
-            seconds=round(seconds, 6),
+            seconds=facts["seconds"],
         )
-        return word if saved else "dropped"
+        done = Done(None if failure else {"attempt": number, **facts}, failure, seconds)
+        return Ended(done, again)
 
     def _judge(self, errand: Errand, end: End) -> tuple[Failure | None, str | None]:
         """Why a command failed, if it did, and the kind of note that has it tried again."""
@@ -196,7 +247,7 @@ class Minder:
         while True:
             try:
                 number = folder.begin()
-                folder.tell(_beginning(errand, number, started_at))
+                folder.tell(self._beginning(errand, number, started_at))
                 if errand.checkpoint:
                     os.makedirs(folder.checkpoint, exist_ok=True)
                 out = Capped(folder.out, errand.output_bytes)
@@ -209,45 +260,57 @@ class Minder:
                 raise Stopped
             time.sleep(BLOCKED_S)
 
+    def _beginning(self, errand: Errand, number: int, started_at: float) -> dict[str, object]:
+        return {
+            "name": errand.name,
+            "command": errand.command,
+            "folder": errand.cwd,
+            "gpu": errand.gpu_name or errand.gpu,
+            "host": self._host,
+            "job": errand.job_name,
+            "agent": errand.agent,
+            "attempt": number,
+            **({"arguments": json.dumps(errand.arguments)} if errand.arguments else {}),
+            "started": stamp(started_at),
+        }
+
     def _run(
-        self, errand: Errand, folder: JobFolder, number: int, outputs: tuple[Capped, Capped]
-    ) -> End:
-        deadline = None
-        if errand.timeout_s is not None:
-            deadline = time.monotonic() + errand.timeout_s
+        self,
+        errand: Errand,
+        number: int,
+        outputs: tuple[Capped, Capped],
+        lingers: Callable[[], None],
+    ) -> tuple[int, bool, int]:
+        """Run a command and what belongs to it; return its exit code, whether it was late, and how
+        many processes the kernel has ended meanwhile for want of memory."""
+        began = time.monotonic()
+        deadline = began + errand.timeout_s if errand.timeout_s is not None else None
+        watch = Watch(outputs, deadline, began + LINGER_S, lingers)
         environment = self._environment(errand, number)
-        oom_kills = count_oom_kills()
+        if began >= self._oom_kills_at + LOOK_S:
+            self._oom_kills, self._oom_kills_at = count_oom_kills(), began
         try:
             code, overdue = 0, False
             for line in filter(None, (errand.before, errand.command)):
-                code, overdue = self._run_line(line, errand, environment, outputs, deadline)
+                code, overdue = self._run_line(line, errand, environment, watch)
                 if code or overdue or self._told:
                     break
             if errand.after:
                 environment |= {"POSTROOM_EXIT": str(code)}
-                after, late = self._run_line(errand.after, errand, environment, outputs, deadline)
+                after, late = self._run_line(errand.after, errand, environment, watch)
                 code, overdue = code or after, overdue or late
         finally:
             for output in outputs:
                 output.close()
         killed = code == -signal.SIGKILL or code == 128 + signal.SIGKILL
-        said = folder.tails() if code or overdue else ("", "")
-        return End(
-            code=code if code >= 0 else None,
-            signal=-code if code < 0 else None,
-            timed_out_s=errand.timeout_s if overdue else None,
-            oom_kills=count_oom_kills() - oom_kills if killed else 0,
-            out=said[0],
-            err=said[1],
-            on_gpu=errand.gpu != "cpu",
-        )
+        return code, overdue, count_oom_kills() - self._oom_kills if killed else 0
 
     def _environment(self, errand: Errand, number: int) -> dict[str, str]:
         return {
             **self._environ,
             **errand.env,
             **self._post.environment,
-            "POSTROOM_JOB": f"{errand.run}/{errand.job}",
+            "POSTROOM_JOB": errand.job_name,
             "POSTROOM_NAME": errand.name,
             "POSTROOM_FOLDER": errand.folder,
             "POSTROOM_ATTEMPT": str(number),
@@ -256,12 +319,7 @@ class Minder:
         }
 
     def _run_line(
-        self,
-        line: str,
-        errand: Errand,
-        environment: dict[str, str],
-        outputs: tuple[Capped, Capped],
-        deadline: float | None,
+        self, line: str, errand: Errand, environment: dict[str, str], watch: Watch
     ) -> tuple[int, bool]:
         """Run one shell line; return its exit code, negative for a signal, and if it was late."""
         if self._stops:
@@ -273,35 +331,38 @@ class Minder:
         # of the card's lease, which the command is to inherit.
         os.chdir(errand.cwd)
         child = os.posix_spawnp(
-            words[0],
+            self._find(words[0]),
             words,
             environment,
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_DUP2, outputs[0].fd, 1),
-                (os.POSIX_SPAWN_DUP2, outputs[1].fd, 2),
+                (os.POSIX_SPAWN_DUP2, watch.outputs[0].fd, 1),
+                (os.POSIX_SPAWN_DUP2, watch.outputs[1].fd, 2),
             ],
             setsid=True,
             setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),  # which Python ignores
         )
         told = self._told
-        overdue = self._wait(child, errand, outputs, deadline)
+        overdue = self._wait(child, errand, watch)
         if overdue or self._stops or self._told is not told:
             self._end_tree(errand.grace_s)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        if _has_children():
+        if reap():
             self._end_tree(errand.grace_s)  # what a command leaves behind ends with it
         if self._stops:
             raise Stopped
         return status, overdue
 
-    def _wait(
-        self,
-        pid: int,
-        errand: Errand,
-        outputs: tuple[Capped, Capped],
-        deadline: float | None,
-    ) -> bool:
+    def _find(self, program: str) -> str:
+        """Where a program is: looked for once, since there are commands of a millisecond."""
+        found = self._programs.get(program)
+        if found is None:
+            found = shutil.which(program) or program
+            if os.path.isabs(found):
+                self._programs[program] = found
+        return found
+
+    def _wait(self, pid: int, errand: Errand, watch: Watch) -> bool:
         """Wait until a command ends, or has to; True when it is past its time."""
         pidfd = os.pidfd_open(pid)
         try:
@@ -310,14 +371,12 @@ class Minder:
             poll.register(self._wake, select.POLLIN)
             while not self._stops:
                 now = time.monotonic()
-                if deadline is not None and now >= deadline:
+                if watch.deadline is not None and now >= watch.deadline:
                     return True
-                wait_s = LOOK_S if deadline is None else min(LOOK_S, deadline - now)
-                ready = {fd for fd, _ in poll.poll(wait_s * 1000 + 1)}
+                ready = {fd for fd, _ in poll.poll(watch.look_s(now) * 1000 + 1)}
                 if pidfd in ready:
                     return False
-                for output in outputs:
-                    output.trim()
+                watch.look(time.monotonic())
                 _reap_orphans(pid)
                 if self._told is None:
                     self._told = read_stop(
@@ -354,33 +413,6 @@ class Minder:
 
     # Saying so
 
-    def _publish(self, errand: Errand, done: Done, started_at: float) -> bool:
-        if self._card is None or self._card.run != errand.run:
-            self._card = read_card(self._files, self._post.base, errand.run)
-        maker = Maker(errand.agent, errand.gpu, os.getpid(), started_at, errand.attempt)
-        return publish_results(
-            self._files,
-            self._post.base,
-            self._card,
-            errand.job,
-            errand.job + 1,
-            lambda job: pack_outcome(job, done, maker),
-        )
-
-    def _note(self, errand: Errand, kind: str, failure: Failure) -> bool:
-        note = Note(
-            errand.run,
-            errand.job,
-            errand.attempt,
-            kind,
-            errand.agent,
-            reason=f"{failure.kind}: {failure.message}",
-            at=time.time(),
-            traceback=failure.traceback,
-        )
-        write_note(self._files, self._post.base, note)
-        return True
-
     def _insist(self, action: Callable[[], bool]) -> bool:
         """Write what must be written; a full disk is waited for, a run that is gone is not."""
         while True:
@@ -396,24 +428,14 @@ class Minder:
                 return False
             time.sleep(BLOCKED_S)
 
-    def _tell(self, folder: JobFolder, facts: dict[str, object]) -> None:
-        with contextlib.suppress(OSError):  # for people: the result is what counts
-            folder.tell(facts)
 
-
-def _beginning(errand: Errand, number: int, started_at: float) -> dict[str, object]:
-    return {
-        "name": errand.name,
-        "command": errand.command,
-        "folder": errand.cwd,
-        "gpu": errand.gpu_name or errand.gpu,
-        "host": socket.gethostname(),
-        "job": f"{errand.run}/{errand.job}",
-        "agent": errand.agent,
-        "attempt": number,
-        **({"arguments": json.dumps(errand.arguments)} if errand.arguments else {}),
-        "started": stamp(started_at),
-    }
+def _ended_before(info: dict[str, str]) -> Done:
+    """How a command ended, from what its folder says."""
+    seconds = float(info["seconds"])
+    facts = {"ended": info["ended"], "seconds": seconds, "outcome": info["outcome"]}
+    return Done(
+        {"attempt": int(info["attempt"]), **facts, "exit": int(info["exit"])}, None, seconds
+    )
 
 
 def _ending(end: End, failure: Failure | None, seconds: float) -> dict[str, object]:
@@ -425,16 +447,6 @@ def _ending(end: End, failure: Failure | None, seconds: float) -> dict[str, obje
         exit_by[0]: exit_by[1],
         **({"error": failure.message} if failure is not None else {}),
     }
-
-
-def _has_children() -> bool:
-    """Whether anything is left below us: cheap, since orphans become our own children."""
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        return False
-    return True
 
 
 def _reap_orphans(child: int) -> None:

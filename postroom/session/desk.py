@@ -39,6 +39,9 @@ PUBLISH_S = 0.03
 # ... but a result this large is published at once: waiting would cost a copy, since the kernel may
 # hand out the same buffer again for its next job. Smaller ones `RunJob` has copied.
 PUBLISH_BYTES = 64 << 10
+# Whoever has held a letter for this long leaves the rest of it to others: its jobs take longer than
+# those by which it was measured out.
+HOLD_S = 0.1
 
 
 class Step(enum.Enum):
@@ -47,6 +50,14 @@ class Step(enum.Enum):
     IDLE = "no letter"
     WORKED = "something was done"
     BLOCKED = "results wait in memory until they can be written"
+
+
+class TryAgain(Exception):
+    """A job ended with no result: raised by whoever runs it, with all that its note says."""
+
+    def __init__(self, kind: str, reason: str, traceback: str = "") -> None:
+        super().__init__(reason)
+        self.kind, self.reason, self.traceback = kind, reason, traceback
 
 
 class RunJob(Protocol):
@@ -86,11 +97,13 @@ class Desk:
         self._letter: Letter | None = None
         self._card: RunCard | None = None
         self._sheet: JobSheet | None = None
-        self._options = Options()  # of the jobs that are done
+        self._task, self._options = "", Options()  # of the jobs that are done
         self._done: list[Done] = []
         self._done_from = 0  # the job number of the first of them
         self._done_at = 0.0  # when it was begun, wall clock
+        self._begun_at = 0.0  # when the job in hand was
         self._publish_at = 0.0
+        self._leave_at = 0.0
         self._retry: Note | None = None
         self._finished = 0
         self._blocked = ""
@@ -111,6 +124,30 @@ class Desk:
         """Whether a letter is in hand."""
         return self._letter is not None
 
+    @property
+    def failed(self) -> int:
+        """How many earlier attempts of the job in hand were its own failures."""
+        return self._letter.failed if self._letter is not None else 0
+
+    def linger(self) -> None:
+        """The job in hand takes long: publish what is done, and leave what is behind it to others.
+
+        Called by whoever runs the job, while it runs.
+        """
+        letter = self._letter
+        if letter is None:
+            return
+        # What cannot be written now is written when the job has ended.
+        with contextlib.suppress(OSError):
+            self._commit()
+            self._done_at = self._begun_at
+        job = self._done_from + len(self._done)
+        if job + 1 < letter.stop:
+            # From here on it is not begun by us, even if it cannot be seen that we said so.
+            self._letter, line = letter.shortened(job + 1)
+            with contextlib.suppress(OSError):
+                self._box.append(line)
+
     def step(self) -> Step:
         """Take a letter, or run one job of it, or try again to publish."""
         if self._blocked:
@@ -119,6 +156,8 @@ class Desk:
         if letter is None:
             return Step.WORKED if self._take() else Step.IDLE
         job = self._done_from + len(self._done)
+        if letter.first < job < letter.stop and self._clock.monotonic() >= self._leave_at:
+            self._letter = letter = letter.shortened(job)[0]
         if self._done and job < letter.stop and self._apart(letter, job):
             return self._settle()
         if job < letter.stop and not self._run(letter, job):
@@ -154,17 +193,22 @@ class Desk:
             return True
         self._letter = letter
         self._done_from = letter.first
-        self._publish_at = self._clock.monotonic() + PUBLISH_S
+        now = self._clock.monotonic()
+        self._publish_at, self._leave_at = now + PUBLISH_S, now + HOLD_S
         return True
 
     def _run(self, letter: Letter, job: int) -> bool:
         """Run one job; False when the letter must end here because the job is to be tried again."""
-        started_at = self._clock.wall()
+        self._begun_at = started_at = self._clock.wall()
         if not self._done:
             self._done_at = started_at
         self._say("running", letter, job, started_at)
         try:
             done, retries = self._attempt(letter, job)
+        except TryAgain as end:
+            self._finished += 1
+            self._retry = self._note(letter, job, end.kind, end.reason, end.traceback)
+            return False
         except OSError as error:
             # Not the job's fault, so not its result.
             self._retry = self._note(letter, job, "lost", f"its parcel could not be read: {error}")
@@ -173,7 +217,8 @@ class Desk:
         if done is None:
             return self._look_behind(letter, job)
         failure = done.failure
-        if failure is not None and letter.failed < retries:
+        cancelled = failure is not None and failure.outcome is Outcome.CANCELLED
+        if failure is not None and not cancelled and letter.failed < retries:
             reason = f"{failure.kind}: {failure.message}"
             self._retry = self._note(letter, job, "failed", reason, failure.traceback)
             return False
@@ -206,8 +251,12 @@ class Desk:
         if self._options.timeout_s is not None:
             # Should the guardian have to end the job, its outcome must follow on these.
             return True
+        if self._done[-1].failure is not None:
+            return True  # a failure is worth knowing at once
         try:
-            return self._open(letter, job).options != self._options
+            sheet = self._open(letter, job)
+            # A command may be published by its minder: behind what came before it, not into it.
+            return (sheet.task, sheet.options) != (self._task, self._options)
         except (BadFileError, OSError):
             return True
 
@@ -227,7 +276,7 @@ class Desk:
         assert self._card is not None
         try:
             sheet = self._open(letter, job)
-            self._options = sheet.options
+            self._task, self._options = sheet.task, sheet.options
         except (BadFileError, FileNotFoundError) as error:
             failure = Failure(Outcome.FAILED, type(error).__name__, f"unreadable parcel: {error}")
             return Done(failure=failure), 0

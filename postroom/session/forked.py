@@ -12,9 +12,10 @@ import os
 import signal
 import socket
 import traceback
+from collections.abc import Callable
 from typing import IO, Any
 
-from ..commands.errand import Errand
+from ..commands.errand import Ended, Errand
 from ..commands.fork import SIGNALS, fork_unheard, hear_signals, settle_in
 from ..commands.minder import Minder, Post
 from ..files import SystemClock
@@ -70,9 +71,9 @@ class ForkedLine(Line):
         super().__init__(own.detach())
         self._minder = Minder(post, None)
 
-    def ask(self, errand: Errand) -> str:
-        """Run a command."""
-        return self._minder.carry_out(errand)
+    def ask(self, errand: Errand, lingers: Callable[[], None]) -> Ended | None:
+        """Run a command, and tell how it ended: the desk publishes it."""
+        return self._minder.perform(errand, lingers)
 
 
 def fork_session(words: list[str], log: int) -> Forked:

@@ -100,7 +100,9 @@ class Guardian:
     def run(self, while_pid: int | None = None) -> int:
         """Serve until told to stop, or until another process has ended; return the exit code."""
         adopt_orphans()
-        strays = sweep(self._mark)
+        # Whoever leaves in peace takes its card away, and leaves nobody behind.
+        card = self._base.agent_card(self._slot.agent_id)
+        strays = sweep(self._mark) if self._files.exists(card) else 0
         if strays:
             self._journal.log("warning", f"{strays} processes of an earlier session were ended")
         lay_down(

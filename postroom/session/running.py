@@ -6,17 +6,18 @@ tried again alone, if it may be tried again at all: beside others it would fail 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..base import Base
-from ..commands.errand import ASKED, COMMAND, Errand
+from ..commands.errand import ASKED, COMMAND, Ended, Errand
 from ..commands.failure import Cause
 from ..contents import Done, Failure, JobSheet, Outcome
 from ..errors import BadFileError
 from ..files import Files
 from ..journal import Journal
-from ..mailbox import read_letter
 from ..runs import RunCard, read_note
+from .desk import TryAgain
 from .hall import Hall
 from .health import touch
 
@@ -28,16 +29,22 @@ if TYPE_CHECKING:
 CARD_FAILED = 71
 
 
-class Stopped(Exception):
-    """The guardian is about to stop: the job in hand is laid down, and nobody is to blame."""
-
-
 class Guard(Protocol):
     """What a worker can ask of its guardian."""
 
     def say(self, **fields: Any) -> None: ...
 
-    def ask(self, errand: Errand) -> str: ...
+    def ask(self, errand: Errand, lingers: Callable[[], None]) -> Ended | None:
+        """Have a command run; None: how it ended is on disk. `lingers` is called if it is long."""
+
+
+class Turn(Protocol):
+    """What is known at the desk of the job in hand."""
+
+    @property
+    def failed(self) -> int: ...
+
+    def linger(self) -> None: ...
 
 
 class Running:
@@ -60,6 +67,7 @@ class Running:
         self._guard = guard
         self._journal = journal
         self._kernels: Kernels | None = None
+        self.turn: Turn | None = None
         # On the CPU there is no card that a job could have to itself.
         self.hall = Hall(base, self._gpu) if self._gpu != "cpu" else None
 
@@ -109,8 +117,8 @@ class Running:
             raise SystemExit(CARD_FAILED)
 
     def _run_command(self, card: RunCard, sheet: JobSheet, job: int, attempt: int) -> Done | None:
-        """Have a command run; how it ended, its minder has published or noted by then."""
-        letter = read_letter(self._files, self._base, self._agent_id)
+        """Have a command run; None: how it ended, its minder has published or noted by then."""
+        assert self.turn is not None
         try:
             asked = {"folder": self._base.job_folder(card.run, job), **sheet.plain(job)}
             errand = Errand(
@@ -118,7 +126,7 @@ class Running:
                 run=card.run,
                 job=job,
                 attempt=attempt,
-                failed=letter.failed if letter is not None else 0,
+                failed=self.turn.failed,
                 retries=sheet.options.retries,
                 durable=card.durable,
                 agent=self._agent_id,
@@ -129,9 +137,14 @@ class Running:
             )
         except (BadFileError, TypeError) as error:
             return Done(failure=Failure(Outcome.FAILED, type(error).__name__, str(error)))
-        if self._guard.ask(errand) == "stopped":
-            raise Stopped
-        return None
+        ended = self._guard.ask(errand, self.turn.linger)
+        if ended is None:
+            return None
+        failure = ended.done.failure
+        if failure is not None and ended.again is not None:
+            reason = f"{failure.kind}: {failure.message}"
+            raise TryAgain(ended.again, reason, failure.traceback)
+        return ended.done
 
     def _ran_out_of_memory(self, card: RunCard, sheet: JobSheet, job: int, attempt: int) -> bool:
         if sheet.task != COMMAND or attempt == 1:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from ..base import Base
 from ..errors import GpuError
-from ..gpus import inventory
-from ..gpus.ledger import Lease, Request, open_ledger
 from .guardian import Slot
+
+if TYPE_CHECKING:
+    from ..gpus.ledger import Lease
 
 PRELOAD = "POSTROOM_PRELOAD"
 
@@ -32,11 +34,16 @@ def open_slot(
     agent_id = agent_id or gpu.replace(".", "-").replace(",", "-")
     names = os.environ.get(PRELOAD, "torch") if preload is None else preload
     modules = [name for name in names.split(",") if name]
-    if gpu == "cpu" or not inventory.cards():
-        if gpu != "cpu":
-            say("no GPU found: running on the CPU")
-        hidden = {"CUDA_VISIBLE_DEVICES": "", "POSTROOM_GPU": ""}
-        return Slot(agent_id, "cpu", "CPU", hidden, threads=threads, preload=modules), None
+    hidden = {"CUDA_VISIBLE_DEVICES": "", "POSTROOM_GPU": ""}
+    on_cpu = Slot(agent_id, "cpu", "CPU", hidden, threads=threads, preload=modules)
+    if gpu == "cpu":
+        return on_cpu, None
+    from ..gpus import inventory  # and the ledger: what does without a card does without these
+    from ..gpus.ledger import Request, open_ledger
+
+    if not inventory.cards():
+        say("no GPU found: running on the CPU")
+        return on_cpu, None
     cards = [inventory.find(word) for word in gpu.split(",")]
     for card in cards:
         if card.problem:
@@ -76,6 +83,8 @@ def open_slot(
 
 def choose_gpus(count: int, *, say: Callable[[str], None]) -> list[str]:
     """The first so many cards; without any, so many slots on the CPU."""
+    from ..gpus import inventory
+
     found = inventory.cards()
     if not found:
         say("no GPU found: the agents run on the CPU")

@@ -15,17 +15,18 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from ..base import Base
-from ..commands.errand import Errand
+from ..commands.errand import LINGER_S, Ended, Errand, Stopped
 from ..files import LocalFiles, LocalLock, SystemClock
 from ..journal import Journal
 from ..tree import die_with_parent
 from ..watch import Waiter
 from .desk import Desk, Step
 from .hall import STAY_S
-from .running import Running, Stopped
+from .running import Running
 
 # How long results that cannot be written wait before they are tried again.
 BLOCKED_S = 0.5
@@ -43,10 +44,17 @@ class Line:
         """Tell the guardian something."""
         self._socket.sendall(json.dumps(fields).encode() + b"\n")
 
-    def ask(self, errand: Errand) -> str:
-        """Have a command run, and wait for the word that says how that ended."""
+    def ask(self, errand: Errand, lingers: Callable[[], None]) -> Ended | None:
+        """Have a command run, and wait for the word that says that it ended."""
         self._socket.sendall(errand.encode())
-        return self._words.get()
+        try:
+            word = self._words.get(timeout=LINGER_S)
+        except queue.Empty:
+            lingers()
+            word = self._words.get()
+        if word == "stopped":
+            raise Stopped
+        return None
 
     def listen(self, waiter: Waiter) -> None:
         """Wait for the word to stop, which the socket's end means, too, and for other words."""
@@ -92,7 +100,7 @@ def work(base: Base, agent_id: str, settings: dict[str, Any], line: Line, journa
     hall = running.hall
     if settings["preload"]:
         running.check_card()
-    desk = Desk(
+    desk = running.turn = Desk(
         files,
         base,
         agent_id,

@@ -123,6 +123,33 @@ def test_a_command_leaves_its_output_its_info_and_its_result(posted: Posted) -> 
     assert info["started"] <= info["ended"]
 
 
+def test_a_command_that_ended_well_is_not_run_again_when_only_its_outcome_was_lost(
+    posted: Posted,
+) -> None:
+    count = f"{posted.errand.cwd}/count"
+    first = posted.run(f"echo once >> {count}")
+    os.unlink(posted.base.result(posted.errand.run, 0))  # as if killed before it was published
+    again = posted.run(f"echo once >> {count}", attempt=2)
+    assert Path(count).read_text() == "once\n"
+    assert again.value == first.value
+    assert os.path.exists(f"{posted.folder.path}/SUCCESS")
+
+
+@pytest.mark.parametrize("spoilt", ["outcome:  ok", "seconds:", "SUCCESS", "job"])
+def test_a_command_whose_folder_does_not_say_that_it_ended_well_is_run_again(
+    posted: Posted, spoilt: str
+) -> None:
+    count = f"{posted.errand.cwd}/count"
+    posted.run(f"echo once >> {count}")
+    os.unlink(posted.base.result(posted.errand.run, 0))
+    info = Path(posted.folder.info)
+    if spoilt == "SUCCESS":
+        os.unlink(f"{posted.folder.path}/SUCCESS")
+    info.write_text(info.read_text().replace(spoilt, "no" + spoilt))
+    posted.run(f"echo once >> {count}", job=1 if spoilt == "job" else 0)
+    assert Path(count).read_text() == "once\nonce\n"
+
+
 def test_a_command_knows_its_job_attempt_card_and_task_number(posted: Posted) -> None:
     words = "$POSTROOM_JOB $POSTROOM_NAME $POSTROOM_ATTEMPT $POSTROOM_GPU $SGE_TASK_ID $MINE"
     posted.run(f"echo {words}", env={"MINE": "yes", "POSTROOM_GPU": "no"})
@@ -188,7 +215,7 @@ def test_a_working_folder_that_is_not_there_is_a_failure(posted: Posted) -> None
 
 def test_a_lost_card_is_a_lost_attempt_and_no_result(posted: Posted) -> None:
     posted.send("echo 'no CUDA-capable device is detected'; exit 1")
-    assert posted.word() == "noted"
+    assert posted.word() == "done"
     note = read_note(FILES, posted.base, posted.errand.run, 0, 1)
     assert note is not None
     assert note.kind == "lost"
@@ -199,7 +226,7 @@ def test_a_failure_with_retries_left_is_noted_and_each_attempt_is_kept(posted: P
     line = "echo attempt $POSTROOM_ATTEMPT; test $POSTROOM_ATTEMPT = 3"
     for failed in range(2):
         posted.send(line, retries=2, failed=failed, attempt=failed + 1)
-        assert posted.word() == "noted"
+        assert posted.word() == "done"
         assert os.path.exists(f"{posted.folder.path}/FAILURE")
     assert posted.run(line, retries=2, failed=2, attempt=3).value["attempt"] == 3
     assert not os.path.exists(f"{posted.folder.path}/FAILURE")

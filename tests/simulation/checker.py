@@ -8,13 +8,16 @@ end, with the files themselves.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from postroom.base import Base, number_of
 from postroom.contents import Done, OutcomeSheet
 from postroom.runs import Note
 
 from .disk import Disk
+
+if TYPE_CHECKING:
+    from .errands import Command
 
 MOST_LOST = 3  # the promise, not the package's constant
 
@@ -32,6 +35,7 @@ class Plan:
     retries: int = 0
     fails: int = 0  # how many attempts fail before one succeeds
     seconds: float = 0.0
+    command: bool = False  # a shell line, with a minder
 
 
 @dataclass
@@ -57,6 +61,8 @@ class Checker:
         self.submissions: list[Submission] = []
         self.executions: dict[int, tuple[str, int, Plan, int]] = {}
         self._by_token: dict[int, Plan] = {}
+        self._commands: list[Command] = []  # as far as they were not over
+        self.lies = False  # a lock was lost: then two may run what only one should
         self._notes_lost = False  # notes are not synced: a power loss may cost an attempt more
 
     def plan(self, submission: Submission) -> None:
@@ -79,6 +85,23 @@ class Checker:
         serial = len(self.executions)
         self.executions[serial] = (run, job, plan, attempt)
         return serial
+
+    def begins(self, command: Command, now: float) -> None:
+        """A command begins: it must have its card to itself, and be the only one of its job."""
+        self._commands = [other for other in self._commands if not other.over(now)]
+        for other in self._commands:
+            if other.agent == command.agent and not self.lies:
+                raise Violation(f"{command} shares its card with {other}")
+            if (other.run, other.job) == (command.run, command.job) and not self.lies:
+                raise Violation(f"{command} runs already: {other}")
+        self._commands.append(command)
+
+    def sweep(self, agent: str | None = None) -> int:
+        """End the commands of an agent, or all; return how many there were."""
+        found = [c for c in self._commands if agent in (None, c.agent) and not c.swept]
+        for command in found:
+            command.swept = True
+        return len(found)
 
     def accepted(self, submission: Submission, run: str) -> None:
         """The submitter was told that its run is in."""
@@ -109,6 +132,7 @@ class Checker:
     def power_lost(self) -> None:
         """What was not durable may be gone, with all that was said about it."""
         self._notes_lost = True
+        self.sweep()
         for submission in self.submissions:
             if submission.run is not None and not submission.keep:
                 submission.shaken = True

@@ -204,15 +204,19 @@ class SimulatedBox:
         return self._node.data[:LETTER_LIMIT]
 
     def write(self, letter: bytes) -> None:
-        self._files.operation()
-        cut = self._files.disk.rng.randrange(len(letter))
-        self._put(letter[:cut])
-        # Here a reader sees half a letter, and a writer that dies or fails leaves it.
-        self._files.operation(grows=len(self._node.data) < len(letter))
-        self._put(letter)
+        self._put(letter, 0)
 
-    def _put(self, data: bytes) -> None:
-        self._node.data = data + self._node.data[len(data) :]
+    def append(self, line: bytes) -> None:
+        self._put(line, len(self._node.data))
+
+    def _put(self, data: bytes, at: int) -> None:
+        self._files.operation()
+        cut = self._files.disk.rng.randrange(len(data))
+        for piece in (data[:cut], data):
+            self._node.data = self._node.data[:at] + piece + self._node.data[at + len(piece) :]
+            if piece is not data:
+                # Here a reader sees half of it, and a writer that dies or fails leaves it.
+                self._files.operation(grows=len(self._node.data) < at + len(data))
 
     def clear(self) -> None:
         self._files.operation()

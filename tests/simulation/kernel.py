@@ -30,6 +30,7 @@ class Process:
         self.name = name
         self.parent = parent
         self.alive = True
+        self.survives = False  # the death of its parent
         self.stopped = False  # SIGSTOP: alive, and holding its locks, but not running
         self.wake_at = kernel.now
         self.budget = 0  # operations until its turn ends

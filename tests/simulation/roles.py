@@ -1,20 +1,23 @@
-"""Who lives in the simulated world: Masters, guardians and workers, all with the package's code."""
+"""Who lives in the simulated world: Masters, guardians, workers and minders, on our own code."""
 
 from __future__ import annotations
 
+import functools
 import random
 
 from postroom.base import Base
+from postroom.commands.errand import LINGER_S
 from postroom.contents import Done, Failure, JobSheet, Outcome
 from postroom.errors import BaseFolderError, PostroomError
 from postroom.jobs import Job, JobPool
 from postroom.journal import Silence
 from postroom.master import Master
 from postroom.runs import RunCard, lay_down
-from postroom.session.desk import Desk, Step
+from postroom.session.desk import Desk, Step, TryAgain
 
 from .checker import Checker, Plan, Submission
 from .disk import Disk, SimulatedFiles, SimulatedLock
+from .errands import Ask, errand_of, perform
 from .kernel import Kernel, Process
 
 ROOT = "/base"
@@ -71,6 +74,7 @@ class Client:
             clock=machine.clock,
             journal=Silence(),
         )
+        master._sweep = machine.checker.sweep  # type: ignore[method-assign]
         pools: dict[str, JobPool] = {}
         seen: dict[str, int] = {}
         while True:
@@ -142,7 +146,7 @@ class Client:
 
 def _job(plan: Plan, timed: bool = False) -> Job:
     return Job(
-        "kernels:run",
+        "commands:run" if plan.command else "kernels:run",
         retries=plan.retries,
         timeout_s=1e9 if timed else None,
         token=plan.token,
@@ -151,10 +155,15 @@ def _job(plan: Plan, timed: bool = False) -> Job:
 
 
 class Session:
-    """The guardian of one agent, and the worker it starts again and again."""
+    """The guardian of one agent, and the worker it starts again and again.
 
-    def __init__(self, machine: Machine, agent_id: str) -> None:
+    Commands have a minder of their own, which outlives both; or the worker is `forked`, minds its
+    commands itself, and outlives its guardian until the one in hand is done.
+    """
+
+    def __init__(self, machine: Machine, agent_id: str, *, forked: bool = False) -> None:
         self._machine = machine
+        self._forked = forked
         self.agent_id = agent_id
         self.name = f"guardian {agent_id}"
         self.stopping = False
@@ -169,14 +178,35 @@ class Session:
             lock = files.try_lock(base.agent_lock(self.agent_id))
         self.stopping = False
         self.lock = lock
+        machine.checker.sweep(self.agent_id)
         self._lay_down(process, files, "its agent died", blame=True)
         while not self.stopping:
-            worker = self._start_worker(process, lock)
-            while worker.alive:
-                process.sleep(0.2)
+            asks: list[Ask] = []
+            worker = self._start_worker(process, lock, asks)
+            while worker.alive or self._minds(asks):
+                self._pass_on(process, lock, asks)
+                process.sleep(0.02 if asks else 0.2)
+            machine.checker.sweep(self.agent_id)
             self._lay_down(process, files, "its worker died", blame=not self.stopping)
         files.remove(base.mailbox(self.agent_id))
         lock.release()
+
+    def _minds(self, asks: list[Ask]) -> bool:
+        """While a minder has a command in hand, a dead worker's letter is not laid down."""
+        return any(ask.minder is not None and ask.minder.alive for ask in asks)
+
+    def _pass_on(self, process: Process, lock: SimulatedLock, asks: list[Ask]) -> None:
+        """Give errands to minders, and sweep behind those that died."""
+        machine = self._machine
+        for ask in asks:
+            if ask.minder is None:
+                mind = functools.partial(ask.mind, machine)
+                ask.minder = machine.kernel.spawn(f"minder {self.agent_id}", mind, parent=process)
+                ask.minder.survives = True
+                lock.hand_down(ask.minder)
+            elif not ask.minder.alive and not ask.word:
+                machine.checker.sweep(self.agent_id)
+                ask.word = "lost"
 
     def _lay_down(
         self, process: Process, files: SimulatedFiles, reason: str, *, blame: bool
@@ -192,16 +222,35 @@ class Session:
             except OSError:
                 process.sleep(0.1)
 
-    def _start_worker(self, process: Process, lock: SimulatedLock) -> Process:
-        worker = self._machine.kernel.spawn(f"worker {self.agent_id}", self._work, parent=process)
+    def _start_worker(self, process: Process, lock: SimulatedLock, asks: list[Ask]) -> Process:
+        work = functools.partial(self._work, process, asks)
+        worker = self._machine.kernel.spawn(f"worker {self.agent_id}", work, parent=process)
+        worker.survives = self._forked
         lock.hand_down(worker)
         return worker
 
-    def _work(self, process: Process) -> None:
+    def _work(self, guardian: Process, asks: list[Ask], process: Process) -> None:
         machine = self._machine
 
-        def run_job(card: RunCard, sheet: JobSheet, job: int, attempt: int) -> Done:
-            return run(machine, process, card, sheet, job, attempt)
+        def run_job(card: RunCard, sheet: JobSheet, job: int, attempt: int) -> Done | None:
+            arguments = sheet.arguments(job)
+            plan = machine.checker.execute(card.run, job, attempt, arguments)
+            if not plan.command:
+                return run(machine, process, card, plan, job, attempt)
+            errand = errand_of(
+                self.agent_id, card, sheet, job, attempt=attempt, failed=desk.failed
+            )  # fmt: skip
+            if self._forked:
+                ended = perform(machine, process, errand, plan, desk.linger)
+                if ended.again is not None:
+                    raise TryAgain(ended.again, "it failed")
+                return ended.done
+            asks[:] = [ask := Ask(card, errand, plan)]
+            while not ask.word:
+                process.sleep(LINGER_S)
+                if not ask.word:
+                    desk.linger()
+            return None
 
         desk = Desk(
             SimulatedFiles(machine.disk, process),
@@ -211,21 +260,21 @@ class Session:
             clock=machine.clock,
             journal=Silence(),
         )
-        while not self.stopping:
+        while not self.stopping and guardian.alive:
             step = desk.step()
             if step is Step.BLOCKED:
                 process.sleep(0.1)
+            elif step is Step.IDLE and desk.box.gone():
+                return  # taken for dead: the next worker begins anew
             elif step is Step.IDLE:
                 process.sleep(machine.rng.choice((0.01, 0.05, 1.0)))
         desk.take_down()
 
 
 def run(
-    machine: Machine, process: Process, card: RunCard, sheet: JobSheet, job: int, attempt: int
+    machine: Machine, process: Process, card: RunCard, plan: Plan, job: int, attempt: int
 ) -> Done:
     """The kernel: does what the job's plan says."""
-    arguments = sheet.arguments(job)
-    plan = machine.checker.execute(card.run, job, attempt, arguments)
     if plan.seconds:
         process.sleep(plan.seconds)
     if plan.kind == "poison":

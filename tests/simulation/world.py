@@ -92,6 +92,7 @@ class World(Machine):
         if isinstance(role, Session) and role.lock is not None:
             role.lock.lose()
             self._suspects.append(process)
+            self.checker.lies = True
 
     def sessions(self) -> list[Process]:
         """The guardians that live."""
@@ -125,8 +126,9 @@ class World(Machine):
         self.calm = True
         # In the end one finds out about those whose lock was lost, and ends them.
         for process in self._suspects:
-            if process.alive:
-                self._doomed[process] = self.rng.randrange(100)
+            for member in [process, *self.kernel.children(process)]:
+                if member.alive:
+                    self._doomed[member] = self.rng.randrange(100)
         self.disk.full = False
         self.disk.listing_lag = 0.0
         for process in self.kernel.processes:
@@ -141,6 +143,8 @@ class World(Machine):
         self._doomed.pop(process, None)
         for child in self.kernel.children(process):
             child.stopped = False
+            if child.survives:
+                continue
             self._doomed[child] = self.rng.randrange(4)
         role = self._roles.pop(process, None)
         if role is not None:
@@ -160,6 +164,7 @@ class Story(World):
         n_clients, n_sessions = rng.choice((1, 1, 2, 2, 3, 4)), rng.choice((1, 2, 2, 3, 4, 8))
         n_jobs, n_runs = rng.choice((1, 2, 5, 10, 20, 30)), rng.choice((1, 1, 2, 3))
         poisonous, durable = rng.random() < 0.3, rng.random()
+        self._commands = rng.choice((0.0, 0.5, 1.0))
         own: list[list[Submission]] = [[] for _ in range(n_clients)]
         joined: list[list[Submission]] = [[] for _ in range(n_clients)]
         for share in range(n_runs):
@@ -177,7 +182,7 @@ class Story(World):
         for number in range(n_clients):
             self.start(Client(self, f"master {number}", own[number], joined[number]))
         for number in range(n_sessions):
-            self.start(Session(self, str(number)))
+            self.start(Session(self, str(number), forked=rng.random() < 0.5))
         if rng.random() < 0.5:
             self.start(User(self))
         # How bad it gets, and with what.
@@ -201,6 +206,7 @@ class Story(World):
             retries=rng.choice((0, 1, 2)) if kind in ("fails", "flaky") else 0,
             fails=rng.choice((1, 2)) if kind == "flaky" else 0,
             seconds=rng.choice((0.0, 0.0, 0.01, 0.2)),
+            command=rng.random() < self._commands,
         )
 
     def run(self) -> None:

@@ -1,0 +1,107 @@
+"""Commands in the simulated world: they run by themselves, and whoever minds them waits.
+
+A command is no process that takes turns: it begins, and is over when its time has come or when it
+is swept away. So it goes on when its minder is killed, and the card is not free before it is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from postroom.commands.errand import LINGER_S, Ended, Errand
+from postroom.commands.record import record
+from postroom.contents import Done, Failure, JobSheet, Maker, Outcome
+from postroom.runs import RunCard
+
+from .checker import Plan
+from .disk import SimulatedFiles
+from .kernel import Process
+
+if TYPE_CHECKING:
+    from .roles import Machine
+
+LOOK_S = 0.01
+
+
+@dataclass
+class Command:
+    """A shell line that runs, on the card of an agent."""
+
+    agent: str
+    run: str
+    job: int
+    ends_at: float
+    swept: bool = False
+
+    def over(self, now: float) -> bool:
+        return self.swept or now >= self.ends_at
+
+
+def perform(
+    machine: Machine,
+    process: Process,
+    errand: Errand,
+    plan: Plan,
+    lingers: Callable[[], None] = lambda: None,
+) -> Ended:
+    """Run a command as its minder, and see how it ends."""
+    now = machine.kernel.now
+    # Whoever has a mind to kill its minder does so while it runs.
+    command = Command(errand.agent, errand.run, errand.job, now + (plan.seconds or 0.001))
+    machine.checker.begins(command, now)
+    called = False
+    while not command.over(machine.kernel.now):
+        process.sleep(LOOK_S)
+        if machine.kernel.now >= now + LINGER_S and not called:
+            called = True
+            lingers()
+    if plan.kind == "poison":
+        process.die()
+    if plan.kind == "fails" or errand.attempt <= plan.fails:
+        message = f"attempt {errand.attempt} of {plan.token}"
+        done = Done(failure=Failure(Outcome.FAILED, "failed", message), seconds=plan.seconds)
+        return Ended(done, "failed" if errand.failed < errand.retries else None)
+    serial = machine.checker.record(errand.run, errand.job, plan, errand.attempt)
+    return Ended(Done({"serial": serial}, seconds=plan.seconds or 0.001))
+
+
+def errand_of(
+    agent: str, card: RunCard, sheet: JobSheet, job: int, *, attempt: int, failed: int
+) -> Errand:
+    """What a worker asks of its guardian."""
+    return Errand(
+        "/base", card.run, job, attempt, failed, sheet.options.retries, card.durable, agent, "", "",
+        command="true", folder=f"/out/job_{job}", cwd="/",
+    )  # fmt: skip
+
+
+@dataclass
+class Ask:
+    """One errand on its way from the worker over the guardian to a minder, and the word back."""
+
+    card: RunCard
+    errand: Errand
+    plan: Plan
+    minder: Process | None = None
+    word: str = ""
+
+    def mind(self, machine: Machine, process: Process) -> None:
+        """A minder's life: one command, and what came of it is written, however long that takes."""
+        files = SimulatedFiles(machine.disk, process)
+        errand, started_at = self.errand, machine.clock.wall()
+        ended = perform(machine, process, errand, self.plan)
+        maker = Maker(errand.agent, "", 0, started_at, errand.attempt)
+        while True:
+            try:
+                at = machine.clock.wall()
+                if record(files, machine.base, self.card, errand, ended, maker, at=at):
+                    self.word = "done"
+                    return
+            except FileNotFoundError:
+                self.word = "dropped"
+                return
+            except OSError:
+                pass
+            process.sleep(0.1)
