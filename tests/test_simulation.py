@@ -232,3 +232,21 @@ def test_a_quiet_world_runs_every_job_once() -> None:
     world.kernel.shut_down()
     assert len(world.checker.executions) == 7
     assert set(FOLDERS) <= set(world.disk.folder(ROOT).entries)
+
+
+@pytest.mark.parametrize("forked", [True, False])
+@pytest.mark.parametrize("seed", range(6))
+def test_in_a_quiet_world_every_command_runs_once_though_long_ones_stand_between_short_ones(
+    seed: int, forked: bool
+) -> None:
+    world = World(random.Random(seed))
+    plans = [Plan(n, "ok", seconds=0.5 if n % 7 == 0 else 0.0, command=True) for n in range(1, 41)]
+    submission = Submission(plans, [], keep=True, parcels=100)
+    world.checker.plan(submission)
+    with seeded(random.Random(seed)):
+        world.start(Client(world, "master 0", [submission], []))
+        for number in range(3):
+            world.start(Session(world, str(number), forked=forked))
+        world.finish()
+    world.kernel.shut_down()
+    assert sorted(job for _, job, _, _ in world.checker.executions.values()) == list(range(40))

@@ -58,14 +58,16 @@ MUTANTS = [
         "            self._letter, line = letter.shortened(job + 1)\n",
         "            line = letter.shortened(max(job, letter.first + 1))[1]\n"
         "            self._letter = letter.shortened(job + 1)[0]\n",
-        "sim 0-299",
+        "tests/test_simulation.py::test_in_a_quiet_world_every_command_runs_once_though_long_ones_"
+        "stand_between_short_ones",
     ),
     Mutant(
         "what was left to others is not begun",
         DESK,
         "            self._letter, line = letter.shortened(job + 1)\n",
         "            _, line = letter.shortened(job + 1)\n",
-        "sim 0-299",
+        "tests/test_simulation.py::test_in_a_quiet_world_every_command_runs_once_though_long_ones_"
+        "stand_between_short_ones",
     ),
     Mutant(
         "the Master takes back what was left, and no more",
