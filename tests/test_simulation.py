@@ -235,12 +235,13 @@ def test_a_quiet_world_runs_every_job_once() -> None:
 
 
 @pytest.mark.parametrize("forked", [True, False])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_in_a_quiet_world_every_command_runs_once_though_long_ones_stand_between_short_ones(
     seed: int, forked: bool
 ) -> None:
     world = World(random.Random(seed))
-    plans = [Plan(n, "ok", seconds=0.5 if n % 7 == 0 else 0.0, command=True) for n in range(1, 41)]
+    seconds = {0: 0.5, 3: 0.07}
+    plans = [Plan(n, "ok", seconds=seconds.get(n % 7, 0.0), command=True) for n in range(1, 41)]
     submission = Submission(plans, [], keep=True, parcels=100)
     world.checker.plan(submission)
     with seeded(random.Random(seed)):

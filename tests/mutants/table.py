@@ -66,8 +66,7 @@ MUTANTS = [
         DESK,
         "            self._letter, line = letter.shortened(job + 1)\n",
         "            _, line = letter.shortened(job + 1)\n",
-        "tests/test_simulation.py::test_in_a_quiet_world_every_command_runs_once_though_long_ones_"
-        "stand_between_short_ones",
+        "tests/test_desk.py",
     ),
     Mutant(
         "the Master takes back what was left, and no more",

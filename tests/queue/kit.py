@@ -6,7 +6,7 @@ import os
 import time
 
 from postroom.base import Base
-from postroom.contents import Done, Failure, Maker, Outcome, pack_outcome
+from postroom.contents import Done, Failure, Maker, Outcome, pack_outcomes
 from postroom.files import LocalFiles
 from postroom.ids import JobId
 from postroom.queue.submission import Ask, submit
@@ -32,7 +32,7 @@ def end(base: Base, job: JobId, failure: Failure | None = None, *, at: float | N
         read_card(FILES, base, job.run),
         job.number,
         job.number + 1,
-        lambda number: pack_outcome(number, done, maker),
+        lambda number: pack_outcomes(number, [done], maker),
     )
     if at is not None:
         os.utime(base.result(job.run, job.number), (at, at))
