@@ -54,6 +54,7 @@ LINES = (
     Line("one by one", "small jobs, submitted one by one", "jobs/s", True, target=2.0),
     Line("one list", "small jobs, submitted in one list", "jobs/s", True),
     Line("large", "64 MB argument, one job", "ms", reference="Ray tasks"),
+    Line("large result", "64 MB result, one job", "ms", reference="Ray tasks"),
     Line("shared", "64 MB shared by many jobs, each", "ms", reference="Ray tasks", target=3.0),
     Line("growth", "cost of a job, long queue", "µs", reference="1,000 queued", target=1 / 1.2),
     Line("growth submit", "submit into a long queue, each", "µs", reference="1,000 queued"),

@@ -38,6 +38,7 @@ def measure(name: str, system: System, sizes: Sizes) -> Figures:
         "round trip": {name: round_trip(system, sizes.calls) * 1e3},
         "one by one": {name: one_by_one(system, sizes.jobs)},
         "large": {name: large(system, sizes.large) * 1e3},
+        "large result": {name: large_result(system, sizes.large) * 1e3},
     }
     in_one = one_list(system, sizes.jobs)
     if in_one is not None:
@@ -91,6 +92,17 @@ def large(system: System, calls: int) -> float:
         result = system.call(kernels.touch, x=x)
         taken.append(time.perf_counter() - started)
         assert result == number * (len(x) // kernels.PAGE_ITEMS)
+    return statistics.median(taken[1:])
+
+
+def large_result(system: System, calls: int) -> float:
+    """The median seconds of one job that returns 64 MB."""
+    taken = []
+    for number in range(calls + 1):
+        started = time.perf_counter()
+        result = system.call(kernels.large_array, number=number)
+        assert kernels.touch(result) == number * (len(result) // kernels.PAGE_ITEMS)
+        taken.append(time.perf_counter() - started)
     return statistics.median(taken[1:])
 
 

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from .errors import BadFileError
-from .pages import LARGE, Pages, map_file, save_soon
+from .pages import LARGE, Pages, allocate, map_file, save_soon
 
 Buffer = bytes | memoryview
 
@@ -216,7 +216,8 @@ class LocalFiles:
         try:
             try:
                 if size >= LARGE:
-                    self._pages.make_room(fd, size)
+                    self._pages.make_room(size)
+                    allocate(fd, size)
                 _write_all(fd, chunks)
                 if sync:
                     os.fsync(fd)
@@ -258,6 +259,8 @@ class LocalFiles:
         try:
             if size < MAP_FROM_BYTES:
                 return _read_exactly(fd, size, 0)
+            if size >= LARGE:
+                self._pages.make_room(size)
             return map_file(fd, size)
         finally:
             os.close(fd)

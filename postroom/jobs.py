@@ -327,7 +327,9 @@ class JobPool:
         if sheet is not None:
             return sheet
         if self._last is None or self._last.first != first:
-            self._last = self._read(first)
+            before, self._last = self._last, self._read(first)
+            if before is not None and before.nbytes >= LARGE:
+                self._files.let_go(before.parcel.path)
         return self._last
 
     def _read(self, first: int) -> OutcomeSheet:

@@ -38,13 +38,12 @@ class Pages:
         """Remember that nobody is going to read a file soon."""
         self._idle.append(path)
 
-    def make_room(self, fd: int, size: int) -> None:
-        """Have memory and disk space ready for a large file that is about to be written."""
+    def make_room(self, size: int) -> None:
+        """Free so much memory, if so much was let go: a large file is about to come, or has."""
         freed = 0
         while self._idle and freed < size:
             with contextlib.suppress(OSError):
                 freed += _drop(self._idle.popleft())
-        _allocate(fd, size)
 
 
 def save_soon(path: str) -> None:
@@ -84,7 +83,7 @@ def _opened(path: str) -> Iterator[int]:
         os.close(fd)
 
 
-def _allocate(fd: int, size: int) -> None:
+def allocate(fd: int, size: int) -> None:
     """Give a new file its room on the disk at once: filling it is then a third faster on ext4."""
     # Not os.posix_fallocate, which writes zeros where the filesystem knows no better. Whether it
     # worked, and whether the disk is full, is told by the write.

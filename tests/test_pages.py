@@ -16,9 +16,14 @@ from postroom.jobs import Job
 from postroom.pages import LARGE, MOST_FILES
 from tests.office import office
 
-KERNELS = """
+KERNELS = f"""
+import numpy as np
+
 def total(x):
     return float(x.sum())
+
+def grow(n):
+    return np.full({LARGE // 8}, float(n))
 """
 
 
@@ -132,3 +137,35 @@ def test_small_arguments_and_those_of_waiting_jobs_are_left_alone(tmp_path: Path
         room.finish(room.master.resume(pool.run))
         room.run([Job("kernels:total", x=np.ones(10))])
         assert len(room.master._files._pages._idle) == 1  # type: ignore[attr-defined]
+
+
+def test_a_result_that_was_handed_out_makes_room_unless_it_is_held(
+    disk: Path,
+) -> None:
+    with office(disk, KERNELS) as room:
+        pool = room.run([Job("kernels:grow", n=n) for n in range(5)])
+        paths = [room.base.result(pool.run, n) for n in range(5)]
+        for path in paths:
+            room.files.sync_file(path)
+        held = pool[1].result()
+        for n in (0, 2, 3, 4):
+            assert pool[n].result()[0] == n
+        assert [in_memory(path) > 0 for path in paths] == [False, True, False, True, True]
+        assert held[0] == 1
+        assert [result[-1] for result in pool.results()] == [0, 1, 2, 3, 4]
+
+
+def test_a_worker_has_large_files_brought_to_the_disk_when_its_letter_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved: list[str] = []
+    monkeypatch.setattr(LocalFiles, "save_soon", lambda _, path: saved.append(path))
+    with office(tmp_path, KERNELS) as room:
+        pool = room.run(
+            [
+                Job("kernels:total", x=np.ones(LARGE // 8)),
+                Job("kernels:grow", n=1),
+                Job("kernels:total", x=np.ones(10)),
+            ]
+        )
+        assert set(saved) == {room.base.parcel(pool.run, 0), room.base.result(pool.run, 1)}

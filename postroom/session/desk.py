@@ -97,6 +97,7 @@ class Desk:
         self._letter: Letter | None = None
         self._card: RunCard | None = None
         self._sheet: JobSheet | None = None
+        self._large: list[str] = []  # files of this letter that nobody needs in memory for long
         self._task, self._options = "", Options()  # of the jobs that are done
         self._done: list[Done] = []
         self._done_from = 0  # the job number of the first of them
@@ -268,6 +269,8 @@ class Desk:
             first = letter.parcel if job == letter.first else job
             path = self._base.parcel(letter.run, first)
             sheet = self._sheet = JobSheet(path, read_parcel_bytes(self._files, path))
+            if sheet.nbytes >= LARGE:
+                self._large.append(path)
             if job >= sheet.first + sheet.count:
                 raise BadFileError(path, f"does not reach to job {job}")
         return sheet
@@ -342,6 +345,8 @@ class Desk:
             self._files, self._base, self._card, first, stop, pack, drawer=self._drawer
         ):
             raise OSError(errno.EEXIST, "a bad file is in the way until the Master puts it aside")
+        if self._done[-1].nbytes >= LARGE:
+            self._large.append(self._base.result(self._card.run, first))
         self._done_from = stop
         self._done = []
         self._publish_at = self._clock.monotonic() + PUBLISH_S
@@ -353,9 +358,9 @@ class Desk:
         self._blocked = ""
         self._box.clear()
         if self._sheet is not None and self._done_from >= self._sheet.first + self._sheet.count:
-            if self._sheet.nbytes >= LARGE:
-                self._files.save_soon(self._sheet.parcel.path)
             self._sheet = None
+        while self._large:
+            self._files.save_soon(self._large.pop())
         self._say("idle")  # behind the turn, which somebody waits for; a new letter has another id
 
     def _say(
