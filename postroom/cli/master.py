@@ -16,7 +16,10 @@ import click
 from ..base import Base, create_base
 from ..errors import PostroomError
 from ..files import LocalFiles
+from ..journal import Journal
 from ..master import Master
+from ..queue.notices import Notifier
+from ..queue.notify import check_target
 from ..session.guardian import PACKAGE_PARENT
 from ..status import acting_master
 
@@ -51,7 +54,8 @@ class Personnel:
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("base")
 @click.option("--detach", is_flag=True, help="Go on in the background, when the terminal is gone.")
-def command(base: str, detach: bool) -> None:
+@click.option("--notify", default="", metavar="CMD|URL", help="Tell when a run fails or is done.")
+def command(base: str, detach: bool, notify: str) -> None:
     """Stand at BASE: give its agents whatever is handed in, until Ctrl-C.
 
     More than one may stand at a base; one acts, the others take over when it dies. Stopping a
@@ -62,8 +66,10 @@ def command(base: str, detach: bool) -> None:
       postroom agents add ./base 0,1
       postroom submit -b ./base -- python train.py
     """
+    if notify:
+        check_target(notify)
     if detach:
-        _detach(create_base(base))
+        _detach(create_base(base), ["--notify", notify] if notify else [])
         return
     stopping = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -71,6 +77,8 @@ def command(base: str, detach: bool) -> None:
     with Master(base, staff=Personnel(create_base(base))) as master:
         click.echo(f"standing at {master.base.root}; log: {master.base.log}", err=True)
         said = False
+        journal = Journal(master.base, "notifier")
+        notifier = Notifier(LocalFiles(), master.base, journal, notify)
 
         def stop() -> bool:
             nonlocal said
@@ -78,6 +86,7 @@ def command(base: str, detach: bool) -> None:
                 said = master.acting
                 agents = ", ".join(master.agents()) or "none yet"
                 click.echo(f"acting; agents: {agents}", err=True)
+            notifier.step(time.monotonic())
             return stopping.is_set()
 
         master.serve(stop)
@@ -85,7 +94,7 @@ def command(base: str, detach: bool) -> None:
     sys.exit(0)
 
 
-def _detach(base: Base) -> None:
+def _detach(base: Base, options: list[str]) -> None:
     """Start a Master in a session of its own, and say how to end it."""
     acting = acting_master(LocalFiles(), base)
     if acting is not None:
@@ -93,7 +102,7 @@ def _detach(base: Base) -> None:
     path = f"{os.path.dirname(base.log)}/master.txt"
     log = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     try:
-        process = _detached(["master", base.root], log)
+        process = _detached(["master", base.root, *options], log)
         give_up_at = time.monotonic() + START_S
         while not os.fstat(log).st_size:
             if process.poll() is not None or time.monotonic() > give_up_at:

@@ -21,6 +21,7 @@ from ..batch.view import LiveView, PlainView, summary, write_results
 from ..errors import PostroomError
 from ..master import Master
 from . import codes
+from .teller import Teller
 
 DEFAULT_OUTPUT = "postroom_run"
 
@@ -49,6 +50,7 @@ OPTIONS = [
     click.option("--snapshot", is_flag=True, help="Run in a copy of this folder, as it is now."),
     click.option("--output-mib", type=click.IntRange(1), default=64, show_default=True,
                  help="Of each log so much is kept: its beginning and its end."),
+    click.option("--notify", metavar="CMD|URL", help="Tell when the first fails, and at the end."),
     click.option("--detach", is_flag=True, help="Go on in the background."),
 ]  # fmt: skip
 
@@ -121,8 +123,9 @@ def run_batch(source: Iterable[Line], known: list[Line] | None, options: dict[st
             view = stack.enter_context(LiveView())
         else:
             view = PlainView(keep_order=options["keep_order"])
+        teller = Teller(options["notify"] or "", master.base, view)
         batch = Batch(
-            master, output, wishes, crew=crew, view=view, runner=_load_runner(options["runner"])
+            master, output, wishes, crew=crew, view=teller, runner=_load_runner(options["runner"])
         )
         try:
             # Before a feed has its thread: a process of one thread may fork its sessions.
@@ -155,6 +158,7 @@ def run_batch(source: Iterable[Line], known: list[Line] | None, options: dict[st
             raise
         stack.close()
         write_results(output)
+        teller.tell_end()
         crew.wait()
         if feed.error:
             say(f"the lines ended early:\n{feed.error.rstrip()}")

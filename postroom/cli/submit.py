@@ -16,6 +16,8 @@ from ..batch.snapshot import take_snapshot
 from ..errors import PostroomError
 from ..gpus.sizes import to_mib
 from ..ids import JobId
+from ..queue.notices import notify_of
+from ..queue.notify import check_target
 from ..queue.submission import DEFAULT_PROJECT, Ask, check, submit
 from ..queue.view import View
 from ..wishes import Wishes
@@ -88,6 +90,9 @@ def array(text: str) -> Sequence[int]:
 @click.option("-C", "--cwd", type=click.Path(), help="Where to run.  [default: here]")
 @click.option("-e", "--env", multiple=True, metavar="NAME=VALUE", help="For the command.")
 @click.option("--shell", default="bash", show_default=True, help="SHELL -c runs it.")
+@click.option(
+    "--notify", metavar="CMD|URL", help="Tell when the first has failed, and when all have ended."
+)
 @click.option("--wait", is_flag=True, help="Until it has ended; exit 1 if it failed.")
 @click.option("--dry-run", is_flag=True, help="Show what would be queued.")
 @in_new_base
@@ -106,12 +111,16 @@ def command(view: View, words: tuple[str, ...], **options: Any) -> int:
     The command runs in this folder, with the PATH and virtual environment of this shell.
     """
     asks = _asks(view, words, options)
+    if options["notify"]:
+        check_target(options["notify"])
     if options["dry_run"]:
         rows = [[ask.name or "-", ask.cwd, ask.command] for ask in asks]
         table([["NAME", "FOLDER", "COMMAND"], *rows])
         talk(f"{len(asks)} jobs would be queued in project {options['project']}")
         return 0
     jobs = submit(view.files, view.base, asks, project=options["project"])
+    if options["notify"]:
+        notify_of(view.files, view.base, jobs, options["notify"])
     for job in jobs:
         click.echo(job.short)
     _advise(view)

@@ -14,6 +14,7 @@ from collections import OrderedDict
 from typing import Any, Generic, TypeVar
 
 from ..base import Base, attempt_of
+from ..commands.errand import COMMAND
 from ..contents import FAILED_FLAG, WISHES_FLAG, JobSheet, OutcomeSheet
 from ..errors import BadFileError
 from ..files import Files
@@ -255,6 +256,21 @@ def _changed_at(path: str) -> float:
         return os.stat(path).st_mtime
     except OSError:
         return 0.0
+
+
+def command_of(sheet: JobSheet, job: int) -> str:
+    """What a job runs: the shell line, or the task with the names of its arguments."""
+    if sheet.task == COMMAND:
+        return str(plain(sheet, job).get("command", "?"))
+    return f"{sheet.task}({', '.join(sheet.passed(job))})"
+
+
+def folder_of(base: Base, shelf: Shelf, job: int) -> str:
+    """Where a command leaves its output; empty for a task. Raises what reading raises."""
+    if shelf.card.queue:
+        return base.job_folder(shelf.run, job)
+    sheet = shelf.read_jobs(job)
+    return str(plain(sheet, job).get("folder") or "") if sheet.task == COMMAND else ""
 
 
 def plain(sheet: JobSheet, job: int) -> dict[str, Any]:

@@ -43,7 +43,7 @@ from .rows import (
     ProjectView,
 )
 from .scene import Lookout, Scene
-from .shelf import Shelf, plain
+from .shelf import Shelf, command_of, folder_of, plain
 
 __all__ = [
     "AgentView",
@@ -197,7 +197,7 @@ class View:
             "name": sheet.name(number) if sheet and sheet.names else "",
             "project": shelf.project,
             "user": shelf.card.user,
-            "command": _command(sheet, number, asked),
+            "command": command_of(sheet, number) if sheet is not None else "?",
             "state": state,
             "priority": scene.priority(shelf, number),
             "submitted_at": shelf.submitted_at(number),
@@ -226,9 +226,7 @@ class View:
         if row.state not in PENDING:
             with contextlib.suppress(ValueError):
                 wishes = wishes.decode(asked.get("wishes", {}))
-        folder = str(asked.get("folder") or "")
-        if shelf.card.queue:
-            folder = self.base.job_folder(job.run, job.number)
+        folder = folder_of(self.base, shelf, number) if sheet is not None else ""
         paths = JobFolder(folder) if folder else None
         starts_at = position = None
         if row.state in PENDING:
@@ -404,14 +402,6 @@ def _read_sheet(shelf: Shelf, number: int) -> JobSheet | None:
 def _asked(sheet: JobSheet | None, number: int) -> dict[str, Any]:
     """What a command was asked; nothing for a task, whose arguments may be large."""
     return plain(sheet, number) if sheet is not None and sheet.task == COMMAND else {}
-
-
-def _command(sheet: JobSheet | None, number: int, asked: dict[str, Any]) -> str:
-    if sheet is None:
-        return "?"
-    if sheet.task == COMMAND:
-        return str(asked.get("command", "?"))
-    return f"{sheet.task}({', '.join(sheet.passed(number))})"
 
 
 def _ending(shelf: Shelf, number: int) -> dict[str, Any]:

@@ -1,0 +1,294 @@
+"""Telling somebody how jobs went: by a command of theirs, or by a POST to an address.
+
+    python -m postroom.queue.notify    reads an envelope on stdin and sends it, in limited time
+
+A message is sent by a small process of its own, so that an address that never answers keeps nobody
+waiting. While it sends, it holds the notice's lock; when it has sent, it says so in a file: should
+it die between the two, the message is sent again. At least once, and twice only by an accident.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+
+from ..base import Base
+from ..commands.failure import last_line
+from ..commands.folder import tail
+from ..errors import BadFileError, PostroomError
+from ..files import Files, LocalFiles
+from .rows import FAILED
+from .shelf import Shelf, command_of, folder_of
+
+# How long a command, or an address, may take.
+COMMAND_S = 60.0
+ADDRESS_S = 15.0
+# However slowly either goes on, so long after its start the process that sends is ended.
+MOST_S = 90
+MOST_FAILURES = 5
+LAST_LINES = 10
+MOST_TARGET = 2000
+
+Span = tuple[int, int]
+
+
+class NotifyError(PostroomError):
+    """A message could not be sent."""
+
+
+@dataclass(frozen=True)
+class FailedJob:
+    """One job that failed, as a message tells it."""
+
+    job: str
+    name: str
+    command: str
+    error: str
+    lines: list[str]  # the last that it wrote to stderr, else to stdout
+
+
+@dataclass(frozen=True)
+class Message:
+    """How some jobs went."""
+
+    event: str  # "failed": the first has failed; "done": all have ended
+    base: str
+    host: str
+    project: str
+    run: str
+    jobs: int
+    counts: dict[str, int]  # ended, by outcome
+    seconds: float | None  # from the first that was handed in to now
+    failures: list[FailedJob] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        """All of it, for people."""
+        ended = sum(self.counts.values())
+        figures = ", ".join(f"{count} {outcome}" for outcome, count in self.counts.items())
+        head = "has its first failure" if self.event == "failed" else "is done"
+        lines = [
+            f"{self.project} ({self.run[-6:]}) {head}: {ended} of {self.jobs} jobs ended "
+            f"({figures}), on {self.host}, {self.base}"
+        ]
+        if self.seconds is not None:
+            lines[0] += f", after {self.seconds:.0f} s"
+        for failure in self.failures:
+            name = f" {failure.name}" if failure.name else ""
+            lines += ["", f"{failure.job}{name}: {failure.error}", f"$ {failure.command}"]
+            lines += [f"  {line}" for line in failure.lines]
+        failed = sum(self.counts.get(outcome, 0) for outcome in FAILED)
+        if failed > len(self.failures):
+            lines += ["", f"... and {failed - len(self.failures)} more failed"]
+        return "\n".join(lines)
+
+    def encode(self) -> bytes:
+        """As JSON; chat programs show its `text`."""
+        return json.dumps({"text": self.text, **asdict(self)}).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Message:
+        """Read what `encode` made."""
+        fields = json.loads(data)
+        fields.pop("text")
+        fields["failures"] = [FailedJob(**one) for one in fields["failures"]]
+        return cls(**fields)
+
+
+def check_target(target: str) -> str:
+    """A target that makes sense, or an error that says why not."""
+    if not target.strip() or len(target) > MOST_TARGET or "\0" in target:
+        raise PostroomError("--notify names a command, or an address that begins with http(s)://")
+    if "://" in target.split(maxsplit=1)[0] and not is_address(target):
+        raise PostroomError(f"--notify knows http:// and https:// addresses, not {target!r}")
+    return target
+
+
+def is_address(target: str) -> bool:
+    """Whether a target is posted to, not run."""
+    return target.startswith(("http://", "https://"))
+
+
+def compose(base: Base, shelf: Shelf, spans: Sequence[Span], event: str) -> Message:
+    """Say how some jobs of a run went."""
+    jobs = sum(stop - first for first, stop in spans)
+    waiting = sum(
+        max(0, min(stop, end) - max(first, start))
+        for first, stop in spans
+        for start, end in shelf.waiting
+    )
+    failed = failures_in(shelf, spans)
+    counts = {"ok": jobs - waiting - len(failed)}
+    for outcome in failed.values():
+        counts[outcome] = counts.get(outcome, 0) + 1
+    told = [job for job, outcome in sorted(failed.items()) if outcome in FAILED]
+    first = min(first for first, _ in spans)
+    return Message(
+        event=event,
+        base=base.root,
+        host=socket.gethostname(),
+        project=shelf.project,
+        run=shelf.run,
+        jobs=jobs,
+        counts=counts,
+        seconds=max(0.0, time.time() - shelf.submitted_at(first)) if shelf.asked else None,
+        failures=[_failed_job(base, shelf, job) for job in told[:MOST_FAILURES]],
+    )
+
+
+def failures_in(shelf: Shelf, spans: Sequence[Span]) -> dict[int, str]:
+    """The jobs of some ranges that did not end well, and how they ended."""
+    return {
+        job: outcome
+        for failures in shelf.failures.values()
+        for job, outcome in failures.items()
+        if any(first <= job < stop for first, stop in spans)
+    }
+
+
+def _failed_job(base: Base, shelf: Shelf, job: int) -> FailedJob:
+    error = name = command = folder = ""
+    with contextlib.suppress(BadFileError, OSError, IndexError):
+        sheet = shelf.read_jobs(job)
+        name = sheet.name(job) if sheet.names else ""
+        command = command_of(sheet, job)
+        folder = folder_of(base, shelf, job)
+    first = shelf.result_of(job)
+    if first is not None:
+        with contextlib.suppress(BadFileError, OSError):
+            failure = shelf.read_outcomes(first).failures[job]
+            error = f"{failure.kind}: {failure.message}"
+    stem = f"{folder}/{os.path.basename(folder)}"
+    said = (tail(f"{stem}.ERR") or tail(f"{stem}.OUT")) if folder else ""
+    lines = said.rstrip().splitlines()[-LAST_LINES:]
+    return FailedJob(shelf.job_id(job).short, name, command, error, lines)
+
+
+# Sending
+
+
+def send(target: str, message: Message) -> None:
+    """Send a message, now; raises NotifyError when that does not work."""
+    if is_address(target):
+        _post(target, message)
+    else:
+        _call(target, message)
+
+
+def _post(address: str, message: Message) -> None:
+    headers = {"Content-Type": "application/json", "User-Agent": "postroom"}
+    # The address is the user's own word, checked to be one of http or https.
+    request = urllib.request.Request(address, message.encode(), headers)  # noqa: S310
+    try:
+        with urllib.request.urlopen(request, timeout=ADDRESS_S):  # noqa: S310
+            return
+    except (OSError, ValueError) as error:  # of which urllib's own are
+        raise NotifyError(f"{address.split('?')[0]} did not take a message: {error}") from None
+
+
+def _call(command: str, message: Message) -> None:
+    environment = {
+        **os.environ,
+        "POSTROOM_EVENT": message.event,
+        "POSTROOM_BASE": message.base,
+        "POSTROOM_PROJECT": message.project,
+        "POSTROOM_RUN": message.run,
+        "POSTROOM_JOBS": str(message.jobs),
+        "POSTROOM_FAILED": str(sum(message.counts.get(outcome, 0) for outcome in FAILED)),
+    }
+    # A shell line of the user's own, who named it to be run.
+    process = subprocess.Popen(  # noqa: S602
+        command,
+        shell=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env=environment,
+        start_new_session=True,
+    )
+    try:
+        _, said = process.communicate(
+            message.text.encode(errors="replace") + b"\n", timeout=COMMAND_S
+        )
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise NotifyError(f"{command!r} took longer than {COMMAND_S:g} s") from None
+    if process.returncode:
+        why = last_line(said.decode(errors="replace"))
+        raise NotifyError(f"{command!r} ended with code {process.returncode}: {why}")
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """A message on its way, and the notice that asks for it."""
+
+    target: str
+    message: Message
+    notice: str = ""  # its path, without the end; empty: nobody asks twice
+
+    def encode(self) -> bytes:
+        """As JSON."""
+        fields = {"target": self.target, "notice": self.notice}
+        return json.dumps({**fields, "message": self.message.encode().decode()}).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Envelope:
+        """Read what `encode` made."""
+        fields = json.loads(data)
+        message = Message.decode(fields.pop("message").encode())
+        return cls(message=message, **fields)
+
+
+def start(envelope: Envelope) -> subprocess.Popen[bytes]:
+    """Send a message in a process of its own; its exit code is 0 when it was sent."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "postroom.queue.notify"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.write(envelope.encode())
+        process.stdin.close()
+    process.stdin = None  # so that `communicate` leaves it alone
+    return process
+
+
+def deliver(envelope: Envelope, files: Files) -> None:
+    """Send a message unless somebody else does or has, and say so when it is sent."""
+    if not envelope.notice:
+        send(envelope.target, envelope.message)
+        return
+    lock = files.try_lock(f"{envelope.notice}.lock")
+    if lock is None:
+        return
+    try:
+        marker = f"{envelope.notice}.{envelope.message.event}"
+        # Whoever comes late finds the mark, or that with the mark the notice has gone.
+        if files.exists(f"{envelope.notice}.json") and not files.exists(marker):
+            send(envelope.target, envelope.message)
+            files.write_new(marker, [b""], sync=True)
+    finally:
+        lock.release()
+
+
+if __name__ == "__main__":
+    signal.alarm(MOST_S)
+    try:
+        deliver(Envelope.decode(sys.stdin.buffer.read()), LocalFiles())
+    except (NotifyError, OSError) as problem:
+        sys.exit(str(problem))
