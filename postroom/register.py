@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from .base import Base
@@ -185,16 +185,33 @@ class Register:
 
     def verdict(self, job: JobId) -> Verdict | None:
         """How a job has ended; None while it has not. One whose run has left is over."""
-        if not self._files.exists(self._base.asked(job.run)):
-            return Verdict(ok=True)
-        firsts = list_firsts(self._files, self._base.answered(job.run))
-        index = bisect.bisect_right(firsts, job.number) - 1
-        if index < 0:
-            return None
-        sheet = self.read_results(job.run, firsts[index])
-        if sheet is None or job.number >= sheet.first + sheet.count:
-            return None
-        return Verdict(ok=job.number not in sheet.failures)
+        return self.verdicts([job])[job]
+
+    def verdicts(self, jobs: Iterable[JobId]) -> dict[JobId, Verdict | None]:
+        """How jobs have ended; each folder is listed, and each parcel read, but once."""
+        folders: dict[str, list[int] | None] = {}
+        sheets: dict[tuple[str, int], OutcomeSheet | None] = {}
+        found: dict[JobId, Verdict | None] = {}
+        for job in jobs:
+            run, number = job.run, job.number
+            if run not in folders:
+                here = self._files.exists(self._base.asked(run))
+                answered = self._base.answered(run)
+                folders[run] = list_firsts(self._files, answered) if here else None
+            firsts = folders[run]
+            if firsts is None:
+                found[job] = Verdict(ok=True)
+                continue
+            found[job] = None
+            index = bisect.bisect_right(firsts, number) - 1
+            if index >= 0:
+                name = run, firsts[index]
+                if name not in sheets:
+                    sheets[name] = self.read_results(*name)
+                sheet = sheets[name]
+                if sheet is not None and number < sheet.first + sheet.count:
+                    found[job] = Verdict(ok=number not in sheet.failures)
+        return found
 
     def _contiguous(self, run: str, listed: list[int]) -> tuple[list[int], int]:
         """The parcels up to the first that is missing, and one behind their last job.

@@ -48,6 +48,7 @@ class WishQueue(RunQueue):
         self._verdict = verdict  # of a job that may have ended
         self._wishes: dict[int, Wishes] = {}  # of all that are not done
         self._missing: dict[int, set[JobId]] = {}  # what each waits for, and has not got
+        self._waiters: dict[JobId, set[int]] = {}  # the same, seen from what is waited for
         self.in_vain: list[tuple[int, JobId]] = []  # who waits for what did not end well
         self._here: set[int] = set()  # neither out nor done
         self._key: dict[int, Key] = {}  # of what is ready
@@ -83,12 +84,16 @@ class WishQueue(RunQueue):
             self._wishes.update(self._read_wishes(first, stop))
 
     def _take_in(self, first: int, stop: int) -> None:
+        verdicts: dict[JobId, Verdict | None] = {}  # many wait for the same few
         for job, wishes in self._read_wishes(first, stop):
             self._wishes[job] = wishes
             self._here.add(job)
             for other in wishes.after + wishes.after_any:
                 self._missing.setdefault(job, set()).add(other)
-                verdict = self._verdict(other)
+                self._waiters.setdefault(other, set()).add(job)
+                if other not in verdicts:
+                    verdicts[other] = self._verdict(other)
+                verdict = verdicts[other]
                 if verdict is not None:
                     self._settle(job, other, verdict)
             self.reconsider(job)
@@ -105,11 +110,13 @@ class WishQueue(RunQueue):
 
     def withdraw(self, jobs: Collection[int]) -> list[tuple[int, int]]:
         """Take jobs out of the queue for good, as far as they wait; return their ranges."""
-        taken = sorted(self._here.intersection(jobs))
-        for job in taken:
+        taken: list[tuple[int, int]] = []
+        for job in sorted(self._here.intersection(jobs)):
             self._here.discard(job)
             self._key.pop(job, None)
-        return [(job, job + 1) for job in taken]
+            joins = taken and taken[-1][1] == job
+            taken.append((taken.pop()[0] if joins else job, job + 1))
+        return taken
 
     def done_with(self, job: int) -> None:
         """A job has ended: nothing more is known of it."""
@@ -142,9 +149,10 @@ class WishQueue(RunQueue):
 
     def ended(self, other: JobId, verdict: Verdict) -> None:
         """A job that others may wait for has ended."""
-        for job in [job for job, missing in self._missing.items() if other in missing]:
-            self._settle(job, other, verdict)
-            self.reconsider(job)
+        for job in self._waiters.pop(other, ()):
+            if job in self._wishes:
+                self._settle(job, other, verdict)
+                self.reconsider(job)
 
     def _settle(self, job: int, other: JobId, verdict: Verdict) -> None:
         if other in self._wishes[job].after and not verdict.ok:
@@ -154,7 +162,7 @@ class WishQueue(RunQueue):
 
     def waits_for(self) -> set[JobId]:
         """All jobs that something here waits for."""
-        return set().union(*self._missing.values())
+        return set(self._waiters)
 
     def place_of(self, job: int) -> float:
         """Where a job stands among those of the same priority."""

@@ -65,6 +65,7 @@ class Steward:
         self._agents = agents
         self._staff = staff
         self._dirty = False
+        self._cancelling = False
         self.orders = orders
         files.make_folder(base.control)
         self._stops = set(list_stops(files, base))
@@ -156,8 +157,7 @@ class Steward:
     def _act(self, request: Request) -> None:
         match request.verb:
             case Verb.KILL:
-                for job in request.jobs:
-                    self._kill(job)
+                self._kill(request.jobs)
             case Verb.HOLD | Verb.RELEASE | Verb.PRIORITY | Verb.MOVE:
                 for run in {job.run for job in request.jobs}:
                     self._apply(run, [job.number for job in request.jobs if job.run == run])
@@ -171,7 +171,8 @@ class Steward:
                 self._staff.dismiss(self._named_agents(request), at_once=request.preempt)
 
     def _not_done(self, jobs: Iterable[JobId]) -> list[JobId]:
-        return [job for job in jobs if self._register.verdict(job) is None]
+        verdicts = self._register.verdicts(jobs)
+        return [job for job, verdict in verdicts.items() if verdict is None]
 
     def _named_agents(self, request: Request) -> list[str]:
         if request.everything:
@@ -182,16 +183,21 @@ class Steward:
         """Every agent at work, with its letter and how far it is."""
         return [(a.agent_id, a.letter, a.reached) for a in self._agents.values() if a.letter]
 
-    def _kill(self, job: JobId) -> None:
-        by = self.orders.killed.get(job)
-        if by is None:
-            return  # it has ended
-        holder = self._holder(job)
-        if holder is None:
-            self._cancel(job.run, [job.number], f"killed by {by}")
-        else:
-            stop = Stop(holder.attempt, final=True, reason=f"killed by {by}")
-            self._order_stop(job, stop)
+    def _kill(self, jobs: Iterable[JobId]) -> None:
+        """Have jobs ended that are to die: those that wait here, the others where they run."""
+        waiting: dict[tuple[str, str], list[int]] = {}
+        for job in jobs:
+            by = self.orders.killed.get(job)
+            if by is None:
+                continue  # it has ended
+            holder = self._holder(job)
+            if holder is None:
+                waiting.setdefault((job.run, by), []).append(job.number)
+            else:
+                stop = Stop(holder.attempt, final=True, reason=f"killed by {by}")
+                self._order_stop(job, stop)
+        for (run, by), numbers in waiting.items():
+            self._cancel(run, numbers, f"killed by {by}")
 
     def _preempt(self, request: Request) -> None:
         for agent, letter, reached in self._letters():
@@ -250,17 +256,29 @@ class Steward:
     def _welcome(self, run: str) -> None:
         """A run is served from now on: what stands about it takes effect."""
         self._apply(run, None)
-        for job in [job for job in self.orders.killed if job.run == run]:
-            self._kill(job)
+        self._kill([job for job in self.orders.killed if job.run == run])
 
     def _cancel_in_vain(self) -> None:
         """Cancel what waits for jobs that did not end well, and so on along the chain."""
-        for run, active in list(self._register.runs.items()):
-            if isinstance(active.queue, WishQueue):
-                while active.queue.in_vain:
-                    number, other = active.queue.in_vain.pop()
+        if self._cancelling:
+            return  # what is found meanwhile is done by the round below
+        self._cancelling = True
+        try:
+            while found := self._take_in_vain():
+                for (run, other), numbers in found.items():
                     reason = f"job {other.short}, which it waits for, did not end well"
-                    self._cancel(run, [number], reason)
+                    self._cancel(run, numbers, reason)
+        finally:
+            self._cancelling = False
+
+    def _take_in_vain(self) -> dict[tuple[str, JobId], list[int]]:
+        found: dict[tuple[str, JobId], list[int]] = {}
+        for run, active in self._register.runs.items():
+            if isinstance(active.queue, WishQueue):
+                for number, other in active.queue.in_vain:
+                    found.setdefault((run, other), []).append(number)
+                active.queue.in_vain.clear()
+        return found
 
     def ended(self, run: str, sheet: OutcomeSheet) -> None:
         """Jobs have ended: what was ordered of them is forgotten, who waits for them goes on."""
@@ -290,7 +308,7 @@ class Steward:
             job = JobId(letter.run, number)
             self._drop_stop(job)
             if job in self.orders.killed:
-                self._kill(job)
+                self._kill([job])
 
     def _drop_stop(self, job: JobId) -> None:
         if job in self._stops:

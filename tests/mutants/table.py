@@ -532,15 +532,14 @@ MUTANTS = [
     Mutant(
         "a job that is to die does not go out again",
         STEWARD,
-        "            if job in self.orders.killed:\n                self._kill(job)\n",
+        "            if job in self.orders.killed:\n                self._kill([job])\n",
         "            pass\n",
         "tests/queue/test_steward.py",
     ),
     Mutant(
         "what a Master had ordered, the next one does",
         STEWARD,
-        "        for job in [job for job in self.orders.killed if job.run == run]:\n"
-        "            self._kill(job)\n",
+        "        self._kill([job for job in self.orders.killed if job.run == run])\n",
         "",
         "tests/queue/test_steward.py",
     ),

@@ -186,6 +186,19 @@ class TestWaiting:
         assert after.short in words(room.outcome(chained))
         assert room.outcome(anyway) is None
 
+    def test_thousands_may_wait_for_one_and_a_chain_may_be_long(self, room: QueueRoom) -> None:
+        (bad,) = room.queue("false")
+        crowd = room.queue(*["after"] * 600, after=(bad,))
+        chain = [bad]
+        for _ in range(20):
+            chain += room.queue("next", after=(chain[-1],), project="chain")
+        room.ask(Verb.KILL, bad)
+        dispatcher = room.dispatcher()
+        room.look(dispatcher)
+        assert len(dispatcher.runs) == 2
+        assert all(active.queue.finished for active in dispatcher.runs.values())
+        assert bad.short in words(room.outcome(crowd[0]))
+
     def test_what_has_ended_before_is_known(self, room: QueueRoom) -> None:
         good, bad = room.queue("good", "false")
         desk = room.desk(run_job=run_command)
