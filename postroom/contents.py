@@ -13,7 +13,6 @@ import enum
 import json
 from bisect import bisect_left
 from collections.abc import Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from functools import lru_cache
 from math import isfinite
@@ -123,7 +122,8 @@ class JobSheet:
         """What job number `job` is passed, when that is plain JSON: without numpy."""
         tree = self._tree(job)
         if tree and _is_plain(tree):
-            return deepcopy(tree)  # what is read of a parcel may be another's, too
+            copied: dict[str, Any] = _copied(tree)  # what is read may be another's, too
+            return copied
         return self.arguments(job)
 
     def passed(self, job: int) -> list[str]:
@@ -319,6 +319,13 @@ def _is_json(value: Any, depth: int = 0) -> bool:
     if kind is int:
         return bool(-(1 << 63) <= value < 1 << 63)
     return kind in (bool, NoneType) or (kind is float and isfinite(value))
+
+
+def _copied(tree: Any) -> Any:
+    """A copy of a plain tree, at a tenth of what `deepcopy` takes."""
+    if isinstance(tree, dict):
+        return {key: _copied(item) for key, item in tree.items()}
+    return [_copied(item) for item in tree] if isinstance(tree, list) else tree
 
 
 def _is_plain(tree: Any, depth: int = 0) -> bool:

@@ -176,6 +176,10 @@ class Master:
         self._dispatcher.cancel(pool.run, jobs, reason)
         return True
 
+    def rest(self) -> None:
+        """Nothing more is waited for: closing will take no time then."""
+        self._waiter.rest()
+
     def wake(self) -> None:
         """End a pause between rounds, from any thread."""
         self._waiter.wake()

@@ -49,6 +49,7 @@ class Waiter:
         # Where jobs take longer than waking up does, the core is better left to them.
         self._spin_s = SPIN_S if spin else 0.0
         self._events = -1
+        self._watches: list[int] = []
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poll = select.poll()
         self._poll.register(self._bell, select.POLLIN)
@@ -111,6 +112,17 @@ class Waiter:
         self._names.add(name)
         os.eventfd_write(self._bell, 1)
 
+    def rest(self) -> None:
+        """Hear no more events, since the end is near.
+
+        To close a descriptor that watches, the kernel waits until nobody can be in the middle of
+        an event: some 10 ms, on a busy machine 100. Whoever stops watching in time need not wait.
+        """
+        libc = ctypes.CDLL(None, use_errno=True)
+        for watch in self._watches:
+            libc.inotify_rm_watch(self._events, watch)
+        self._watches = []
+
     def close(self) -> None:
         """Stop watching."""
         for fd in (self._events, self._bell):
@@ -129,6 +141,7 @@ class Waiter:
                 os.close(fd)
             return
         self._events = fd
+        self._watches = watches
         self._poll.register(fd, select.POLLIN)
 
     def _take_events(self, timeout: float) -> bool | None:

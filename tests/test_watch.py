@@ -129,3 +129,13 @@ def test_a_look_at_a_lock_does_not_ring(tmp_path: Path) -> None:
         (tmp_path / "last").mkdir()  # events come in order: behind this one there are no others
         wait_until(lambda: "last" in rung)
     assert set(rung) == {"last"}
+
+
+def test_who_rests_hears_nothing_and_closes(tmp_path: Path) -> None:
+    waiter = Waiter([str(tmp_path)])
+    waiter.wait(0.0, lambda: False)  # it watches from here on
+    waiter.rest()
+    waiter.wait(0.0, lambda: False)  # the kernel says that a watch was removed
+    (tmp_path / "new").touch()
+    assert waiter.wait(0.0, lambda: False) is False
+    waiter.close()

@@ -80,6 +80,8 @@ def _span(text: str, first: str, last: str, times: str | None, by: str | None) -
 
 def number(text: str) -> Any:
     """A number where the text is one, else the text."""
+    if text[:1].isalpha() and text[:3].lower() not in ("inf", "nan"):
+        return text  # most are words, and an exception takes its time
     for kind in (int, float):
         try:
             return kind(text)

@@ -32,9 +32,9 @@ def read_table(output: str, patterns: Sequence[str] = ()) -> list[Row]:
     rows = []
     for name in sorted(os.listdir(output), key=_natural):
         folder = JobFolder(f"{output}/{name}")
-        if not os.path.isfile(folder.info):
-            continue
         row = read_row(folder)
+        if row is None:
+            continue
         if compiled:
             text = _read(folder.out) + _read(folder.err)
             for column, pattern in compiled:
@@ -45,9 +45,11 @@ def read_table(output: str, patterns: Sequence[str] = ()) -> list[Row]:
     return rows
 
 
-def read_row(folder: JobFolder) -> Row:
-    """What a job's folder says of it."""
+def read_row(folder: JobFolder) -> Row | None:
+    """What a job's folder says of it; None: it is no job's folder."""
     info = folder.read_info()
+    if not info:
+        return None
     row: Row = {column: number(info.get(column, "")) for column in COLUMNS}
     row["name"] = info.get("name", folder.name)
     row["command"] = info.get("command", "")
@@ -100,8 +102,8 @@ def as_csv(rows: Sequence[Row]) -> str:
 
 
 def as_json(rows: Sequence[Row]) -> str:
-    """As JSON."""
-    return json.dumps(list(rows), indent=1, default=str) + "\n"
+    """As JSON, a line for each job."""
+    return "[\n" + ",\n".join(json.dumps(row, default=str) for row in rows) + "\n]\n"
 
 
 def as_text(rows: Sequence[Row], *, width: int = 40) -> str:

@@ -143,6 +143,7 @@ def run_batch(source: Iterable[Line], known: list[Line] | None, options: dict[st
             batch.forget(known if options["stop_after"] is None else None)
             batch.run(feed)
             crew.dismiss()
+            master.rest()
         except KeyboardInterrupt:
             stack.close()
             say("stopping; again to kill at once")

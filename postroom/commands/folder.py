@@ -106,12 +106,10 @@ class JobFolder:
 
     def read_info(self) -> dict[str, str]:
         """What INFO says; nothing when there is none."""
-        with contextlib.suppress(OSError), open(self.info, errors="replace") as file:
-            return {
-                name: value.strip()
-                for name, colon, value in (line.partition(":") for line in file)
-                if colon
-            }
+        with contextlib.suppress(OSError), open(self.info, "rb", buffering=0) as file:
+            lines = file.read().decode(errors="replace").split("\n")
+            parts = (line.partition(":") for line in lines)
+            return {name: value.strip() for name, colon, value in parts if colon}
         return {}
 
     def tails(self) -> tuple[str, str]:

@@ -111,7 +111,8 @@ class Guardian:
         with self._catching_signals():
             if while_pid is not None:
                 self._watch_process(while_pid)
-            self._listen_for_stops()
+            if self._slot.preload:  # what has only commands leaves that to their minder
+                self._listen_for_stops()
             self._write_card()
             try:
                 self._start_worker()
