@@ -54,10 +54,11 @@ def head(seen: Overview) -> list[str]:
     drained = sum(agent.drained for agent in alive)
     agents = f"{len(alive)} agent{'' if len(alive) == 1 else 's'}"
     master = f"Master {seen.master_pid}" if seen.master_pid else "NO MASTER ACTS"
-    words = [seen.base, master, agents + (f" ({drained} drained)" if drained else "")]
+    words = [master, agents + (f" ({drained} drained)" if drained else "")]
     words += ["PAUSED"] if seen.paused else []
     if seen.pending_requests:
         words.append(f"{seen.pending_requests} requests wait for a Master")
+    words.append(seen.base)  # last: it may be long
     counts = [f"{seen.counts.get('running', 0) + seen.counts.get('stopping', 0)} running"]
     counts += [f"{seen.counts[state]} {state}" for state in PENDING if seen.counts.get(state)]
     lines = [

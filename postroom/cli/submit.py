@@ -173,8 +173,13 @@ def _named(view: View, words: Sequence[str]) -> tuple[JobId, ...]:
     return tuple(some_jobs(view, words))
 
 
+def shell_environment() -> dict[str, str]:
+    """What of this shell's environment goes with a command."""
+    return {name: os.environ[name] for name in SHELL if name in os.environ}
+
+
 def _environment(pairs: Sequence[str]) -> dict[str, str]:
-    found = {name: os.environ[name] for name in SHELL if name in os.environ}
+    found = shell_environment()
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:

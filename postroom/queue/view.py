@@ -417,7 +417,9 @@ def _ending(shelf: Shelf, number: int) -> dict[str, Any]:
     before = sum(sheet.seconds[: number - first])
     error, code = "", None
     if done.failure is not None:
-        error = f"{done.failure.kind}: {done.failure.message}"
+        error = done.failure.message
+        if done.failure.kind != done.failure.outcome.value:
+            error = f"{done.failure.kind}: {error}"
         match = _EXIT.match(done.failure.message)
         code = int(match[1]) if match else None
     elif isinstance(done.value, dict) and shelf.card.apart:

@@ -41,7 +41,7 @@ def test_jobs_are_queued_then_ended_and_counted(base: Base, view: View) -> None:
     assert (seen.done_today, seen.failed_today, seen.rate_per_hour) == (2, 1, 2.0)
     assert [row.name for row in seen.failed] == ["b"]
     row = view.jobs(state="failed").jobs[0]
-    assert (row.exit, row.error) == (3, "failed: exit code 3: no such data")
+    assert (row.exit, row.error) == (3, "exit code 3: no such data")
     assert view.job(second).traceback == "Traceback: ..."
     assert view.job(first).job.exit == 0
 

@@ -1,0 +1,352 @@
+"""Grid engine's names for the queue: qsub, qstat, qdel, written only where somebody asks for them.
+
+    postroom grid-engine ~/bin      writes three scripts there, each a call of this module
+
+They understand what most scripts use, and say what they leave out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import click
+
+from ..base import create_base, open_base
+from ..errors import PostroomError
+from ..ids import JobId, UnknownJobError, find_jobs
+from ..queue import actions
+from ..queue.rows import PENDING, RUNNING, JobView
+from ..queue.submission import DEFAULT_PROJECT, Ask, check, submit
+from ..queue.view import View
+from ..wishes import Wishes
+from .durations import duration
+from .queue_options import CONTEXT, DEFAULT_BASE, settle, table, talk
+from .submit import array, shell_environment
+from .wait import wait_for
+
+NAMES = ("qsub", "qstat", "qdel")
+_SHELLS = ("sh", "bash", "zsh", "ksh", "dash")
+_CODES = {"running": "r", "stopping": "dr", "queued": "qw"}
+
+
+@click.command(context_settings=CONTEXT)
+@click.argument("folder", type=click.Path(file_okay=False))
+def command(folder: str) -> None:
+    """Write `qsub`, `qstat` and `qdel` into FOLDER, for scripts that were made for grid engine.
+
+    \b
+      postroom grid-engine ~/bin
+      qsub -cwd -t 1-10 train.sh       with its #$ lines
+      qstat
+      qdel 0b859f/3-9
+
+    The queue is that of $POSTROOM_BASE, or ./base. Known to qsub: -N -cwd -wd -t -hold_jid -p -P -v
+    -V -h -b -S -o -e -j -sync -terse, -l gpu=N and -l h_rt=TIME; the rest it leaves out, and says
+    so.
+    """
+    os.makedirs(folder, exist_ok=True)
+    for name in NAMES:
+        path = f"{folder}/{name}"
+        if os.path.lexists(path) and not _is_ours(path):
+            raise PostroomError(f"{path} exists, and is not one of ours: choose another folder")
+        script = f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m {_MODULE} {name} "$@"\n'
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(script)
+        os.chmod(path, 0o755)  # noqa: S103 - a program for everybody's use
+        click.echo(path)
+
+
+_MODULE = "postroom.cli.grid_engine"
+
+
+def _is_ours(path: str) -> bool:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return _MODULE in file.read(4096)
+    except OSError:
+        return False
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What qsub's options ask for."""
+
+    name: str = ""
+    cwd: str = ""
+    numbers: Sequence[int] = ()
+    hold: bool = False
+    after: tuple[str, ...] = ()
+    priority: int = 0
+    project: str = DEFAULT_PROJECT
+    env: dict[str, str] = field(default_factory=dict)
+    out: str = ""
+    err: str = ""
+    join: bool = False
+    binary: bool = False
+    shell: str = ""
+    gpus: int = 1
+    timeout_s: float | None = None
+    sync: bool = False
+    terse: bool = False
+
+
+# Options that take a word and that nothing here corresponds to.
+_LEFT_OUT = ("-q", "-pe", "-m", "-M", "-A", "-r", "-w", "-tc", "-R", "-ckpt", "-a", "-notify")
+
+
+def read_options(words: Sequence[str], wanted: Wanted) -> tuple[Wanted, list[str]]:
+    """Read qsub's options; return what they ask for, and what comes behind them."""
+    left = list(words)
+    while left and left[0].startswith("-") and left[0] != "-":
+        option = left.pop(0)
+        if option in _SWITCHES:
+            wanted = _SWITCHES[option](wanted)
+        elif option in _VALUES:
+            if not left:
+                raise PostroomError(f"qsub: {option} needs a word behind it")
+            wanted = _VALUES[option](wanted, left.pop(0))
+        else:
+            count = {"-pe": 2, "-notify": 0}.get(option, 1 if option in _LEFT_OUT else 0)
+            skipped = [option, *left[:count]]
+            del left[:count]
+            talk(f"qsub: {' '.join(skipped)} is left out")
+    return wanted, left
+
+
+def _resources(wanted: Wanted, text: str) -> Wanted:
+    for part in text.split(","):
+        name, _, value = part.partition("=")
+        if name in ("gpu", "gpus", "ngpus") and value.isdecimal():
+            wanted = replace(wanted, gpus=int(value))
+        elif name in ("h_rt", "s_rt"):
+            wanted = replace(wanted, timeout_s=duration(value))
+        else:
+            talk(f"qsub: -l {part} is left out")
+    return wanted
+
+
+def _variables(wanted: Wanted, text: str) -> Wanted:
+    pairs = (part.partition("=") for part in text.split(","))
+    found = {name: value if equals else os.environ.get(name, "") for name, equals, value in pairs}
+    return replace(wanted, env={**wanted.env, **found})
+
+
+def _everything(wanted: Wanted) -> Wanted:
+    return replace(wanted, env={**os.environ, **wanted.env})
+
+
+_SWITCHES: dict[str, Callable[[Wanted], Wanted]] = {
+    "-cwd": lambda wanted: replace(wanted, cwd=os.getcwd()),
+    "-h": lambda wanted: replace(wanted, hold=True),
+    "-V": _everything,
+    "-terse": lambda wanted: replace(wanted, terse=True),
+}
+_VALUES: dict[str, Callable[[Wanted, str], Wanted]] = {
+    "-N": lambda wanted, text: replace(wanted, name=text),
+    "-wd": lambda wanted, text: replace(wanted, cwd=os.path.abspath(text)),
+    "-t": lambda wanted, text: replace(wanted, numbers=_tasks(text)),
+    "-hold_jid": lambda wanted, text: replace(wanted, after=tuple(text.split(","))),
+    "-p": lambda wanted, text: replace(wanted, priority=_number(text)),
+    "-P": lambda wanted, text: replace(wanted, project=text),
+    "-v": _variables,
+    "-o": lambda wanted, text: replace(wanted, out=text),
+    "-e": lambda wanted, text: replace(wanted, err=text),
+    "-j": lambda wanted, text: replace(wanted, join=text.startswith("y")),
+    "-b": lambda wanted, text: replace(wanted, binary=text.startswith("y")),
+    "-S": lambda wanted, text: replace(wanted, shell=os.path.basename(text)),
+    "-l": _resources,
+    "-sync": lambda wanted, text: replace(wanted, sync=text.startswith("y")),
+}
+
+
+def _tasks(text: str) -> Sequence[int]:
+    return array(text if "-" in text else f"{text}-{text}")
+
+
+def _number(text: str) -> int:
+    if not re.fullmatch(r"-?\d+", text):
+        raise PostroomError(f"qsub: {text!r} is no priority")
+    return int(text)
+
+
+def script_options(script: str) -> list[str]:
+    """The words of the `#$` lines of a script."""
+    lines = [line.removeprefix("#$") for line in script.splitlines() if line.startswith("#$")]
+    return [word for line in lines for word in shlex.split(line, comments=True)]
+
+
+def qsub(words: Sequence[str]) -> int:
+    """Queue a script, as grid engine does: it is read now, and may change afterwards."""
+    typed, rest = read_options(words, Wanted())
+    if not rest:
+        raise PostroomError("qsub: name a script, or a command with -b y")
+    script, *arguments = rest
+    wanted = typed
+    if typed.binary:
+        line, name = shlex.join(rest), os.path.basename(script)
+    else:
+        text, name = _read_script(script)
+        inside, _ = read_options(script_options(text), Wanted())
+        wanted, _ = read_options(words, inside)  # what is typed counts more than what is inside
+        line = _as_command(text, script, arguments)
+        wanted = replace(wanted, shell=wanted.shell or _shell_of(text))
+    wanted = replace(wanted, name=wanted.name or name)
+    view = View(create_base(_base()))
+    asks = [_ask(view, wanted, line, number) for number in wanted.numbers or [0]]
+    jobs = submit(view.files, view.base, asks, project=wanted.project)
+    _print_ids(jobs, wanted)
+    return wait_for(view, jobs) if wanted.sync else 0
+
+
+def _read_script(path: str) -> tuple[str, str]:
+    if path == "-":
+        return sys.stdin.read(), "STDIN"
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read(), os.path.basename(path)
+    except OSError as error:
+        raise PostroomError(f"qsub: cannot read {path}: {error.strerror}") from None
+
+
+def _shell_of(text: str) -> str:
+    first = text.partition("\n")[0]
+    words = first.removeprefix("#!").split() if first.startswith("#!") else []
+    known = [os.path.basename(word) for word in words]
+    return next((word for word in known if word in _SHELLS), "bash")
+
+
+def _as_command(text: str, path: str, arguments: Sequence[str]) -> str:
+    """A shell script as the line that a shell runs; of any other, a call of it."""
+    first = text.partition("\n")[0]
+    if first.startswith("#!") and not any(re.search(rf"\b{name}\b", first) for name in _SHELLS):
+        return shlex.join([os.path.abspath(path), *arguments])
+    return f"set -- {shlex.join(arguments)}\n{text}" if arguments else text
+
+
+def _ask(view: View, wanted: Wanted, line: str, number: int) -> Ask:
+    several = len(wanted.numbers) > 1
+    name = f"{wanted.name}.{number}" if several else wanted.name
+    env = {**shell_environment(), **wanted.env, "JOB_NAME": wanted.name}
+    return check(
+        Ask(
+            command=_redirected(wanted, line),
+            name=name,
+            cwd=wanted.cwd or os.path.expanduser("~"),
+            env=env,
+            timeout_s=wanted.timeout_s,
+            shell=wanted.shell or "bash",
+            number=number,
+            wishes=Wishes(
+                priority=wanted.priority,
+                held=wanted.hold,
+                after_any=tuple(_named(view, wanted.after)),
+                gpus=wanted.gpus,
+            ),
+        )
+    )
+
+
+def _redirected(wanted: Wanted, line: str) -> str:
+    """The line with -o and -e honoured, where they name files; a folder is left out."""
+    ends = []
+    for sign, path in ((">", wanted.out), ("2>", wanted.err)):
+        if not path:
+            continue
+        if os.path.isdir(path) or path.endswith("/"):
+            talk(f"qsub: the folder {path} is left out; read with: postroom logs JOB")
+        else:
+            # Of grid engine's own variables, the one that tells the tasks of an array apart.
+            place = '"$SGE_TASK_ID"'.join(map(shlex.quote, path.split("$TASK_ID")))
+            ends.append(f"exec {sign}{place}")
+    if wanted.join:
+        ends.append("exec 2>&1")
+    return "\n".join([*ends, line])
+
+
+def _named(view: View, words: Sequence[str]) -> Iterator[JobId]:
+    """The jobs that ids, or names as grid engine allows them, mean."""
+    for word in words:
+        try:
+            yield from find_jobs(view.files, view.base, word)
+            continue
+        except UnknownJobError:
+            if "/" in word:
+                raise
+        rows = view.jobs(state=",".join((*RUNNING, *PENDING)), text=word, count=10_000).jobs
+        for row in rows:
+            if row.name == word or row.name.rpartition(".")[0] == word:
+                yield JobId(row.run, row.number)
+
+
+def _print_ids(jobs: Sequence[JobId], wanted: Wanted) -> None:
+    first, last = jobs[0], jobs[-1]
+    whole = first.run == last.run and last.number - first.number == len(jobs) - 1
+    word = first.short if len(jobs) == 1 else f"{first.short}-{last.number}"
+    if not whole:
+        word = " ".join(job.short for job in jobs)
+    if wanted.terse:
+        click.echo(word)
+    else:
+        kind = "job-array" if len(jobs) > 1 else "job"
+        click.echo(f'Your {kind} {word} ("{wanted.name}") has been submitted')
+
+
+def qstat(words: Sequence[str]) -> int:
+    """List what waits and runs, as grid engine does; `qstat -j JOB` shows one."""
+    view = View(open_base(_base(), write=False))
+    if "-j" in words:
+        from .show import command as show
+
+        shown = words[words.index("-j") + 1 : words.index("-j") + 2]
+        return show([*shown, "-b", view.base.root], standalone_mode=False) or 0
+    rows = view.jobs(state=",".join((*RUNNING, *PENDING)), count=1000).jobs
+    if rows:
+        heading = ["job-ID", "prior", "name", "user", "state", "submit/start at", "queue"]
+        table([heading, *map(_row, rows)])
+    return 0
+
+
+def _row(row: JobView) -> list[str]:
+    at = time.strftime("%m/%d/%Y %H:%M:%S", time.localtime(row.started_at or row.submitted_at))
+    queue = f"agent {row.agent}" if row.agent else ""
+    code = _CODES.get(row.state, "hqw")
+    return [row.short, str(row.priority), row.name[:20], row.user, code, at, queue]
+
+
+def qdel(words: Sequence[str]) -> int:
+    """End jobs."""
+    if not words:
+        raise PostroomError("qdel: name jobs")
+    view = View(open_base(_base()))
+    jobs = list(dict.fromkeys(_named(view, [part for word in words for part in word.split(",")])))
+    if not jobs:
+        raise PostroomError(f"qdel: no job is called {' '.join(words)}")
+    settle(view, actions.kill(view, jobs))
+    return 0
+
+
+def _base() -> str:
+    return os.environ.get("POSTROOM_BASE") or DEFAULT_BASE
+
+
+def main(name: str, words: Sequence[str]) -> None:
+    """Run one of the scripts; an error is a sentence."""
+    try:
+        sys.exit({"qsub": qsub, "qstat": qstat, "qdel": qdel}[name](words))
+    except click.ClickException as error:
+        click.echo(f"{name}: {error.format_message()}", err=True)
+    except (PostroomError, OSError) as error:
+        click.echo(str(error), err=True)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    sys.exit(2)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])
