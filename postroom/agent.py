@@ -29,6 +29,7 @@ class AgentCard:
     since: float  # wall clock
     gpus: int = 1  # how many cards; 0 on the CPU
     memory_mib: int = 0  # of the smallest of them
+    cgroup: str = ""  # where its commands are; "": in no group of their own
     version: int = 1
 
     def encode(self) -> bytes:

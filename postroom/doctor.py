@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from . import cgroups
 from .base import DRAWER, FOLDERS, Base, number_of, open_base
 from .errors import BadFileError, BaseFolderError, GpuError
 from .files import LocalFiles
@@ -42,7 +43,7 @@ def examine(root: str | os.PathLike[str]) -> Iterator[Finding]:
         yield Finding("error", str(error))
         return
     yield Finding("ok", f"{base.root} is a base of this version, private to this user")
-    for check in (_folders, _filesystem, _locks, _space, _watches, _temporaries, _modes):
+    for check in (_folders, _filesystem, _locks, _space, _watches, _groups, _temporaries, _modes):
         yield from check(base)
     seen = snapshot(base)
     for look in (_master, _agents, _runs, _parcels, _orphans, _rejected):
@@ -136,6 +137,19 @@ def _watches(base: Base) -> Iterator[Finding]:
     else:
         yield Finding("ok", "events can be had")
     waiter.close()
+
+
+def _groups(base: Base) -> Iterator[Finding]:
+    path = cgroups.make(f"{base.root}:doctor")
+    if path:
+        os.rmdir(path)
+        yield Finding("ok", "commands run in control groups: none can hide from its end")
+    else:
+        yield Finding(
+            "note",
+            "no control group can be had: commands are found by their parents and their mark",
+            "as root, or with systemd-run --user --scope, even what hides from both is ended",
+        )
 
 
 def _temporaries(base: Base) -> Iterator[Finding]:

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-from .agent import list_agents
+from .agent import list_agents, read_agent_card
 from .base import Base, create_base, new_run_id
 from .contents import JobSheet, OutcomeSheet
 from .dispatch import Dispatcher
@@ -420,9 +420,12 @@ class Master:
     def _sweep(self, agent_id: str) -> int:
         if not isinstance(self._files, LocalFiles):
             return 0  # in a simulation there are no processes
+        from . import cgroups
         from .tree import mark_of, sweep
 
-        return sweep(mark_of(self.base.root, agent_id))
+        mark = mark_of(self.base.root, agent_id)
+        card = read_agent_card(self._files, self.base, agent_id)
+        return sweep(mark) + (cgroups.end(card.cgroup, mark) if card is not None else 0)
 
     def _write_card(self, epoch: int) -> None:
         card = {"epoch": epoch, "pid": os.getpid(), "host": socket.gethostname()}

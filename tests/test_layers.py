@@ -15,6 +15,7 @@ PACKAGE = Path(__file__).parent.parent / "postroom"
 ORDER = [
     "errors",
     "settings",
+    "cgroups",
     "pages",
     "files",
     "base",

@@ -31,6 +31,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from .. import cgroups
 from ..base import Base
 from ..contents import Done, Failure, Maker, Outcome
 from ..control import Stop, read_stop
@@ -59,6 +60,7 @@ class Post:
     environment: dict[str, str]
     lease_fds: tuple[int, ...]
     lock_fd: int
+    cgroup: str = ""
 
 
 @dataclass
@@ -102,6 +104,7 @@ def fork_minder(post: Post) -> tuple[int, socket.socket]:
         return pid, ours
     try:
         settle_in({lock, theirs.fileno(), *post.lease_fds})
+        cgroups.enter(post.cgroup)
         Minder(post, theirs).serve()
     except BaseException:
         with contextlib.suppress(BaseException):

@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Callable
 from typing import IO, Any
 
+from .. import cgroups
 from ..commands.errand import Ended, Errand
 from ..commands.fork import SIGNALS, fork_unheard, hear_signals, settle_in
 from ..commands.minder import Minder, Post
@@ -110,6 +111,7 @@ def fork_worker(post: Post, settings: dict[str, Any], line: socket.socket) -> Fo
     journal = Journal(post.base, f"worker {post.agent}", clock=SystemClock())
     try:
         settle_in({lock, line.fileno(), *post.lease_fds})
+        cgroups.enter(post.cgroup)
         work(post.base, post.agent, settings, ForkedLine(line, post), journal)
     except BaseException:
         with contextlib.suppress(BaseException):

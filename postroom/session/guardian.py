@@ -19,10 +19,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import IO, Any, TypeVar
 
+from .. import cgroups
 from ..agent import AgentCard, read_agent_card
 from ..base import Base
 from ..commands.minder import Post
@@ -83,6 +84,8 @@ class Guardian:
         self._mark = mark_of(base.root, slot.agent_id)
         self._helpers = below(os.getpid())  # a ledger may have given its lease a process
         self._lock = self._take_lock()
+        self._strays = self._end_strays()
+        self._cgroup = cgroups.make(self._mark)
         self._selector = selectors.DefaultSelector()
         self._signals = 0
         self._worker: subprocess.Popen[bytes] | Forked | None = None
@@ -94,17 +97,17 @@ class Guardian:
         self._health = Health(slot.gpu, ask_driver=ask_driver, quarantine=quarantine)
         self._output: Output | None = None
         self._heard = b""
-        self._post = Post(base, slot.agent_id, slot.environment, slot.lease_fds, self._lock.fd)
+        self._post = Post(
+            base, slot.agent_id, slot.environment, slot.lease_fds, self._lock.fd, self._cgroup
+        )
         self._errands = Errands(self._post, self._selector, ended=self._end_errand)
 
     def run(self, while_pid: int | None = None) -> int:
         """Serve until told to stop, or until another process has ended; return the exit code."""
         adopt_orphans()
-        # Whoever leaves in peace takes its card away, and leaves nobody behind.
-        card = self._base.agent_card(self._slot.agent_id)
-        strays = sweep(self._mark) if self._files.exists(card) else 0
-        if strays:
-            self._journal.log("warning", f"{strays} processes of an earlier session were ended")
+        if self._strays:
+            words = f"{self._strays} processes of an earlier session were ended"
+            self._journal.log("warning", words)
         lay_down(
             self._files, self._base, self._slot.agent_id, reason="its agent died", at=time.time()
         )
@@ -149,6 +152,19 @@ class Guardian:
                 )
             time.sleep(0.02)
 
+    def _end_strays(self) -> int:
+        """End what an earlier session left; who left in peace took its card, and left nobody."""
+        if not self._files.exists(self._base.agent_card(self._slot.agent_id)):
+            return 0
+        card = read_agent_card(self._files, self._base, self._slot.agent_id)
+        strays = sweep(self._mark)
+        return strays + (cgroups.end(card.cgroup, self._mark) if card is not None else 0)
+
+    def _sweep(self, spared: Collection[int] = ()) -> None:
+        """End all that was started here, and nobody minds any more."""
+        sweep(self._mark, own_but={*self._helpers, *spared})
+        cgroups.end(self._cgroup, self._mark)
+
     def _write_card(self) -> None:
         me = myself()
         card = AgentCard(
@@ -162,6 +178,7 @@ class Guardian:
             since=time.time(),
             gpus=self._slot.gpus,
             memory_mib=self._slot.memory_mib,
+            cgroup=self._cgroup,
         )
         temporary = self._base.temporary()
         self._files.write_new(temporary, [card.encode()])
@@ -169,7 +186,7 @@ class Guardian:
 
     def _leave(self) -> None:
         self._errands.close()
-        sweep(self._mark, own_but=self._helpers)
+        self._sweep()
         # On a disk that has become read-only, the Master finds the lock free.
         with contextlib.suppress(OSError):
             self._files.remove(self._base.mailbox(self._slot.agent_id))
@@ -310,7 +327,7 @@ class Guardian:
         if word == "lost":
             self._journal.log("error", "the minder of a command died")
             spared = {worker.pid, *below(worker.pid)} if worker is not None else set()
-            sweep(self._mark, own_but=spared.union(self._helpers))
+            self._sweep(spared)
         self._tell_worker(word)
 
     def _read_output(self, pipe: IO[bytes]) -> None:
@@ -333,7 +350,7 @@ class Guardian:
         self._deadline = None
         told, self._told = self._told, False
         self._errands.close()
-        sweep(self._mark, own_but=self._helpers)
+        self._sweep()
         self._check_base()
         reason = f"its worker {_describe_exit(worker.returncode or 0)}"
         if self._health.touch_failed:
@@ -410,7 +427,7 @@ class Guardian:
         overdue = job_in_hand(files, base, agent_id)
         self._worker.kill()
         self._worker.wait()
-        sweep(self._mark, own_but=self._helpers)
+        self._sweep()
         if overdue is not None:
             began, attempt = overdue.hand.since, overdue.letter.attempt
             maker = Maker(agent_id, self._slot.gpu, self._worker.pid, began, attempt)

@@ -46,6 +46,13 @@ MUTANTS = [
         "tests/test_intake.py",
     ),
     Mutant(
+        "what hides from parent and mark is ended with its group",
+        "postroom/cgroups.py",
+        '            _write(f"{path}/cgroup.kill", b"1")\n',
+        "            pass\n",
+        "tests/test_cgroups.py",
+    ),
+    Mutant(
         "half a line does not shorten a letter",
         MAILBOX,
         "if self.first < stop < self.stop and cut == self._cut(stop)[1:]:",
@@ -127,7 +134,7 @@ MUTANTS = [
     Mutant(
         "what a killed minder leaves is swept",
         "postroom/session/guardian.py",
-        "            sweep(self._mark, own_but=spared.union(self._helpers))\n",
+        "            self._sweep(spared)\n",
         "",
         "tests/processes/test_errands.py",
     ),

@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from postroom import cgroups
 from postroom.base import open_base
 from postroom.contents import OutcomeSheet
 from postroom.files import LocalFiles
@@ -22,6 +23,7 @@ from postroom.runs import list_firsts, list_runs, read_notes
 from postroom.session.guardian import PACKAGE_PARENT
 from postroom.testing import wait_until
 from postroom.tree import mark_of, sweep
+from tests.groups import needs_groups
 
 FILES = LocalFiles()
 
@@ -105,7 +107,9 @@ class Bench:
                 process.kill()
             process.communicate()
         for agent in ("0", "1", "2", "0b", "cpu", "0-1"):
-            sweep(mark_of(str(self.output / ".base"), agent))
+            mark = mark_of(str(self.output / ".base"), agent)
+            sweep(mark)
+            cgroups.end(cgroups.path_of(mark), mark)
 
 
 @pytest.fixture
@@ -281,6 +285,25 @@ def test_a_call_that_waits_for_a_survivor_ends_it_when_it_is_stopped(bench: Benc
     assert living(token) == []
     assert bench.outcomes() == []
     assert bench.notes() == []
+
+
+@needs_groups
+def test_not_even_a_process_without_parent_and_mark_outlives_its_session(bench: Bench) -> None:
+    token = f"stray-{uuid.uuid4().hex}"
+    hides = f"(env -i setsid bash -c 'exec -a {token} sleep 600' &)"
+    process = bench.start(bench.jobs(f"test $POSTROOM_ATTEMPT = 2 || {{ {hides}; sleep 600; }}"))
+    wait_until(lambda: living(token), folder=bench.folder)
+    mine = psutil.Process(process.pid).children(recursive=True)
+    ours = [each for each in mine if "python" in each.name()]
+    for each in [psutil.Process(process.pid), *ours]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            each.kill()
+    process.communicate()
+    assert living(token), "nobody is left who could have ended it"
+    again = bench.run("jobs.txt")
+    assert again.returncode == 0, again.stderr
+    assert living(token) == []
+    assert bench.outcomes() == ["ok"]
 
 
 def test_a_killed_minder_costs_an_attempt_and_its_stray_is_ended(bench: Bench) -> None:
