@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ..gpus.sizes import from_mib
-from ..queue.rows import PENDING, CardView, Overview
+from ..queue.rows import PENDING, AgentView, CardView, Overview
 from ..queue.view import View
 from .queue_options import CONTEXT, as_json, in_base, print_jobs, print_json, table
 
@@ -81,7 +81,7 @@ def card_rows(seen: Overview) -> list[list[str]]:
     names = {row.short: row.name for row in seen.running}
     found = [["CARD", "NAME", "MEMORY", "USE", "TEMP", "DOING"]]
     for card in seen.cards:
-        doing = [_doing(jobs[agent].agent, jobs[agent].job, names) for agent in card.agents]
+        doing = [_doing(jobs[agent], names) for agent in card.agents]
         doing += [card.holder] if card.holder else []
         doing += [card.problem] if card.problem else []
         found.append(
@@ -96,8 +96,7 @@ def card_rows(seen: Overview) -> list[list[str]]:
         )
     for agent in seen.agents:
         if agent.gpu == "cpu" and agent.state != "dead":
-            doing_ = _doing(agent.agent, agent.job, names)
-            found.append(["-", agent.gpu_name, "-", "-", "-", doing_])
+            found.append(["-", agent.gpu_name, "-", "-", "-", _doing(agent, names)])
     return found
 
 
@@ -107,5 +106,6 @@ def memory(card: CardView) -> str:
     return f"{used} / {from_mib(card.memory_total_mib)}"
 
 
-def _doing(agent: str, job: str | None, names: dict[str, str]) -> str:
-    return f"agent {agent}: " + (f"{job} {names.get(job, '')}".strip() if job else "idle")
+def _doing(agent: AgentView, names: dict[str, str]) -> str:
+    job = f"{agent.job} {names.get(agent.job, '')}".strip() if agent.job else agent.state
+    return f"agent {agent.agent}: {job}" + (" (drained)" if agent.drained else "")

@@ -29,9 +29,9 @@ _TAIL = 16 << 10
 class JobFolder:
     """The folder of one job."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, name: str = "") -> None:
         self.path = path
-        self.name = os.path.basename(path)
+        self.name = name or os.path.basename(path)
         self.info = f"{path}/INFO"
         self.out = f"{path}/{self.name}.OUT"
         self.err = f"{path}/{self.name}.ERR"

@@ -73,7 +73,9 @@ def hold(view: View, jobs: Sequence[JobId]) -> Answer:
     """Keep jobs from being begun until they are released."""
     scene = view.look()
     waiting = _waiting(scene, jobs, "hold")
-    return _ask(view, scene, Verb.HOLD, f"{_count(waiting)} held", jobs=waiting)
+    return _ask(
+        view, scene, Verb.HOLD, f"{_count(waiting)} will not be begun until released", jobs=waiting
+    )
 
 
 def release(view: View, jobs: Sequence[JobId]) -> Answer:
@@ -108,9 +110,9 @@ def pause(view: View, scope: Scope, preempt: bool = False) -> Answer:
     """Begin no more jobs; with `preempt`, stop those that run, so that they go on later."""
     scene = view.look()
     scope = _check(view, scene, scope)
-    text = f"{scope} paused: what runs goes on"
+    text = f"{scope} is paused: what runs goes on to its end"
     if preempt:
-        text = f"{scope} paused: what runs is stopped, and goes on later from its checkpoint"
+        text = f"{scope} is paused: what runs is stopped, and goes on later from its checkpoint"
     return _ask_scope(view, scene, Verb.PAUSE, text, scope, preempt=preempt)
 
 
@@ -118,12 +120,12 @@ def resume(view: View, scope: Scope) -> Answer:
     """Begin jobs again."""
     scene = view.look()
     scope = _check(view, scene, scope)
-    return _ask_scope(view, scene, Verb.RESUME, f"{scope} resumed", scope)
+    return _ask_scope(view, scene, Verb.RESUME, f"{scope} goes on", scope)
 
 
 def drain(view: View, agents: Sequence[str], preempt: bool = False) -> Answer:
     """Send agents (all, when none is named) no more jobs."""
-    return _ask_agents(view, Verb.DRAIN, agents, "drained: no more jobs for", preempt=preempt)
+    return _ask_agents(view, Verb.DRAIN, agents, "no more jobs for", preempt=preempt)
 
 
 def fill(view: View, agents: Sequence[str]) -> Answer:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import re
 import time
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import Any
 
 from ..base import Base
@@ -261,16 +263,17 @@ class View:
             note = read_note(self.files, self.base, shelf.run, number, attempt)
             if note is None:
                 continue
-            earlier = JobFolder(f"{paths.path}/attempts/{attempt}") if paths else None
+            earlier = _attempt_folder(paths, attempt)
             found.append(
                 AttemptView(
                     attempt,
                     note.kind,
                     note.reason,
                     note.agent,
+                    started_at=_started_at(earlier) if earlier else None,
                     ended_at=note.at or None,
-                    out_path=f"{earlier.path}/{paths.name}.OUT" if earlier and paths else "",
-                    err_path=f"{earlier.path}/{paths.name}.ERR" if earlier and paths else "",
+                    out_path=earlier.out if earlier else "",
+                    err_path=earlier.err if earlier else "",
                 )
             )
         if row.started_at is not None or row.ended_at is not None:
@@ -453,6 +456,19 @@ def _traceback(shelf: Shelf, number: int) -> str:
             failure = shelf.read_outcomes(first).failures.get(number)
             return failure.traceback if failure is not None else ""
     return ""
+
+
+def _attempt_folder(folder: JobFolder | None, attempt: int) -> JobFolder | None:
+    """Where an attempt's output is: aside, once another has begun."""
+    if folder is None or not os.path.isdir(f"{folder.path}/attempts/{attempt}"):
+        return folder
+    return JobFolder(f"{folder.path}/attempts/{attempt}", name=folder.name)
+
+
+def _started_at(folder: JobFolder) -> float | None:
+    with contextlib.suppress(ValueError, KeyError):
+        return datetime.fromisoformat(folder.read_info()["started"]).timestamp()
+    return None
 
 
 def _link(scene: Scene, job: JobId, *, any_end: bool) -> JobLink:

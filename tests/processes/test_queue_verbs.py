@@ -1,0 +1,135 @@
+"""The queue as a person uses it: every verb a process of its own, with a Master and sessions."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from postroom.status import snapshot
+from postroom.testing import Sessions
+
+# Says that it is there, and goes on until it is told to stop; then from where it was.
+SAVING = """
+n=$(cat $POSTROOM_CHECKPOINT/n 2>/dev/null || echo 0)
+trap 'mkdir -p $POSTROOM_CHECKPOINT; echo 5 > $POSTROOM_CHECKPOINT/n; exit 75' TERM
+echo from $n
+[ $n = 5 ] || sleep 600 & wait
+"""
+
+
+class Desk:
+    """Calls verbs on a base."""
+
+    def __init__(self, room: Sessions) -> None:
+        self.room = room
+        self.environment = {**room.environment, "POSTROOM_BASE": room.base.root}
+
+    def call(self, *words: str, code: int = 0) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "postroom", *words],
+            cwd=self.room.project,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=100,
+        )
+        assert done.returncode == code, (words, done.stdout, done.stderr)
+        return done.stdout.strip()
+
+    def show(self, job: str) -> dict[str, Any]:
+        shown: dict[str, Any] = json.loads(self.call("show", job, "--json"))
+        return shown
+
+    def wait_for(self, job: str, state: str) -> dict[str, Any]:
+        self.room.wait_until(lambda: self.show(job)["job"]["state"] == state, what=f"{job} {state}")
+        return self.show(job)
+
+
+@pytest.fixture
+def desk(room: Sessions) -> Iterator[Desk]:
+    """A Master in a process of its own, and one session."""
+    room.start(options=("--preload", ""))
+    words = [sys.executable, "-m", "postroom", "master", room.base.root]
+    master = subprocess.Popen(words, env=room.environment, stderr=subprocess.DEVNULL)
+    try:
+        room.wait_until(lambda: snapshot(room.base, runs=False).master_pid == master.pid)
+        yield Desk(room)
+    finally:
+        master.send_signal(signal.SIGTERM)
+        master.wait(60)
+
+
+def test_a_job_is_submitted_watched_killed_and_rerun(desk: Desk, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    line = f"echo begun; test -e {go} || sleep 600; echo over; exit 3"
+    job = desk.call("submit", "-n", "train", line)
+    running = desk.wait_for(job, "running")
+    command = Path(f"/proc/{running['pid']}/cmdline").read_bytes()
+    assert b"echo begun" in command
+    assert desk.call("logs", job) == "begun"
+    later = desk.call("submit", "--after", job, "echo never")
+    assert desk.show(later)["job"]["reason"] == f"it waits for {job} (running)"
+    desk.call("kill", job)
+    assert desk.call("wait", job, later, code=1).split() == [job, "cancelled", later, "cancelled"]
+    go.touch()
+    again = desk.call("rerun", job)
+    assert desk.call("logs", "-f", again) == "begun\nover"
+    failed = desk.show(again)
+    assert (failed["job"]["state"], failed["job"]["exit"]) == ("failed", 3)
+    assert failed["job"]["rerun_of"] == desk.show(job)["job"]["id"]
+
+
+def test_a_pause_saves_a_checkpoint_from_which_the_job_goes_on(desk: Desk) -> None:
+    job = desk.call("submit", SAVING)
+    desk.wait_for(job, "running")
+    desk.room.wait_until(lambda: desk.call("logs", job) == "from 0")
+    desk.call("pause", "--preempt")
+    paused = desk.wait_for(job, "paused")
+    assert paused["job"]["reason"].endswith("postroom resume")
+    desk.call("resume")
+    assert desk.call("wait", job) == f"{job} ok"
+    assert desk.call("logs", job) == "from 5"
+    assert desk.call("logs", job, "-a", "1") == "from 0"
+    assert [one["outcome"] for one in desk.show(job)["attempts"]] == ["stopped", "ok"]
+
+
+def test_a_job_killed_from_outside_is_said_to_be(desk: Desk) -> None:
+    job = desk.call("submit", "exec sleep 600")
+    pid = desk.wait_for(job, "running")["pid"]
+    os.kill(pid, signal.SIGKILL)
+    assert desk.call("wait", job, code=1) == f"{job} failed"
+    assert "killed from outside" in desk.show(job)["job"]["error"]
+
+
+def test_jobs_wait_their_turn_by_priority_and_held_ones_wait_for_release(
+    desk: Desk, tmp_path: Path
+) -> None:
+    order = tmp_path / "order"
+    go = tmp_path / "go"
+    first = desk.call("submit", f"until test -e {go}; do sleep 0.05; done")
+    desk.wait_for(first, "running")
+    low = desk.call("submit", "-p", "-1", f"echo low >> {order}")
+    high = desk.call("submit", f"echo high >> {order}")
+    held = desk.call("submit", "--hold", f"echo held >> {order}")
+    last = desk.call("submit", f"echo last >> {order}")
+    desk.call("priority", high, "3")
+    desk.call("move", last, "first")
+    states = {row["short"]: row["state"] for row in json.loads(desk.call("jobs", "--json"))["jobs"]}
+    assert states == {
+        first: "running", high: "queued", last: "queued", low: "queued", held: "held",
+    }  # fmt: skip
+    assert list(states)[1:4] == [high, last, low]
+    go.touch()
+    desk.call("wait", low)
+    desk.call("release", held)
+    desk.call("wait", held)
+    assert order.read_text().split() == ["high", "last", "low", "held"]
