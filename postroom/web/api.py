@@ -21,6 +21,7 @@ from ..queue.rows import (
 from ..wishes import MOST_PRIORITY
 from .deeds import (
     AgentVerb,
+    Deed,
     JobVerb,
     QueueVerb,
     ask_agents,
@@ -82,10 +83,11 @@ class AgentsRequest(BaseModel):
 
 
 class Said(BaseModel):
-    """What came of a request, for people; its name, while a Master has yet to do it."""
+    """What came of a request."""
 
-    text: str
-    request: str | None = None
+    text: str  # for people
+    done: bool  # False: a Master has yet to do it
+    jobs: list[str]  # that were queued again
 
 
 class Queued(BaseModel):
@@ -197,23 +199,23 @@ async def submit_sweep(office: In, wanted: Sweep) -> Queued:
 async def request_jobs(office: In, wanted: JobsRequest) -> Said:
     """Kill, hold, release, rerun, move jobs, or give them a priority."""
     jobs = [JobId.parse(text) for text in wanted.jobs]
-    answer = await ask_jobs(office, wanted.verb, jobs, wanted.value)
-    return Said(text=answer.text, request=answer.request)
+    deed = await ask_jobs(office, wanted.verb, jobs, wanted.value)
+    return _said(deed)
 
 
 @api.post("/requests/queue")
 async def request_queue(office: In, wanted: QueueRequest) -> Said:
     """Pause or resume the queue, a project or a run."""
     scope = scope_of(wanted.project, wanted.run)
-    answer = await ask_queue(office, wanted.verb, scope, preempt=wanted.preempt)
-    return Said(text=answer.text, request=answer.request)
+    deed = await ask_queue(office, wanted.verb, scope, preempt=wanted.preempt)
+    return _said(deed)
 
 
 @api.post("/requests/agents")
 async def request_agents(office: In, wanted: AgentsRequest) -> Said:
     """Drain agents, or fill them again."""
-    answer = await ask_agents(office, wanted.verb, wanted.agents, preempt=wanted.preempt)
-    return Said(text=answer.text, request=answer.request)
+    deed = await ask_agents(office, wanted.verb, wanted.agents, preempt=wanted.preempt)
+    return _said(deed)
 
 
 @outside.get("/metrics", include_in_schema=False)
@@ -221,6 +223,10 @@ async def prometheus(office: In) -> Response:
     """What Prometheus scrapes."""
     text = metrics(await office.reader.overview(), office.stream.listeners)
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _said(deed: Deed) -> Said:
+    return Said(text=deed.text, done=deed.done, jobs=[str(job) for job in deed.jobs])
 
 
 async def _history(office: In, since: float | None, until: float | None) -> list[Interval]:

@@ -107,5 +107,4 @@ def _answer(request: Request, status: int, sentence: str) -> Response:
         return JSONResponse({"detail": sentence}, status)
     office = request.app.state.office
     assert isinstance(office, Office)
-    sentence = sentence[:1].upper() + sentence[1:].rstrip(".") + "."
     return office.page(request, "error.html", status=status, sentence=sentence)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from ..errors import PostroomError
 from ..ids import JobId
@@ -40,6 +41,15 @@ class AgentVerb(enum.Enum):
     FILL = "fill"
 
 
+@dataclass(frozen=True)
+class Deed:
+    """What came of asking."""
+
+    text: str  # for people
+    done: bool  # False: a Master has yet to do it
+    jobs: Sequence[JobId] = ()  # that were queued
+
+
 def scope_of(project: str, run: str) -> Scope:
     """What a pause is about: a project, a run, or everything."""
     if project and run:
@@ -49,7 +59,7 @@ def scope_of(project: str, run: str) -> Scope:
 
 async def ask_jobs(
     office: Office, verb: JobVerb, jobs: Sequence[JobId], value: int | None = None
-) -> Answer:
+) -> Deed:
     """Ask for something to be done with jobs."""
     if verb is JobVerb.PRIORITY and value is None:
         raise PostroomError("a priority is a whole number")
@@ -73,7 +83,7 @@ async def ask_jobs(
 
 async def ask_queue(
     office: Office, verb: QueueVerb, scope: Scope, *, preempt: bool = False
-) -> Answer:
+) -> Deed:
     """Pause or resume a part of the queue, or all of it."""
     if verb is QueueVerb.PAUSE:
         return await _do(office, lambda view: actions.pause(view, scope, preempt))
@@ -82,7 +92,7 @@ async def ask_queue(
 
 async def ask_agents(
     office: Office, verb: AgentVerb, agents: Sequence[str], *, preempt: bool = False
-) -> Answer:
+) -> Deed:
     """Have agents take no more jobs, or take them again."""
     if verb is AgentVerb.DRAIN:
         return await _do(office, lambda view: actions.drain(view, agents, preempt))
@@ -98,8 +108,8 @@ async def queue_up(office: Office, asks: Sequence[Ask], project: str) -> list[Jo
     return found
 
 
-async def _do(office: Office, deed: Callable[[View], Answer]) -> Answer:
+async def _do(office: Office, deed: Callable[[View], Answer]) -> Deed:
     answer = await office.reader.look(deed)
-    await office.reader.settle(answer)
+    done = await office.reader.settle(answer)
     office.reader.forget()
-    return answer
+    return Deed(answer.text, done=done, jobs=answer.jobs)

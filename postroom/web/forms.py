@@ -11,9 +11,9 @@ from fastapi.responses import RedirectResponse, Response
 
 from ..errors import PostroomError
 from ..ids import JobId
-from ..queue.actions import Answer
 from .deeds import (
     AgentVerb,
+    Deed,
     JobVerb,
     QueueVerb,
     ask_agents,
@@ -25,6 +25,7 @@ from .deeds import (
 from .office import In, Office
 from .plan import Commands, Sweep, asks_of, commands_of, sweep_of
 from .safety import fields_of
+from .words import sentence
 
 forms = APIRouter(include_in_schema=False)
 
@@ -86,10 +87,12 @@ async def act_on_jobs(request: Request, office: In) -> Response:
         text = _one(fields, "value")
         if text and not re.fullmatch(r"-?\d{1,7}", text, re.ASCII):
             raise PostroomError(f"{text[:20]!r} is no priority: it is a whole number")
-        answer = await ask_jobs(office, verb, jobs, int(text) if text else None)
+        deed = await ask_jobs(office, verb, jobs, int(text) if text else None)
     except (PostroomError, ValueError) as error:
-        return _go(back, office.leave_note(_sentence(error), kind="bad"))
-    return _go(back, _note(office, answer))
+        return _go(back, office.leave_note(sentence(error), kind="bad"))
+    if len(deed.jobs) == 1:
+        back = f"/jobs/{deed.jobs[0]}"
+    return _go(back, _note(office, deed))
 
 
 @forms.post("/queue/act")
@@ -100,10 +103,10 @@ async def act_on_queue(request: Request, office: In) -> Response:
     try:
         verb = QueueVerb(_one(fields, "verb"))
         scope = scope_of(_one(fields, "project"), _one(fields, "run"))
-        answer = await ask_queue(office, verb, scope, preempt=_one(fields, "preempt") == "on")
+        deed = await ask_queue(office, verb, scope, preempt=_one(fields, "preempt") == "on")
     except (PostroomError, ValueError) as error:
-        return _go(back, office.leave_note(_sentence(error), kind="bad"))
-    return _go(back, _note(office, answer))
+        return _go(back, office.leave_note(sentence(error), kind="bad"))
+    return _go(back, _note(office, deed))
 
 
 @forms.post("/agents/act")
@@ -113,10 +116,10 @@ async def act_on_agents(request: Request, office: In) -> Response:
     try:
         verb = AgentVerb(_one(fields, "verb"))
         agents = fields.get("agent", [])
-        answer = await ask_agents(office, verb, agents, preempt=_one(fields, "preempt") == "on")
+        deed = await ask_agents(office, verb, agents, preempt=_one(fields, "preempt") == "on")
     except (PostroomError, ValueError) as error:
-        return _go("/agents", office.leave_note(_sentence(error), kind="bad"))
-    return _go("/agents", _note(office, answer))
+        return _go("/agents", office.leave_note(sentence(error), kind="bad"))
+    return _go("/agents", _note(office, deed))
 
 
 @forms.post("/login")
@@ -148,7 +151,7 @@ async def _plan(
             return await _show(office, request, template, fields, plan=plan)
         ids = await queue_up(office, asks, wanted.project)
     except PostroomError as error:
-        return await _show(office, request, template, fields, error=_sentence(error))
+        return await _show(office, request, template, fields, error=sentence(error))
     if len(ids) == 1:
         return _go(f"/jobs/{ids[0]}", office.leave_note(f"Queued as {ids[0].short}."))
     text = f"Queued {len(ids)} jobs: {ids[0].short} to {ids[-1].short}."
@@ -190,11 +193,5 @@ def _go(path: str, note: str, **query: str) -> Response:
     return RedirectResponse(f"{path}?{urlencode({**query, 'note': note})}", 303)
 
 
-def _note(office: Office, answer: Answer) -> str:
-    return office.leave_note(_sentence(answer.text))
-
-
-def _sentence(said: object) -> str:
-    text = str(said).strip()
-    text = text[:1].upper() + text[1:]
-    return text if text.endswith((".", "!", "?", ":")) else f"{text}."
+def _note(office: Office, deed: Deed) -> str:
+    return office.leave_note(sentence(deed.text))

@@ -16,7 +16,7 @@ from .api import LONGEST_HISTORY_S, Moment, Number, Run
 from .gantt import LABELS, WIDTH, chart, timeline
 from .logs import Piece, read_log
 from .office import In
-from .stream import Listener
+from .stream import Listener, fingerprint, fingerprint_of_job
 
 pages = APIRouter(include_in_schema=False)
 
@@ -31,7 +31,7 @@ _JOB = re.compile(r"[A-Za-z0-9_-]+/\d{1,9}")
 async def overview(request: Request, office: In) -> Response:
     """Cards, queue, what runs, what has ended."""
     look = await office.reader.overview()
-    return office.page(request, "overview.html", look=look)
+    return office.page(request, "overview.html", look=look, seen=fingerprint(look))
 
 
 @pages.get("/jobs")
@@ -87,6 +87,7 @@ async def job(request: Request, office: In, run: Run, number: Number) -> Respons
         out=out,
         err=err,
         timeline=timeline(detail),
+        seen=fingerprint_of_job(detail),
         is_running=detail.job.state in RUNNING,
         is_pending=detail.job.state in PENDING,
         is_ended=detail.job.state in ENDED,
@@ -120,7 +121,7 @@ async def projects(request: Request, office: In) -> Response:
 async def agents(request: Request, office: In) -> Response:
     """The agents, and how to have more or fewer of them."""
     look = await office.reader.overview()
-    return office.page(request, "agents.html", look=look)
+    return office.page(request, "agents.html", look=look, seen=fingerprint(look))
 
 
 @pages.get("/history")
@@ -151,12 +152,12 @@ async def history(
 
 @pages.get("/events")
 async def events(
-    office: In, run: Text = "", number: int = 0, out: Mark = "", err: Mark = ""
+    office: In, seen: Text = "", run: Text = "", number: int = 0, out: Mark = "", err: Mark = ""
 ) -> Response:
-    """News, as they come: of the base, and of one job if it is named."""
+    """News of the base, or of one job: what has changed since a page was made, and then changes."""
     if office.stream.is_full:
         raise PostroomError("too many pages are open; close some, and load this one again")
-    listener = Listener(marks={"out": out, "err": err})
+    listener = Listener(seen=seen, marks={"out": out, "err": err})
     if run:
         detail = await office.reader.look(lambda view: view.job(JobId(run, number)))
         listener.job = JobId(detail.job.run, detail.job.number)

@@ -41,9 +41,11 @@ class Reader:
         """The whole at one glance; many who ask at once cost one look."""
         return await self.look(self._look_over)
 
-    async def settle(self, answer: Answer) -> None:
+    async def settle(self, answer: Answer) -> bool:
         """Give the acting Master a moment to do what was asked; others may look meanwhile."""
-        await asyncio.to_thread(wait_settled, self._view, answer, SETTLE_S)
+        acts = await self.look(lambda view: view.look().master_pid is not None)
+        patience_s = SETTLE_S if acts else 0.0
+        return await asyncio.to_thread(wait_settled, self._view, answer, patience_s)
 
     def close(self) -> None:
         """Answer no more."""

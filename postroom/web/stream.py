@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import hashlib
 import json
 import time
 from collections import deque
@@ -33,6 +34,7 @@ class Listener:
     """One open page."""
 
     job: JobId | None = None
+    seen: str = ""  # the fingerprint of what it shows
     marks: dict[str, str] = dataclasses.field(default_factory=dict)  # "out", "err": how far
     queue: asyncio.Queue[bytes | None] = dataclasses.field(
         default_factory=lambda: asyncio.Queue(MOST_BEHIND)
@@ -60,8 +62,6 @@ class Stream:
         self._reader = reader
         self._listeners: set[Listener] = set()
         self._poller: asyncio.Task[None] | None = None
-        self._seen = ""
-        self._jobs: dict[JobId, str] = {}
         self.readings: deque[tuple[float, dict[str, Reading]]] = deque(maxlen=MOST_READINGS)
 
     @property
@@ -100,8 +100,6 @@ class Stream:
         if self._poller is not None:
             self._poller.cancel()
             self._poller = None
-        self._seen = ""
-        self._jobs.clear()
         for listener in list(self._listeners):
             with contextlib.suppress(asyncio.QueueFull):
                 listener.queue.put_nowait(None)
@@ -125,14 +123,11 @@ class Stream:
         if reading:
             self._tell_all("cards", {"at": at, "cards": reading})
         seen = fingerprint(overview)
-        if seen != self._seen:
-            first, self._seen = not self._seen, seen
-            if not first:
-                self._tell_all("change", {"at": at})
-        followed = {listener.job for listener in self._listeners if listener.job is not None}
-        for gone in set(self._jobs) - followed:
-            del self._jobs[gone]
-        for job in followed:
+        for listener in self._listeners:
+            if listener.job is None and listener.seen != seen:
+                listener.seen = seen
+                listener.tell("change", {"at": at})
+        for job in {one.job for one in self._listeners if one.job is not None}:
             await self._follow(job)
 
     async def _follow(self, job: JobId) -> None:
@@ -140,13 +135,12 @@ class Stream:
             detail = await self._reader.look(lambda view: view.job(job))
         except PostroomError:
             return  # it was cleaned away; the page says so when it is loaded again
-        seen = repr(dataclasses.replace(detail, job=timeless(detail.job), starts_at=None))
-        changed = self._jobs.get(job, seen) != seen
-        self._jobs[job] = seen
+        seen = fingerprint_of_job(detail)
         for listener in [one for one in self._listeners if one.job == job]:
             for stream, piece in await asyncio.to_thread(self._news, listener, detail):
                 listener.tell("log", {"stream": stream, **piece})
-            if changed:
+            if listener.seen != seen:
+                listener.seen = seen
                 listener.tell("job", {"state": detail.job.state})
 
     def _news(self, listener: Listener, detail: JobDetail) -> list[tuple[str, dict[str, Any]]]:
@@ -173,11 +167,20 @@ def reading_of(card: CardView) -> Reading:
 def fingerprint(overview: Overview) -> str:
     """What makes a page out of date: everything but readings and times."""
     cards = [(card.uuid, card.problem, card.agents, card.holder) for card in overview.cards]
-    running = [timeless(job) for job in overview.running]
+    running = [_timeless(job) for job in overview.running]
     rest = dataclasses.replace(overview, at=0.0, cards=[], rate_per_hour=0.0, running=running)
-    return repr((cards, rest))
+    return _digest((cards, rest))
 
 
-def timeless(job: JobView) -> JobView:
+def fingerprint_of_job(detail: JobDetail) -> str:
+    """The same of the page of one job."""
+    return _digest(dataclasses.replace(detail, job=_timeless(detail.job), starts_at=None))
+
+
+def _timeless(job: JobView) -> JobView:
     """A job without what grows while it runs: the browser counts that itself."""
     return job if job.ended_at else dataclasses.replace(job, seconds=None)
+
+
+def _digest(shown: object) -> str:
+    return hashlib.sha256(repr(shown).encode(errors="replace")).hexdigest()[:16]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from datetime import datetime
 
+from ..ids import JobId
+
 NONE = "\u2013"
 
 
@@ -62,6 +64,18 @@ def kind(state: str) -> str:
     return "state-" + state.replace(" ", "-")
 
 
+def sentence(said: object) -> str:
+    """What somebody said, as a sentence."""
+    text = str(said).strip()
+    text = text[:1].upper() + text[1:]
+    return text if not text or text.endswith((".", "!", "?", ":")) else f"{text}."
+
+
+def short(job: str) -> str:
+    """What people type of a whole id."""
+    return JobId.parse(job).short
+
+
 FILTERS = {
     "duration": duration,
     "clock": clock,
@@ -70,4 +84,6 @@ FILTERS = {
     "memory": memory,
     "count": count,
     "kind": kind,
+    "sentence": sentence,
+    "short": short,
 }

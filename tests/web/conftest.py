@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -98,12 +98,15 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
             listener.close()
 
 
-def start_page(base: Base, *, port: int = 0) -> tuple[subprocess.Popen[str], str]:
+def start_page(
+    base: Base, *, port: int = 0, environment: Mapping[str, str] = os.environ
+) -> tuple[subprocess.Popen[str], str]:
     """Start `postroom ui`; return its process and the address that it prints."""
     process = subprocess.Popen(
         [sys.executable, "-m", "postroom", "ui", base.root, "--port", str(port)],
-        env={**os.environ, "POSTROOM_UI_TOKEN": TOKEN},
+        env={**environment, "POSTROOM_UI_TOKEN": TOKEN},
         stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
         text=True,
     )
     assert process.stdout is not None

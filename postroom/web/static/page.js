@@ -28,13 +28,15 @@
     clearTimeout(retry);
     if (source || document.hidden) return;
     const logs = one("#logs[data-live]");
-    const query = logs ? "?" + new URLSearchParams({
-      run: logs.dataset.job, number: logs.dataset.number,
-      out: one("#out").dataset.mark, err: one("#err").dataset.mark,
-    }) : "";
-    source = new EventSource("/events" + query);
+    const live = one("#live");
+    const query = new URLSearchParams({ seen: (live && live.dataset.seen) || "" });
+    if (logs) {
+      query.set("run", logs.dataset.job);
+      query.set("number", logs.dataset.number);
+      for (const name of ["out", "err"]) query.set(name, one("#" + name).dataset.mark);
+    }
+    source = new EventSource("/events?" + query);
     source.onopen = () => {
-      if (failures) { tell("postroom:change"); tell("postroom:job"); }
       failures = 0;
       lost.hidden = true;
       document.documentElement.dataset.live = "yes";
@@ -55,9 +57,7 @@
     document.documentElement.dataset.live = "no";
   }
   document.addEventListener("visibilitychange", () => {
-    if (document.hidden) { close(); return; }
-    failures = 1; // what happened meanwhile is fetched
-    open();
+    if (document.hidden) close(); else open();
   });
   addEventListener("pagehide", close);
   addEventListener("pageshow", open);

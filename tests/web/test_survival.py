@@ -1,0 +1,97 @@
+"""`kill -9` of the page and of the Master under load: jobs go on, the next ones show the truth."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from postroom.base import Base
+from postroom.testing import sessions, wait_until
+
+from .conftest import TOKEN, start_page
+
+HEADERS = {"Authorization": f"Bearer {TOKEN}"}
+JOBS = 24
+
+
+def get(address: str, path: str) -> Any:
+    return httpx.get(address.split("/?")[0] + path, headers=HEADERS, timeout=60).json()
+
+
+def start_master(base: Base, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "postroom", "master", base.root]
+    return subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+
+
+def test_jobs_go_on_without_the_page_and_the_master(tmp_path: Path) -> None:
+    touched = tmp_path / "touched"
+    touched.mkdir()
+    started: list[subprocess.Popen[Any]] = []
+    with sessions(tmp_path / "base") as room:
+        room.environment |= {"POSTROOM_PRELOAD": ""}
+        room.start("0")
+        room.start("1", "1")
+        try:
+            master = start_master(room.base, room.environment)
+            page, address = start_page(room.base, environment=room.environment)
+            started += [master, page]
+            body = {
+                "commands": [
+                    f"echo x >> {touched}/{n}; until [ -e {tmp_path}/go ]; do sleep 0.02; done"
+                    for n in range(JOBS)
+                ],
+                "project": "storm",
+            }
+            queued = httpx.post(
+                address.split("/?")[0] + "/api/jobs", headers=HEADERS, json=body, timeout=60
+            ).json()["jobs"]
+            assert len(queued) == JOBS
+            wait_until(lambda: len(os.listdir(touched)) == 2, what="two jobs running")
+            running = {job["id"] for job in get(address, "/api/jobs?state=running")["jobs"]}
+
+            # Both at once, with two jobs in hand, the rest queued and a page listening.
+            news = httpx.stream("GET", address.split("/?")[0] + "/events", headers=HEADERS)
+            with news as answer:
+                next(answer.iter_raw())
+                for process in (page, master):
+                    process.send_signal(signal.SIGKILL)
+                    process.wait()
+            page, address = start_page(room.base, environment=room.environment)
+            started.append(page)
+            look = get(address, "/api/overview")
+            assert look["master_pid"] is None
+            assert {job["id"] for job in look["running"]} == running
+            assert look["counts"]["queued"] == JOBS - 2
+
+            # What is asked for while nobody acts is done by the next who does.
+            last = queued[-1]
+            asked = httpx.post(
+                address.split("/?")[0] + "/api/requests/jobs",
+                headers=HEADERS,
+                json={"verb": "kill", "jobs": [last]},
+                timeout=60,
+            ).json()
+            assert not asked["done"]
+            assert "no Master acts" in asked["text"]
+            (tmp_path / "go").touch()
+            started.append(start_master(room.base, room.environment))
+            wait_until(
+                lambda: get(address, "/api/overview")["counts"].get("ok") == JOBS - 1,
+                what="all jobs done",
+                folder=room.base.root,
+            )
+            assert get(address, f"/api/jobs/{last}")["job"]["state"] == "cancelled"
+            # Each has run once: neither death cost a job or doubled one.
+            assert sorted(os.listdir(touched), key=int) == [str(n) for n in range(JOBS - 1)]
+            assert all((touched / str(n)).read_text() == "x\n" for n in range(JOBS - 1))
+        finally:
+            for process in started:
+                if process.poll() is None:
+                    process.terminate()
+                process.wait(20)
