@@ -15,7 +15,7 @@ FAINT, BAD = "#888888", "#b2182b"
 
 def draw(tasks: Sequence[Any], cards: Sequence[str], card_mib: int, result: Any) -> str:
     """An SVG: lanes are cards, boxes jobs; hatched ones failed or were killed."""
-    end = max(result.packed_s, result.bound_s)
+    end = max(result.packed_s, result.cover_s)
     kinds = list(dict.fromkeys(task.kind.name for task in sorted(tasks, key=_peak)))
     colour = {kind: COLOURS[place % len(COLOURS)] for place, kind in enumerate(kinds)}
 
@@ -41,7 +41,7 @@ def draw(tasks: Sequence[Any], cards: Sequence[str], card_mib: int, result: Any)
                 f"<title>{escape(title)}</title></rect>"
             )
     height = TOP + len(cards) * (LANE + GAP) + 24
-    limit = x(result.bound_s)
+    limit = x(result.cover_s)
     body.append(f'<line x1="{limit:.1f}" y1="{TOP - 6}" x2="{limit:.1f}" y2="{height - 26}"')
     body.append(f' stroke="{INK}" stroke-dasharray="4 3"/>')
     body.append(text_at(limit, TOP - 10, "lower bound", anchor="end"))
@@ -55,7 +55,7 @@ def draw(tasks: Sequence[Any], cards: Sequence[str], card_mib: int, result: Any)
     legend.append(text_at(LEFT + len(kinds) * 110, 48, "red edge: failed or killed", colour=BAD))
     head = (
         f"{len(tasks)} jobs on {len(cards)} cards: {result.packed_s:.0f} s, "
-        f"{result.ratio:.2f} times the lower bound; one job per card: {result.alone_s:.0f} s"
+        f"{result.by_cover:.2f} times the lower bound; one job per card: {result.alone_s:.0f} s"
     )
     return "\n".join(
         [

@@ -12,6 +12,7 @@ def _own_world(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
     ledger: Path = tmp_path_factory.mktemp("ledger")
     ledger.chmod(0o700)
     monkeypatch.setenv("POSTROOM_LEDGER", str(ledger))
+    monkeypatch.setenv("POSTROOM_PROFILES", str(tmp_path_factory.mktemp("profiles")))
     monkeypatch.setenv("POSTROOM_FAKE_GPUS", "4x24G")
     monkeypatch.setenv("POSTROOM_PRELOAD", "numpy")
     monkeypatch.setenv("NO_COLOR", "1")

@@ -6,8 +6,12 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ..errors import GpuError
+
+if TYPE_CHECKING:
+    from ..gpus.inventory import Card
 
 _RANGE = re.compile(r"(\d+)-(\d+)")
 _MANY = re.compile(r"(\d+)x(.+)")
@@ -20,6 +24,7 @@ class Place:
 
     agent: str
     gpu: str  # as a session takes it: "0", "0,1", "cpu"
+    share: bool = False  # each job books its part of one of the cards
 
 
 def parse_gpus(text: str, known: Callable[[], Sequence[str]]) -> list[Place]:
@@ -46,6 +51,18 @@ def parse_gpus(text: str, known: Callable[[], Sequence[str]]) -> list[Place]:
         stem = re.sub(r"[^A-Za-z0-9_-]", "-", "-".join(group))
         places.append(Place(stem + _suffix(times[group]), ",".join(group)))
     return places
+
+
+def cards_of(places: Sequence[Place]) -> list[Card]:
+    """Return the cards of some slots, each of them once: for lines that share them by memory."""
+    from ..gpus import inventory
+
+    words = {place.gpu for place in places}
+    pairs = sorted(word for word in words if "," in word)
+    if pairs:
+        raise GpuError(f"with --memory each job has a part of one card, not the pair {pairs[0]}")
+    cards = [inventory.find(word) for word in sorted(words - {"cpu"})]
+    return sorted({card.uuid: card for card in cards}.values(), key=lambda card: card.index)
 
 
 def _expand(text: str, known: Callable[[], Sequence[str]]) -> list[str]:

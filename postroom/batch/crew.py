@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from ..base import Base
 from ..errors import PostroomError
@@ -17,6 +18,9 @@ from ..session.launch import new_session_log, session_log, spawn_session
 from ..status import living
 from ..tree import holders
 from .cards import Place
+
+if TYPE_CHECKING:
+    from ..gpus.inventory import Card
 
 # A slot whose session ends so often by itself is given up.
 MOST_FAILURES = 3
@@ -40,6 +44,7 @@ class Crew:
         self._leaving: list[Session] = []
         self._failures: dict[str, int] = {}
         self._tend_at = 0.0
+        self._hired = 0  # sessions that share cards
         self.places: list[Place] = []
 
     def want(self, places: Sequence[Place]) -> None:
@@ -55,6 +60,16 @@ class Crew:
         self._failures.clear()
         self._tend_at = 0.0
         self.tend(time.monotonic())
+
+    def grow(self, cards: Sequence[Card], count: int) -> None:
+        """Have so many sessions that share these cards, at least: a job in hand each."""
+        gpu = ",".join(str(card.index) for card in cards)
+        missing = count - len(self.places)
+        for _ in range(missing if gpu else 0):
+            self._hired += 1
+            self.places.append(Place(f"s{self._hired}", gpu, share=True))
+        if missing > 0:
+            self._tend_at = 0.0
 
     def tend(self, now: float) -> None:
         """Start what is missing: at first all, later what has died."""
@@ -86,7 +101,7 @@ class Crew:
 
     def _start(self, place: Place) -> Session:
         words = [place.gpu, self._base.root, "--agent", place.agent, "--wait", "--preload", ""]
-        words += ["--while-pid", str(os.getpid())]
+        words += ["--while-pid", str(os.getpid()), *(["--share"] if place.share else [])]
         with new_session_log(self._base, place.agent) as log:
             # All that a session needs is loaded here already: a fork saves it a tenth of a second.
             # Only a process of one thread may; a feed has one of its own, and so has numpy.

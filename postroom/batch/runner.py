@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ..commands.errand import COMMAND, GRACE_S, OUTPUT_BYTES
 from ..commands.folder import JobFolder
@@ -21,9 +21,13 @@ from ..jobs import Finished, Job, JobPool, Status
 from ..mailbox import is_plain_name
 from ..master import Master
 from ..runs import list_runs
-from .cards import GpuFile
+from .cards import MOST_SLOTS, GpuFile, cards_of
 from .crew import Crew
-from .feed import Line, Source
+from .feed import AHEAD, Line, Source
+from .order import InOrder, Waiting
+
+if TYPE_CHECKING:
+    from .packer import Packer
 
 # So many lines are handed in between two rounds of the Master, so that none of both waits.
 BURST = 256
@@ -93,6 +97,7 @@ class Batch:
         crew: Crew,
         view: View,
         runner: Runner | None = None,
+        packer: Packer | None = None,
     ) -> None:
         self.master = master
         self.output = output
@@ -102,10 +107,17 @@ class Batch:
         self._wishes = wishes
         self._view = view
         self._runner = runner or Runner()
+        self._packer = packer
+        self._held: Waiting = InOrder() if packer is None else packer
         self._gpu_file: GpuFile | None = None
         self._gpu_file_at = 0.0
         runs = list_runs(LocalFiles(), master.base)
-        self.pool: JobPool = master.resume(runs[-1]) if runs else master.open(label="commands")
+        # Lines that share cards are planned one by one, and travel so.
+        self.pool: JobPool = (
+            master.resume(runs[-1])
+            if runs
+            else master.open(label="commands", apart=packer is not None)
+        )
         self._job_of: dict[str, int] = {}
         self._names: set[str] = set(os.listdir(output))
         self._next = 1
@@ -141,10 +153,12 @@ class Batch:
         """Work until every line has ended, or too many have failed."""
         self.feed = feed
         self._admit_lines()
+        self._hand_in(time.monotonic())
         for _ in self.master.rounds(self.pool, until=self._over):
             now = time.monotonic()
             self._gather()
             self._admit_lines()
+            self._hand_in(now)
             self._look_at_gpus(now)
             self.crew.tend(now)
             self._view.update(self)
@@ -156,12 +170,13 @@ class Batch:
     @property
     def outstanding(self) -> int:
         """How many jobs of this repetition wait or run."""
-        return len(self._mine)
+        return len(self._mine) + len(self._held)
 
     @property
     def ended_until(self) -> int:
-        """No job with a number up to this one is still waited for."""
-        return min(self._mine, default=len(self.pool)) - 1
+        """No line with a number up to this one is still waited for."""
+        jobs = [*(self.pool.jobs[number] for number in self._mine), *self._held.jobs()]
+        return min((job.arguments["number"] for job in jobs), default=self.tally.asked + 1) - 1
 
     @property
     def stopped(self) -> bool:
@@ -170,34 +185,44 @@ class Batch:
 
     def _over(self) -> bool:
         assert self.feed is not None
-        return not self._mine and (self.stopped or self.feed.ended)
+        return not self.outstanding and (self.stopped or self.feed.ended)
 
     # Lines in
 
     def _admit_lines(self) -> None:
         assert self.feed is not None
-        jobs: list[Job] = []
-        while len(jobs) < BURST and self._room(len(jobs)):
-            line = self.feed.take()
+        for _ in range(BURST):
+            line = self.feed.take() if self._room() else None
             if line is None:
-                break
+                return
             prepared = self._runner.prepare(line)
             job = self._admit(prepared) if prepared is not None else None
-            if job is not None:
-                jobs.append(job)
+            if prepared is not None and job is not None:
+                self._held.add(job, prepared)
+
+    def _room(self) -> bool:
+        """Whether one more line may be taken from the feed now."""
+        wishes = self._wishes
+        outstanding = self.outstanding
+        if wishes.stop_after is not None and outstanding + self.tally.failed >= wishes.stop_after:
+            return False  # never more than may still fail: so it stops exactly there
+        if wishes.ahead is None:
+            return True
+        # To choose among lines takes lines to choose from.
+        more = AHEAD if self._held.choosy else 0
+        return outstanding < wishes.ahead + 2 * len(self.crew.places) + more
+
+    def _hand_in(self, now: float) -> None:
+        """Hand to the Master what is to begin next."""
+        slots = MOST_SLOTS if self._packer is not None else len(self.crew.places)
+        jobs = self._held.begin(now, slots - len(self._mine))
         if jobs:
             numbers = self.master.extend(self.pool, jobs)
             self._mine.update(numbers)
             for job, number in zip(jobs, numbers, strict=True):
                 self._job_of[job.arguments["key"]] = number
-
-    def _room(self, coming: int) -> bool:
-        """Whether one more line may be handed in now, with those that are about to be."""
-        wishes = self._wishes
-        outstanding = self.outstanding + coming
-        if wishes.stop_after is not None and outstanding + self.tally.failed >= wishes.stop_after:
-            return False  # never more than may still fail: so it stops exactly there
-        return wishes.ahead is None or outstanding < wishes.ahead + 2 * len(self.crew.places)
+        if self._packer is not None:
+            self.crew.grow(self._packer.cards, len(self._mine))
 
     def _admit(self, line: Line) -> Job | None:
         """Make a job of a line, unless it is done or under way."""
@@ -268,6 +293,7 @@ class Batch:
                 continue
             self._mine.remove(number)
             job = self.pool[number]
+            self._held.ended(job.job)
             folder = JobFolder(job.job.arguments["folder"])
             self._complete(job, folder)
             self.tally.done += 1
@@ -289,8 +315,13 @@ class Batch:
             return
         self._gpu_file_at = now + GPU_FILE_S
         places = self._gpu_file.changed()
-        if places is not None:
+        if places is None:
+            return
+        if self._packer is None:
             self.crew.want(places)
+        else:
+            self._packer.cards = cards_of(places)
+            self.crew.want([])
 
 
 def completer(cwd: str, env: dict[str, str]) -> Callable[[Line], Line]:

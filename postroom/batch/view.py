@@ -78,13 +78,14 @@ def look(base: Base, pool: JobPool, places: Sequence[tuple[str, str]]) -> list[S
             name = os.path.basename(job.arguments["folder"])
             command = job.arguments["command"]
             seconds = max(0.0, time.time() - hand.since)
+            gpu = gpu or JobFolder(job.arguments["folder"]).read_info().get("gpu", "")
         found.append(SlotNow(agent, gpu, name, command, seconds))
     return found
 
 
 def now_of(batch: Batch) -> Now:
     """Reckon how far a batch is."""
-    places = [(place.agent, place.gpu) for place in batch.crew.places]
+    places = [(place.agent, "" if place.share else place.gpu) for place in batch.crew.places]
     slots = look(batch.master.base, batch.pool, places)
     tally = batch.tally
     running = sum(bool(slot.job) for slot in slots)
@@ -133,7 +134,7 @@ class PlainView:
         if not self._keep_order:
             self._say(line)
             return
-        heapq.heappush(self._held, (job.number, line))
+        heapq.heappush(self._held, (job.job.arguments["number"], line))
 
     def update(self, batch: Batch) -> None:
         """Say now and then how far it is."""
@@ -155,7 +156,9 @@ def finished_line(job: Finished, folder: JobFolder) -> str:
     if failure is not None:
         how = "FAILED: " if failure.kind == "failed" else f"FAILED: {failure.kind}, "
         how += _cut(failure.message, 80)
-    return f"{folder.name}  {how}  {clock(job.done.seconds)}  slot {job.agent}  {command}"
+    used = folder.read_info().get("memory", "")
+    spent = clock(job.done.seconds)
+    return f"{folder.name}  {how}  {spent}  slot {job.agent}  {command}{used and '  ' + used}"
 
 
 def _cut(text: str, most: int) -> str:

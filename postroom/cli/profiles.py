@@ -77,10 +77,11 @@ def forget_(types: tuple[str, ...], *, all_: bool) -> None:
 
 
 def _find(type_: str) -> Profile:
-    """Return the profile with a name, or the only one whose name ends like that."""
+    """Return the profile with a name, or the only one whose name ends like that, or has it."""
     found = Profiles().all()
-    exact = [profile for profile in found if profile.type == type_]
-    matches = exact or [profile for profile in found if profile.type.endswith(type_)]
+    matches = [profile for profile in found if profile.type == type_]
+    matches = matches or [profile for profile in found if profile.type.endswith(type_)]
+    matches = matches or [profile for profile in found if type_ in profile.type]
     if len(matches) == 1:
         return matches[0]
     word = "more than one type" if matches else "no type"

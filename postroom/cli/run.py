@@ -8,13 +8,14 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..batch.cards import GpuFile, Place, parse_gpus
+from ..batch.cards import GpuFile, Place, cards_of, parse_gpus
 from ..batch.crew import Crew, turn_signals_into_interrupts
 from ..batch.feed import Feed, Line, Listed, Numbering, Source, read_lines, read_yielder
+from ..batch.order import InOrder
 from ..batch.runner import Batch, Runner, View, Wishes, completer
 from ..batch.snapshot import take_snapshot
 from ..batch.view import LiveView, PlainView, summary, write_results
@@ -22,6 +23,9 @@ from ..errors import PostroomError
 from ..master import Master
 from . import codes
 from .teller import Teller
+
+if TYPE_CHECKING:
+    from ..batch.packer import Packer
 
 DEFAULT_OUTPUT = "postroom_run"
 
@@ -41,7 +45,8 @@ OPTIONS = [
     click.option("--keep-order", is_flag=True, help="Report in the order of the lines."),
     click.option("--nice", type=click.IntRange(-20, 19), default=0),
     click.option("--shell", default="bash", show_default=True, help="SHELL -c runs the lines."),
-    click.option("--memory", metavar="SIZE", help="Of the card, for each job; recorded only."),
+    click.option("--memory", metavar="auto|SIZE",
+                 help="Jobs share cards: so much of one for each, or what its kind needs."),
     click.option("--env", multiple=True, metavar="NAME=VALUE", help="For every job."),
     click.option("--before", default="", metavar="CMD", help="Run before each command."),
     click.option("--after", default="", metavar="CMD", help="Run after it, however it ended."),
@@ -115,6 +120,11 @@ def run_batch(source: Iterable[Line], known: list[Line] | None, options: dict[st
     complete = completer(os.getcwd(), _environment(options["env"]))
     wishes = _wishes(options, output, lazy=known is None)
     say = _say
+    packer = _packer(options, output)
+    check = (InOrder() if packer is None else packer).check
+    if known is not None:
+        known = [check(line) for line in known]
+    checked = (check(line) for line in source)
     turn_signals_into_interrupts()
     with Master(f"{output}/.base", spin=False) as master, contextlib.ExitStack() as stack:
         crew = Crew(master.base, say=say)
@@ -125,13 +135,19 @@ def run_batch(source: Iterable[Line], known: list[Line] | None, options: dict[st
             view = PlainView(keep_order=options["keep_order"])
         teller = Teller(options["notify"] or "", master.base, view)
         batch = Batch(
-            master, output, wishes, crew=crew, view=teller, runner=_load_runner(options["runner"])
+            master,
+            output,
+            wishes,
+            crew=crew,
+            view=teller,
+            runner=_load_runner(options["runner"]),
+            packer=packer,
         )
         try:
             # Before a feed has its thread: a process of one thread may fork its sessions.
             if options["gpu_file"]:
                 batch.watch_gpus(GpuFile(options["gpu_file"], _known_gpus))
-            else:
+            elif packer is None:
                 crew.want(_places(options["gpus"]))
             feed: Source
             if known is not None:
@@ -139,7 +155,7 @@ def run_batch(source: Iterable[Line], known: list[Line] | None, options: dict[st
                 known = [numbering.number(line) for line in known]
                 feed = Listed(known)
             else:
-                feed = Feed(source, complete=complete, wake=master.wake, ahead=1)
+                feed = Feed(checked, complete=complete, wake=master.wake, ahead=1)
             batch.forget(known if options["stop_after"] is None else None)
             batch.run(feed)
             crew.dismiss()
@@ -165,6 +181,26 @@ def run_batch(source: Iterable[Line], known: list[Line] | None, options: dict[st
             say(f"the lines ended early:\n{feed.error.rstrip()}")
         summary(batch, _words(again), sys.stderr)
         return codes.JOB_FAILED if batch.tally.failed or feed.error else codes.OK
+
+
+def _packer(options: dict[str, Any], output: str) -> Packer | None:
+    """What has lines share cards by memory, if that is asked for and there are cards."""
+    memory = options["memory"]
+    if memory is None:
+        return None
+    from ..batch.packer import Packer, declared_mib  # with all that knows of cards
+    from ..gpus.ledger import open_ledger
+    from ..gpus.profiles import Profiles
+
+    declared_mib(memory)
+    if options["gpu_file"]:
+        cards = cards_of(GpuFile(options["gpu_file"], _known_gpus).changed() or [])
+    else:
+        cards = cards_of(_places(options["gpus"]))
+    if not cards:
+        _say("no GPU to share: --memory has no effect")
+        return None
+    return Packer(cards, memory, where=f" of {output}", ledger=open_ledger(), profiles=Profiles())
 
 
 def _wishes(options: dict[str, Any], output: str, *, lazy: bool) -> Wishes:

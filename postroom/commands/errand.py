@@ -73,6 +73,9 @@ class Errand:
     arguments: dict[str, Any] = field(default_factory=dict)  # of a sweep, for INFO
     number: int = 0  # of the line, counted from 1, as grid engine's SGE_TASK_ID is
     label: str = ""  # what people call it
+    memory_mib: int | None = None  # of its card, declared; for a session that shares cards
+    card: str = ""  # where such a session should run it, by its uuid
+    elsewhere: str = ""  # a card that another session of the base has, and that it needs
     checkpoint: bool = False  # whether it gets a folder that outlives its attempts
 
     @property
@@ -111,4 +114,6 @@ ASKED = (
     "number",
     "label",
     "checkpoint",
+    "memory_mib",
+    "card",
 )

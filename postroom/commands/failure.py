@@ -63,6 +63,7 @@ class End:
     out: str = ""
     err: str = ""
     on_gpu: bool = True
+    refused: str = ""  # it was not begun: why no card could do
 
     @property
     def ok(self) -> bool:
@@ -79,7 +80,14 @@ def explain(end: End) -> Failure | None:
     return Failure(outcome, cause.value, _message(end, cause), end.err[-2000:])
 
 
+def is_out_of_memory(end: End) -> bool:
+    """Say whether a command ran out of its card's memory."""
+    return not end.ok and not end.refused and _cause(end) is Cause.GPU_MEMORY
+
+
 def _cause(end: End) -> Cause:
+    if end.refused:
+        return Cause.GPU_MEMORY
     if end.timed_out_s is not None:
         return Cause.TIMED_OUT
     said = f"{end.out}\n{end.err}"
@@ -96,6 +104,8 @@ def _cause(end: End) -> Cause:
 
 
 def _message(end: End, cause: Cause) -> str:
+    if end.refused:
+        return end.refused
     number = _signal_of(end)
     if cause is Cause.TIMED_OUT:
         how = f"took longer than its {end.timed_out_s:g} s"

@@ -3,6 +3,7 @@
     job_7/
       INFO                     what was run, where and when; then how it ended
       job_7.OUT  job_7.ERR     what it printed; of a very long output, the beginning and the end
+      timeline.csv             of its card's memory and utilisation, if it ran for a moment
       SUCCESS or FAILURE       empty; never both, and none while it runs
       attempts/1/              the same of earlier attempts
       checkpoint/              of a queued job: its own to fill, and there again at its next attempt
@@ -35,6 +36,7 @@ class JobFolder:
         self.info = f"{path}/INFO"
         self.out = f"{path}/{self.name}.OUT"
         self.err = f"{path}/{self.name}.ERR"
+        self.timeline = f"{path}/timeline.csv"
         self.checkpoint = f"{path}/checkpoint"
         self._info = -1
 
@@ -61,7 +63,8 @@ class JobFolder:
         return number + 1
 
     def _is_ours(self, name: str) -> bool:
-        return name in ("INFO", SUCCESS, FAILURE, f"{self.name}.OUT", f"{self.name}.ERR")
+        ours = (self.out, self.err, self.timeline)
+        return name in ("INFO", SUCCESS, FAILURE, *map(os.path.basename, ours))
 
     def tell(self, facts: dict[str, object]) -> None:
         """Add lines to INFO, which stays open for more until `end`."""

@@ -35,15 +35,17 @@ from .. import cgroups
 from ..base import Base
 from ..contents import Done, Failure, Maker, Outcome
 from ..control import Stop, read_stop
+from ..errors import CardHeld, PostroomError
 from ..files import LocalFiles
 from ..journal import Journal
 from ..runs import RunCard, read_card
 from ..tree import MARK, adopt_orphans, below, mark_of, parent_of, reap
 from .errand import GO_ON, LINGER_S, Ended, Errand, Stopped
-from .failure import Cause, End, count_oom_kills, explain
+from .failure import Cause, End, count_oom_kills, explain, is_out_of_memory
 from .folder import Capped, JobFolder, stamp
 from .fork import SIGNALS, fork_unheard, hear_signals, settle_in
 from .record import record
+from .room import Room
 
 # How often a long output is trimmed, and orphans are reaped.
 LOOK_S = 0.5
@@ -61,13 +63,14 @@ class Post:
     lease_fds: tuple[int, ...]
     lock_fd: int
     cgroup: str = ""
+    shares: bool = False  # no card of its own: each command books its part of one
 
 
 @dataclass
 class Watch:
     """What is looked at while a command runs."""
 
-    outputs: tuple[Capped, Capped]
+    outputs: tuple[Capped, ...]
     deadline: float | None
     lingers_at: float
     lingers: Callable[[], None] | None  # still to be called
@@ -129,6 +132,8 @@ class Minder:
         self._programs: dict[str, str] = {}
         self._oom_kills = 0  # when it was last looked, at most so long before a command began
         self._oom_kills_at = -LOOK_S
+        self._room: Room
+        self._helpers: set[int] = set()  # processes below us that are no command's
         for fd in post.lease_fds:
             os.set_inheritable(fd, True)  # the card is free when the last of them is gone
         self._environ = {**os.environ, MARK: mark_of(post.base.root, post.agent)}
@@ -189,9 +194,13 @@ class Minder:
         began, started_at = time.monotonic(), time.time()
         number = 0
         self._told = None
+        self._room = Room(self._post.base, errand, self._post.environment.get("POSTROOM_GPU", ""))
         try:
             if folder.has_ended_well(errand.job_name):
                 return Ended(_ended_before(folder.read_info()))
+            if self._post.shares or errand.elsewhere:
+                self._wait_for_room(errand, lingers)
+                began, started_at = time.monotonic(), time.time()
             number, outputs = self._prepare(errand, folder, started_at)
             code, overdue, oom_kills = self._run(errand, number, outputs, lingers)
             said = folder.tails() if code or overdue else ("", "")
@@ -205,14 +214,24 @@ class Minder:
                 on_gpu=errand.gpu != "cpu",
             )
         except Stopped:
-            folder.end({"ended": stamp(time.time()), "outcome": "stopped"})
+            self._room.close()
+            if number:
+                folder.end({"ended": stamp(time.time()), "outcome": "stopped"})
             raise
+        except PostroomError as error:
+            end = End(code=None, refused=f"{error}")
+            number, outputs = self._prepare(errand, folder, started_at)
+            for output in outputs:
+                output.close()
         except OSError as error:
             # No folder to run in, no shell, no more processes: told like any other failure.
             end = End(code=126, err=f"{error}")
         seconds = time.monotonic() - began
+        memory = self._room.finish(
+            ok=end.ok, out_of_memory=is_out_of_memory(end), timeline=folder.timeline
+        )
         failure, again = self._judge(errand, end)
-        facts = _ending(end, failure, seconds)
+        facts = {**_ending(end, failure, seconds), **memory}
         folder.end(facts, ok=failure is None if again != "stopped" else None)
         self._journal.event(
             "command",
@@ -239,9 +258,34 @@ class Minder:
             return Failure(Outcome.TIMED_OUT, "stopped", reason), "stopped"
         if failure.kind == Cause.GPU_LOST.value:
             return failure, "lost"
-        return failure, "failed" if errand.failed < errand.retries else None
+        again = errand.failed < errand.retries and not self._room.hopeless and not end.refused
+        return failure, "failed" if again else None
 
     # Running
+
+    def _wait_for_room(self, errand: Errand, lingers: Callable[[], None]) -> None:
+        """Wait for a part of a card; raises Stopped when that is given up."""
+        waited = Watch((), None, time.monotonic() + LINGER_S, lingers)
+
+        def wanted() -> bool:
+            waited.look(time.monotonic())
+            self._look_for_stop(errand)
+            return not self._stops and self._told is None
+
+        try:
+            self._room.book(shares=self._post.shares, wanted=wanted)
+        except CardHeld:
+            if self._told is None:
+                raise Stopped from None
+            raise
+        self._helpers = set(below(os.getpid()))  # a ledger may have given its lease a process
+
+    def _look_for_stop(self, errand: Errand) -> None:
+        """See whether somebody wants the command in hand to end."""
+        if self._told is None:
+            self._told = read_stop(
+                self._files, self._post.base, errand.run, errand.job, errand.attempt
+            )
 
     def _prepare(
         self, errand: Errand, folder: JobFolder, started_at: float
@@ -250,7 +294,8 @@ class Minder:
         while True:
             try:
                 number = folder.begin()
-                folder.tell(self._beginning(errand, number, started_at))
+                beginning = self._beginning(errand, number, started_at)
+                folder.tell({**beginning, **self._room.facts})
                 if errand.checkpoint:
                     os.makedirs(folder.checkpoint, exist_ok=True)
                 out = Capped(folder.out, errand.output_bytes)
@@ -313,6 +358,7 @@ class Minder:
             **self._environ,
             **errand.env,
             **self._post.environment,
+            **self._room.environment,
             "POSTROOM_JOB": errand.job_name,
             "POSTROOM_NAME": errand.name,
             "POSTROOM_FOLDER": errand.folder,
@@ -381,10 +427,9 @@ class Minder:
                     return False
                 watch.look(time.monotonic())
                 _reap_orphans(pid)
+                self._room.look()
                 if self._told is None:
-                    self._told = read_stop(
-                        self._files, self._post.base, errand.run, errand.job, errand.attempt
-                    )
+                    self._look_for_stop(errand)
                     if self._told is not None:
                         return False
                 with contextlib.suppress(BlockingIOError):
@@ -402,7 +447,7 @@ class Minder:
         kill_at = time.monotonic() + grace_s
         asked: set[int] = set()
         me = os.getpid()
-        while left := below(me):
+        while left := self._below():
             late = time.monotonic() >= kill_at or self._stops > 1
             first = not asked
             for pid in left:
@@ -413,6 +458,18 @@ class Minder:
                         os.kill(pid, signal.SIGCONT)  # a stopped process cannot obey
                     asked.add(pid)
             time.sleep(0.005)
+
+    def _below(self) -> list[int]:
+        """What a command has started and left: all that is below us, but for our own.
+
+        A command has a session of its own, and nothing that it starts can come back into ours.
+        """
+        found = []
+        for pid in set(below(os.getpid())) - self._helpers:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                if os.getsid(pid) != os.getsid(0):
+                    found.append(pid)
+        return found
 
     # Saying so
 
@@ -447,7 +504,7 @@ def _ending(end: End, failure: Failure | None, seconds: float) -> dict[str, obje
         "ended": stamp(time.time()),
         "seconds": round(seconds, 6),
         "outcome": "ok" if failure is None else failure.kind,
-        exit_by[0]: exit_by[1],
+        **({} if end.refused else {exit_by[0]: exit_by[1]}),
         **({"error": failure.message} if failure is not None else {}),
     }
 

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from ..errors import GpuError, PostroomError
 from ..gpus import inventory
-from ..gpus.booking import Booking, Need, book, held_for_us
+from ..gpus.booking import Booking, Need, book, held_for_us, prune_timelines
 from ..gpus.inventory import Card
 from ..gpus.ledger import open_ledger
 from ..gpus.meter import cuda_is_up, empty_torch_cache, limit_torch
@@ -165,7 +165,9 @@ def _run_booked(
             interrupt(None)
             advice = booking.finish(ok=ok, out_of_memory=out_of_memory, sure=sure)
             empty_torch_cache()
-            booking.leave_timeline(_timeline(booking))
+            timeline = _timeline(booking)
+            booking.leave_timeline(timeline)
+            prune_timelines(os.path.dirname(timeline))
             say(advice)
 
 

@@ -19,17 +19,21 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from ..errors import GpuError
+from ..errors import CardHeld, GpuError
 from . import processes
 from .inventory import Card, pin
 from .ledger import Lease, Ledger, Request
 from .meter import Meter, Sample
-from .packing import CONTEXT_MIB, EXCESS, Learned, advice, reservation
+from .packing import CONTEXT_MIB, EXCESS, Learned, advice, needed, reservation
 from .profiles import Kind, Measuring, Profiles, Row
+from .sizes import from_mib
 
 GATE_S = 0.05  # how often those look who wait for a measurement
-TIMELINES = 200  # so many are kept
+TIMELINES = 200  # so many are kept in one folder
+ALONE = 0.05  # who shares a card with less than this part of it has it alone
 UNSEEN_RUNS = 3  # so often a job must be seen to use nothing before it is taken for small
+
+MEASURING = " (measuring)"  # behind the name of a lease that has its card alone
 
 Say = Callable[[str], None]
 
@@ -43,6 +47,8 @@ class Need:
     count: int = 1
     pack: bool = False
     name: str = ""
+    where: str = ""  # added to the name in the ledger
+    card: str = ""  # the card that it takes if there is room, by its uuid
 
 
 class Booking:
@@ -62,6 +68,7 @@ class Booking:
         self.lease = lease
         self.meter: Meter | None = None
         self.exceeded: Callable[[str], None] | None = None
+        self.needed = ""  # when it has finished, what it was seen to need
         self._profiles = profiles
         self._gate = gate
         self._finished = False
@@ -141,6 +148,7 @@ class Booking:
         )
         self._learn(row)
         self.close()
+        self.needed = needed(peak_mib, self.cards[0].memory_mib) if peak_mib else ""
         return advice(self.need.name, peak_mib, self.cards[0].memory_mib, seconds)
 
     def _believed(self, peak_mib: int, *, sure: bool) -> int | None:
@@ -161,7 +169,11 @@ class Booking:
         if reserved_mib is not None:
             return max(reserved_mib, peak_mib)
         card = max(self.cards, key=lambda card: card.memory_mib)
-        return max(peak_mib, card.memory_mib - (card.used_mib or 0))
+        others_mib = card.used_mib or 0
+        # A desktop and the like never leave: a card that has no more than these was had alone.
+        if others_mib < ALONE * card.memory_mib:
+            others_mib = 0
+        return max(peak_mib, card.memory_mib - others_mib)
 
     def _learn(self, row: Row) -> None:
         with suppress(OSError):  # a full disk must not cost the job
@@ -174,7 +186,6 @@ class Booking:
                 os.makedirs(os.path.dirname(path), exist_ok=True)
                 with open(path, "w", encoding="ascii") as file:
                     file.write(self.meter.timeline())
-                _prune(os.path.dirname(path))
 
     def _open_gate(self) -> None:
         gate, self._gate = self._gate, None
@@ -205,10 +216,12 @@ def book(
     cards: Sequence[Card],
     home: Card | None = None,
     say: Say | None = None,
+    wanted: Callable[[], bool] | None = None,
 ) -> Booking:
     """Wait for room, alone where the kind is unknown; raises GpuError where no card could do.
 
-    With `home` only that card will do: the process has CUDA up on it.
+    With `home` only that card will do: the process has CUDA up on it. When `wanted` says no, the
+    wait is given up with CardHeld.
     """
     waiting = None if say is None else _once(lambda why: say(f"{need.name} waits: {why}"))
     while True:
@@ -216,19 +229,27 @@ def book(
         in_sight = [home] if home is not None else list(cards)
         largest_mib = max((card.memory_mib for card in in_sight), default=0)
         asked_mib = reservation(learned, need.memory_mib, largest_mib=largest_mib)
+        if learned.at_least_mib >= largest_mib > 0:
+            raise GpuError(
+                f"{need.name} is known to run out of memory with {from_mib(learned.at_least_mib)}, "
+                f"and the largest card has {from_mib(largest_mib)}: "
+                f"`postroom profiles forget {need.kind.type!r}` has it tried again"
+            )
         gate = None
         if asked_mib is None:
             gate = profiles.try_measure(need.kind.type)
             if gate is None:
                 if waiting is not None:
                     waiting(f"another run of {need.kind.type} is being measured")
+                if wanted is not None and not wanted():
+                    raise CardHeld("nobody waits for the card any more")
                 time.sleep(GATE_S)
                 continue
             in_sight = [card for card in in_sight if card.memory_mib > learned.at_least_mib]
         try:
             # What was learned between our look and the lock makes this measurement needless.
             if profiles.learned(need.kind) == learned:
-                lease = _acquire(need, asked_mib, ledger, in_sight, waiting)
+                lease = _acquire(need, asked_mib, ledger, in_sight, waiting, wanted)
                 if gate is not None or not _grown(need, profiles, asked_mib, largest_mib):
                     granted = [card for card in in_sight if card.uuid in lease.cards]
                     return Booking(need, granted, profiles=profiles, lease=lease, gate=gate)
@@ -247,14 +268,20 @@ def _acquire(
     ledger: Ledger,
     cards: list[Card],
     waiting: Callable[[str], None] | None,
+    wanted: Callable[[], bool] | None,
 ) -> Lease:
     request = Request(
         count=need.count,
         memory_mib=asked_mib,
-        name=need.name if asked_mib is not None else f"{need.name} (measuring)",
+        name=need.name + need.where + ("" if asked_mib is not None else MEASURING),
         pack=need.pack,
     )
-    return ledger.acquire(request, cards=cards, waiting=waiting)
+    planned = [c for c in cards if c.uuid == need.card and c.memory_mib >= (asked_mib or 0)]
+    if planned and need.count == 1:
+        # Somebody else may have been quicker: then any card will do.
+        with suppress(CardHeld):
+            return ledger.acquire(request, 0, cards=planned)
+    return ledger.acquire(request, cards=cards, waiting=waiting, wanted=wanted)
 
 
 def _grown(need: Need, profiles: Profiles, asked_mib: int | None, largest_mib: int) -> bool:
@@ -284,8 +311,10 @@ def _once(tell: Callable[[str], None]) -> Callable[[str], None]:
     return say
 
 
-def _prune(folder: str) -> None:
-    paths = [os.path.join(folder, name) for name in os.listdir(folder)]
-    paths.sort(key=os.path.getmtime)
-    for path in paths[:-TIMELINES]:
-        os.unlink(path)
+def prune_timelines(folder: str) -> None:
+    """Remove the oldest files of a folder that holds timelines and nothing else."""
+    with suppress(OSError):
+        paths = [os.path.join(folder, name) for name in os.listdir(folder)]
+        paths.sort(key=os.path.getmtime)
+        for path in paths[:-TIMELINES]:
+            os.unlink(path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
 
@@ -151,19 +151,24 @@ def decide(
     entry: Entry, snapshot: Snapshot, slots: list[Slot], *, pack: bool
 ) -> tuple[tuple[str, ...] | None, int]:
     """Return the cards that an entry may take now, or None, and how many are before it."""
-    here = processes.pid_namespace()
-    shares = [
-        Share(uuid, held.memory_mib, held.uid, held.group, _pid(held, here))
-        for held in snapshot.held
-        for uuid in held.cards or [slot.uuid for slot in slots]
-    ]
+    shares = shares_of(snapshot.held, [slot.uuid for slot in slots])
     line = []
     for waiting in snapshot.line:
         if waiting.lease_id == entry.lease_id:
             break
         line.append(_want(waiting))
-    want = replace(_want(entry), pid=_pid(entry, here))
+    want = replace(_want(entry), pid=_pid(entry, processes.pid_namespace()))
     return grant(slots, shares, line, want, pack=pack), len(line)
+
+
+def shares_of(held: Sequence[Entry], uuids: Sequence[str]) -> list[Share]:
+    """Return what leases take of cards; one that names none can't be read, and takes them all."""
+    here = processes.pid_namespace()
+    return [
+        Share(uuid, entry.memory_mib, entry.uid, entry.group, _pid(entry, here))
+        for entry in held
+        for uuid in entry.cards or uuids
+    ]
 
 
 def _want(entry: Entry) -> Want:

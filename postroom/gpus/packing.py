@@ -11,7 +11,6 @@ simulated time, and `booking` runs them on real cards.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 CONTEXT_MIB = 512  # what CUDA takes of a card before the first tensor
@@ -52,17 +51,6 @@ def reservation(learned: Learned, declared_mib: int | None, *, largest_mib: int)
     return min(needs_mib, largest_mib) if bare_mib <= largest_mib else needs_mib
 
 
-def order(asked_mib: Sequence[int | None]) -> list[int]:
-    """Return in which order one who has many jobs waiting hands them out, by their places.
-
-    Those that measure come first, since others of their kind wait for them; then the large ones,
-    and what is small fills the gaps. Between people the line decides, not this.
-    """
-    first = [place for place, mib in enumerate(asked_mib) if mib is None]
-    known = [(-mib, place) for place, mib in enumerate(asked_mib) if mib is not None]
-    return first + [place for _, place in sorted(known)]
-
-
 class Growth:
     """Says when a job's memory has stopped growing, from readings with their times."""
 
@@ -84,11 +72,17 @@ class Growth:
 
 
 def advice(name: str, peak_mib: int, card_mib: int, seconds: float) -> str:
-    """Say in one line what a job needed, and how many would fit on one card."""
+    """Say in one line what a job needed, for how long, and how many would fit on one card."""
     lasted = f"{seconds:.1f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+    said, colon, fitting = needed(peak_mib, card_mib).partition(":")
+    return f"{name}: {said}, {lasted}{colon}{fitting}"
+
+
+def needed(peak_mib: int, card_mib: int) -> str:
+    """Say what a job needed, and how many would fit on one card."""
     if not peak_mib:
-        return f"{name}: used no memory of the card that could be seen, {lasted}"
-    text = f"{name}: peak {peak_mib / 1024:.1f} of {card_mib / 1024:.0f} GB, {lasted}"
+        return "used no memory of the card that could be seen"
+    text = f"peak {peak_mib / 1024:.1f} of {card_mib / 1024:.0f} GB"
     fitting = card_mib // reserved if (reserved := int(peak_mib * HEADROOM)) else 0
     words = ["", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
     if fitting < 2:

@@ -18,11 +18,13 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from filelock import FileLock
 
+from .folder import lock_is_free
 from .packing import STEP_MIB, Learned
 
 VERSION = 1
@@ -190,6 +192,12 @@ class Profiles:
             os.close(fd)
             return None
         return Measuring(fd)
+
+    def is_measured(self, type_: str) -> bool:
+        """Say whether somebody measures a type now."""
+        with suppress(OSError), open(f"{self._path(type_)}.measuring", "rb") as file:
+            return not lock_is_free(file.fileno())
+        return False
 
     def _mutex(self) -> FileLock:
         return FileLock(os.path.join(self.where, "mutex"), mode=0o600)

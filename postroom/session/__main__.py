@@ -44,6 +44,11 @@ def main(arguments: list[str] | None = None) -> int:
         "--wait", action="store_true", help="wait for the card when somebody else holds it"
     )
     parser.add_argument(
+        "--share",
+        action="store_true",
+        help="lease no card: each job books its part of the cards' memory for itself",
+    )
+    parser.add_argument(
         "--threads", type=int, metavar="N", help="CPU threads for torch in this session"
     )
     parser.add_argument(
@@ -79,6 +84,7 @@ def run(options: argparse.Namespace) -> int:
         options.gpu,
         agent_id=options.agent,
         wait=options.wait,
+        shares=options.share,
         threads=options.threads,
         preload=options.preload,
         say=say,

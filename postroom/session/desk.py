@@ -17,6 +17,7 @@ import errno
 from typing import Protocol
 
 from ..base import Base
+from ..commands.errand import COMMAND
 from ..contents import Done, Failure, JobSheet, Maker, Options, Outcome, pack_outcomes
 from ..errors import BadFileError, PayloadError
 from ..files import Box, Buffer, Clock, Files
@@ -283,7 +284,9 @@ class Desk:
         except (BadFileError, FileNotFoundError) as error:
             failure = Failure(Outcome.FAILED, type(error).__name__, f"unreadable parcel: {error}")
             return Done(failure=failure), 0
-        return self._run_job(self._card, sheet, job, letter.attempt), sheet.options.retries
+        # Who minds a command knows whether to try again is of any use, and raises TryAgain.
+        retries = 0 if sheet.task == COMMAND else sheet.options.retries
+        return self._run_job(self._card, sheet, job, letter.attempt), retries
 
     def _due(self) -> bool:
         letter = self._letter

@@ -66,6 +66,7 @@ class Slot:
     preload: list[str] = field(default_factory=lambda: ["torch"])
     gpus: int = 0  # how many cards
     memory_mib: int = 0  # of the smallest of them
+    shares: bool = False  # they are not leased: each job books its part of one
 
 
 class SessionError(PostroomError):
@@ -94,11 +95,20 @@ class Guardian:
         self._told = False  # the worker is ended because its task was to
         self._deadline: float | None = None
         self._timeout: dict[str, Any] = {}
-        self._health = Health(slot.gpu, ask_driver=ask_driver, quarantine=quarantine)
+        # A session that shares cards can't say which of them was to blame.
+        self._health = Health(
+            "cpu" if slot.shares else slot.gpu, ask_driver=ask_driver, quarantine=quarantine
+        )
         self._output: Output | None = None
         self._heard = b""
         self._post = Post(
-            base, slot.agent_id, slot.environment, slot.lease_fds, self._lock.fd, self._cgroup
+            base,
+            slot.agent_id,
+            slot.environment,
+            slot.lease_fds,
+            self._lock.fd,
+            self._cgroup,
+            shares=slot.shares,
         )
         self._errands = Errands(self._post, self._selector, ended=self._end_errand)
 
@@ -208,6 +218,7 @@ class Guardian:
             "socket_fd": theirs.fileno(),
             "threads": self._slot.threads,
             "preload": self._slot.preload,
+            "shares": self._slot.shares,
         }
         if self._slot.preload:
             self._worker = subprocess.Popen(

@@ -1,7 +1,8 @@
 """How a worker runs one job: a task in its own process, a command through its guardian.
 
 Either way the job may ask to have its card alone. A command that ran out of the card's memory is
-tried again alone, if it may be tried again at all: beside others it would fail in the same way.
+tried again alone, if it may be tried again at all: beside others it would fail in the same way. If
+it had the card to itself, it goes to a larger one that another session of the base has.
 """
 
 from __future__ import annotations
@@ -68,8 +69,10 @@ class Running:
         self._journal = journal
         self._kernels: Kernels | None = None
         self.turn: Turn | None = None
-        # On the CPU there is no card that a job could have to itself.
-        self.hall = Hall(base, self._gpu) if self._gpu != "cpu" else None
+        # On the CPU there is no card that a job could have to itself; a session that shares cards
+        # books what each job needs.
+        alone = self._gpu == "cpu" or settings.get("shares")
+        self.hall = None if alone else Hall(base, self._gpu)
 
     @property
     def kernels(self) -> Kernels:
@@ -84,7 +87,13 @@ class Running:
         """Run one job, alone on its card if it asks for that."""
         if self.hall is None:
             return self._run(card, sheet, job, attempt)
-        if sheet.options.exclusive or self._ran_out_of_memory(card, sheet, job, attempt):
+        again = self._ran_out_of_memory(card, sheet, job, attempt)
+        larger = self._larger_card(sheet, job) if again else ""
+        if larger:
+            self.hall.leave()
+            with Hall(self._base, larger).alone():
+                return self._run_command(card, sheet, job, attempt, elsewhere=larger)
+        if sheet.options.exclusive or again:
             with self.hall.alone():
                 return self._run(card, sheet, job, attempt)
         self.hall.enter()
@@ -116,7 +125,9 @@ class Running:
             self._guard.say(touch_failed=problem)
             raise SystemExit(CARD_FAILED)
 
-    def _run_command(self, card: RunCard, sheet: JobSheet, job: int, attempt: int) -> Done | None:
+    def _run_command(
+        self, card: RunCard, sheet: JobSheet, job: int, attempt: int, *, elsewhere: str = ""
+    ) -> Done | None:
         """Have a command run; None: how it ended, its minder has published or noted by then."""
         assert self.turn is not None
         try:
@@ -133,6 +144,7 @@ class Running:
                 gpu=self._gpu,
                 gpu_name=self._gpu_name,
                 timeout_s=sheet.options.timeout_s,
+                elsewhere=elsewhere,
                 **{name: asked[name] for name in ASKED if name in asked},
             )
         except (BadFileError, TypeError) as error:
@@ -151,3 +163,16 @@ class Running:
             return False
         note = read_note(self._files, self._base, card.run, job, attempt - 1)
         return note is not None and note.reason.startswith(Cause.GPU_MEMORY.value)
+
+    def _larger_card(self, sheet: JobSheet, job: int) -> str:
+        """The smallest card of the base's sessions on which a command is not known to run out.
+
+        Empty when its own session's is one of them, or none is.
+        """
+        from ..commands.room import fitting_cards
+
+        asked = sheet.plain(job)
+        fitting = fitting_cards(self._base, asked["command"], asked["cwd"])
+        if not fitting or any(card.uuid in self._gpu.split(",") for card in fitting):
+            return ""
+        return min(fitting, key=lambda card: (card.memory_mib, card.index)).uuid

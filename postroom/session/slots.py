@@ -11,6 +11,7 @@ from ..errors import GpuError
 from .guardian import Slot
 
 if TYPE_CHECKING:
+    from ..gpus.inventory import Card
     from ..gpus.ledger import Lease
 
 PRELOAD = "POSTROOM_PRELOAD"
@@ -22,6 +23,7 @@ def open_slot(
     *,
     agent_id: str | None = None,
     wait: bool = False,
+    shares: bool = False,
     threads: int | None = None,
     preload: str | None = None,
     say: Callable[[str], None],
@@ -29,7 +31,8 @@ def open_slot(
     """Find a card, or several as in "0,1", take their lease, and say how a worker is pinned.
 
     With no card on the machine, or when asked for "cpu", the slot is on the CPU, which is not
-    leased: any number of sessions may use it.
+    leased: any number of sessions may use it. With `shares` no card is leased either: each job of
+    the session books its part of one of them.
     """
     agent_id = agent_id or gpu.replace(".", "-").replace(",", "-")
     names = os.environ.get(PRELOAD, "torch") if preload is None else preload
@@ -38,8 +41,7 @@ def open_slot(
     on_cpu = Slot(agent_id, "cpu", "CPU", hidden, threads=threads, preload=modules)
     if gpu == "cpu":
         return on_cpu, None
-    from ..gpus import inventory  # and the ledger: what does without a card does without these
-    from ..gpus.ledger import Request, open_ledger
+    from ..gpus import inventory  # what does without a card does without this
 
     if not inventory.cards():
         say("no GPU found: running on the CPU")
@@ -48,22 +50,7 @@ def open_slot(
     for card in cards:
         if card.problem:
             raise GpuError(f"GPU {card.index} ({card.name}) cannot be used: {card.problem}")
-    ledger = open_ledger()
-    request = Request(
-        cards=tuple(card.uuid for card in cards),
-        name=f"session {agent_id} of {base.root}",
-        group=base.root,
-    )
-    if wait:
-        lease = ledger.acquire(request, waiting=lambda why: say(f"waiting for GPU {gpu}: {why}"))
-    else:
-        lease = ledger.try_acquire(request)
-    strangers = [usage for card in cards for usage in card.processes if usage.compute]
-    for usage in strangers:
-        say(
-            f"note: {usage.command} (pid {usage.pid} of {usage.user}) uses {usage.used_mib} MiB of "
-            f"this card, and did not ask the ledger"
-        )
+    lease = None if shares else _take(base, agent_id, cards, wait=wait, say=say)
     environment = inventory.pin(*cards)
     name = f"GPU {'+'.join(str(card.index) for card in cards)} {cards[0].name}"
     uuids = ",".join(card.uuid for card in cards)
@@ -72,13 +59,40 @@ def open_slot(
         uuids,
         name,
         environment,
-        lease.fds,
+        lease.fds if lease is not None else (),
         threads,
         modules,
         gpus=len(cards),
         memory_mib=min(card.memory_mib for card in cards),
+        shares=shares,
     )
     return slot, lease
+
+
+def _take(
+    base: Base, agent_id: str, cards: list[Card], *, wait: bool, say: Callable[[str], None]
+) -> Lease:
+    """Take the lease of whole cards; tell of those who use them without one."""
+    from ..gpus.ledger import Request, open_ledger
+
+    ledger = open_ledger()
+    request = Request(
+        cards=tuple(card.uuid for card in cards),
+        name=f"session {agent_id} of {base.root}",
+        group=base.root,
+    )
+    if wait:
+        ids = ",".join(str(card.index) for card in cards)
+        lease = ledger.acquire(request, waiting=lambda why: say(f"waiting for GPU {ids}: {why}"))
+    else:
+        lease = ledger.try_acquire(request)
+    strangers = [usage for card in cards for usage in card.processes if usage.compute]
+    for usage in strangers:
+        say(
+            f"note: {usage.command} (pid {usage.pid} of {usage.user}) uses {usage.used_mib} MiB of "
+            f"this card, and did not ask the ledger"
+        )
+    return lease
 
 
 def choose_gpus(count: int, *, say: Callable[[str], None]) -> list[str]:

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from postroom.gpus.packing import CONTEXT_MIB, Growth, Learned, advice, order, reservation
+from postroom.gpus.packing import CONTEXT_MIB, Growth, Learned, advice, reservation
+from postroom.gpus.plan import Ask, order
 from postroom.gpus.profiles import Kind, Profiles, Row
 
 from .ledgerkit import wait_until
@@ -176,7 +177,10 @@ def test_growth_has_stopped_only_after_a_while_and_half_of_its_life() -> None:
 
 
 def test_who_has_many_jobs_measures_first_and_hands_out_large_before_small() -> None:
-    assert order([1, None, 3, 2, None, 3]) == [1, 4, 2, 5, 3, 0]
+    asks = [Ask(memory_mib, ("card",)) for memory_mib in (1, None, 3, 2, None, 3)]
+    assert order(asks) == [1, 4, 2, 5, 3, 0]
+    urgent = [*asks, Ask(1, ("card",), priority=1)]
+    assert order(urgent) == [6, 1, 4, 2, 5, 3, 0]
 
 
 def test_advice_says_how_many_fit() -> None:
