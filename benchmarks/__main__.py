@@ -45,8 +45,12 @@ def main() -> int:
         for number in range(sizes.rounds):
             for name in names:
                 if name not in results.missing and not (MEASUREMENTS[name].once and number):
-                    _say(f"round {number + 1} of {sizes.rounds}: {MEASUREMENTS[name].title}")
+                    begun = time.monotonic()
                     _take_in(name, _run(name, sizes), results)
+                    took = f"{time.monotonic() - begun:.0f} s"
+                    _say(
+                        f"round {number + 1} of {sizes.rounds}: {MEASUREMENTS[name].title}, {took}"
+                    )
     _say(f"measured in {time.monotonic() - started:.0f} s")
     print(table(results))
     if options.json:

@@ -51,7 +51,7 @@ def infer(seed: int) -> float:
 
 
 def main(arguments: list[str]) -> Any:
-    """`python kernels.py SEED`: the cold way."""
+    """`python -m benchmarks.kernels SEED`: the cold way."""
     print(infer(int(arguments[0])))
 
 
