@@ -10,7 +10,8 @@ from .report import number
 
 WIDTH, LEFT, RIGHT = 860, 250, 90
 BAR, GAP, HEAD, TOP = 15, 4, 26, 64
-OURS, THEIRS, FLOOR_COLOUR, INK, FAINT = "#1d6fb8", "#b9c2cc", "#e3dccb", "#222222", "#888888"
+OURS, THEIRS, FLOOR_COLOUR, TARGET = "#1d6fb8", "#b9c2cc", "#e3dccb", "#d1495b"
+INK, FAINT, GRID = "#222222", "#888888", "#dddddd"
 
 
 def draw(results: Results) -> str:
@@ -37,9 +38,16 @@ def draw(results: Results) -> str:
                 f'<rect x="{left:.1f}" y="{y}" width="{max(right - left, 1.5):.1f}" '
                 f'height="{BAR}" fill="{colour}"/>'
             )
-            body.append(text_at(LEFT - 8, y + 12, system, anchor="end"))
+            if system == US and line.target:
+                body.append(
+                    f'<rect x="{x(line.target) - 1:.1f}" y="{y - 2}" width="2" '
+                    f'height="{BAR + 4}" fill="{TARGET}"/>'
+                )
+                right = max(right, x(line.target))
+            weight = "bold" if system == US else "normal"
+            body.append(text_at(LEFT - 8, y + 12, system, anchor="end", weight=weight))
             label = f"{number(medians[system])}  ({number(ratio)}x)"
-            body.append(text_at(max(x(ratio), x(1.0)) + 5, y + 12, label, colour=INK))
+            body.append(text_at(right + 5, y + 12, label, weight=weight))
             y += BAR + GAP
     height = y + 12
     axis = [_grid(x(10.0**power), power, height) for power in range(low, high + 1)]
@@ -48,7 +56,8 @@ def draw(results: Results) -> str:
         text_at(
             8,
             42,
-            "Bars: how many times better than the peer, floor or limit at 1x; right is better.",
+            "Bars: how many times better than the peer, floor or limit at 1x; right is better. "
+            "Red: to be reached.",
             colour=FAINT,
         ),
     ]
@@ -79,9 +88,9 @@ def _ratios(results: Results, line: Line) -> dict[str, float]:
 
 def _grid(x: float, power: int, height: int) -> str:
     label = "1" if power == 0 else f"{10.0**power:,g}"
-    width = 1.4 if power == 0 else 0.6
+    width, colour = (1.4, FAINT) if power == 0 else (0.6, GRID)
     return (
-        f'<line x1="{x:.1f}" y1="{TOP}" x2="{x:.1f}" y2="{height - 6}" stroke="{FAINT}" '
+        f'<line x1="{x:.1f}" y1="{TOP}" x2="{x:.1f}" y2="{height - 6}" stroke="{colour}" '
         f'stroke-width="{width}"/>'
         + text_at(x, TOP - 4, f"{label}x", anchor="middle", colour=FAINT)
     )
