@@ -133,6 +133,20 @@ def fill(view: View, agents: Sequence[str]) -> Answer:
     return _ask_agents(view, Verb.FILL, agents, "jobs again for")
 
 
+def add_agents(view: View, gpus: str) -> Answer:
+    """Have the acting Master start a session on each of some cards that has none."""
+    request = Request(Verb.ADD, value=gpus, by=user_name(), at=time.time())
+    text = f"sessions are started where {gpus} has none; agents.txt in the base's log says how"
+    return Answer(ask(view.files, view.base, request), text + _standing(view, view.look()))
+
+
+def remove_agents(view: View, agents: Sequence[str], preempt: bool = False) -> Answer:
+    """Have the acting Master end agents, after the jobs in hand; with `preempt`, at once."""
+    if not agents:
+        raise PostroomError("no agent is named")
+    return _ask_agents(view, Verb.REMOVE, agents, "told to go:", preempt=preempt)
+
+
 def rerun(view: View, jobs: Sequence[JobId]) -> Answer:
     """Queue commands again; what they did before stays where it is."""
     scene = view.look()

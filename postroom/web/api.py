@@ -24,6 +24,7 @@ from .deeds import (
     Deed,
     JobVerb,
     QueueVerb,
+    add_agents,
     ask_agents,
     ask_jobs,
     ask_queue,
@@ -71,7 +72,7 @@ class QueueRequest(BaseModel):
 
 
 class AgentsRequest(BaseModel):
-    """Agents that shall take no more jobs, or take them again."""
+    """Agents that shall take no more jobs, take them again, or go."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -80,6 +81,14 @@ class AgentsRequest(BaseModel):
         min_length=1, max_length=1000
     )
     preempt: bool = False
+
+
+class NewAgents(BaseModel):
+    """Cards that shall have agents: `0,1`, `0,0` for two on one, `cpu`, `all`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    gpus: Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class Said(BaseModel):
@@ -213,9 +222,15 @@ async def request_queue(office: In, wanted: QueueRequest) -> Said:
 
 @api.post("/requests/agents")
 async def request_agents(office: In, wanted: AgentsRequest) -> Said:
-    """Drain agents, or fill them again."""
+    """Drain agents, fill them again, or have them go."""
     deed = await ask_agents(office, wanted.verb, wanted.agents, preempt=wanted.preempt)
     return _said(deed)
+
+
+@api.post("/agents")
+async def new_agents(office: In, wanted: NewAgents) -> Said:
+    """Have the acting Master start agents."""
+    return _said(await add_agents(office, wanted.gpus))
 
 
 @outside.get("/metrics", include_in_schema=False)

@@ -6,6 +6,7 @@ import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ..batch.cards import parse_gpus
 from ..errors import PostroomError
 from ..ids import JobId
 from ..queue import actions
@@ -39,6 +40,7 @@ class AgentVerb(enum.Enum):
 
     DRAIN = "drain"
     FILL = "fill"
+    REMOVE = "remove"
 
 
 @dataclass(frozen=True)
@@ -93,10 +95,19 @@ async def ask_queue(
 async def ask_agents(
     office: Office, verb: AgentVerb, agents: Sequence[str], *, preempt: bool = False
 ) -> Deed:
-    """Have agents take no more jobs, or take them again."""
+    """Have agents take no more jobs, take them again, or go."""
+    if verb is AgentVerb.REMOVE:
+        return await _do(office, lambda view: actions.remove_agents(view, agents, preempt))
     if verb is AgentVerb.DRAIN:
         return await _do(office, lambda view: actions.drain(view, agents, preempt))
     return await _do(office, lambda view: actions.fill(view, agents))
+
+
+async def add_agents(office: Office, gpus: str) -> Deed:
+    """Have the acting Master start sessions."""
+    known = [str(card.index) for card in (await office.reader.overview()).cards]
+    parse_gpus(gpus, lambda: known)  # what makes no sense is said here, and not in a log
+    return await _do(office, lambda view: actions.add_agents(view, gpus))
 
 
 async def queue_up(office: Office, asks: Sequence[Ask], project: str) -> list[JobId]:

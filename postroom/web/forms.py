@@ -16,6 +16,7 @@ from .deeds import (
     Deed,
     JobVerb,
     QueueVerb,
+    add_agents,
     ask_agents,
     ask_jobs,
     ask_queue,
@@ -111,9 +112,11 @@ async def act_on_queue(request: Request, office: In) -> Response:
 
 @forms.post("/agents/act")
 async def act_on_agents(request: Request, office: In) -> Response:
-    """Drain agents, or fill them again."""
+    """Drain agents, fill them again, have them go, or have new ones."""
     fields = fields_of(await request.body())
     try:
+        if gpus := _one(fields, "gpus").strip():
+            return _go("/agents", _note(office, await add_agents(office, gpus)))
         verb = AgentVerb(_one(fields, "verb"))
         agents = fields.get("agent", [])
         deed = await ask_agents(office, verb, agents, preempt=_one(fields, "preempt") == "on")

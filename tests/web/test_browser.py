@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx
 import pytest
 
-from postroom.testing import Sessions, sessions, wait_until
+from postroom.session.launch import stop_sessions
+from postroom.status import AgentStatus, snapshot
+from postroom.testing import Sessions, sessions
 
-from .conftest import TOKEN, chromium, start_page
+from .conftest import chromium, start_page
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -96,24 +97,16 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
             yield Desk(room, browser, address, shots)
         finally:
             browser.close()
-            end_all(room, address)
             for process in (page, master):
                 process.terminate()
                 process.wait(20)
+            # The Master's sessions are not the room's to end; and none is to wait for its job.
+            stop_sessions(room.base, [agent.agent for agent in living(room)], now=True, say=print)
 
 
-def end_all(room: Sessions, address: str) -> None:
-    """Kill what runs, so that its session need not wait for it."""
-    root, headers = address.split("/?")[0], {"Authorization": f"Bearer {TOKEN}"}
-
-    def running() -> list[str]:
-        page = httpx.get(f"{root}/api/jobs?state=running,stopping,queued", headers=headers)
-        return [job["id"] for job in page.json()["jobs"]]
-
-    if jobs := running():
-        asked = {"verb": "kill", "jobs": jobs}
-        httpx.post(f"{root}/api/requests/jobs", headers=headers, json=asked, timeout=30)
-        wait_until(lambda: not running(), what="all jobs killed", folder=room.base.root)
+def living(room: Sessions) -> list[AgentStatus]:
+    agents = snapshot(room.base, runs=False).agents
+    return [agent for agent in agents if agent.state != "dead"]
 
 
 def badge(window: Any, state: str) -> Any:
@@ -213,6 +206,14 @@ def test_a_day_at_the_page(desk: Desk) -> None:
     window.get_by_text("drained", exact=True).wait_for()
     press(window, "Fill again agent 0")
     window.get_by_role("button", name="Drain agent 0", exact=True).wait_for()
+    window.get_by_label("Cards", exact=True).fill("1")
+    press(window, "Add")
+    window.locator("tr", has_text="GPU 1").get_by_text("idle", exact=True).wait_for()
+    press(window, "Remove agent 1")
+    press(window, "Take it away")
+    window.locator("tr", has_text="GPU 1").get_by_text("idle", exact=True).wait_for(
+        state="detached"
+    )
     window.goto(desk.root + "/history?span=1h")
     assert window.locator(".gantt rect").count() > 0
     assert window.locator("tbody tr").count() == 4
