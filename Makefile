@@ -23,6 +23,7 @@ bench: $(PEERS)  ## measure it beside its peers; a table, JSON and a picture
 	$(PY) -m benchmarks --json bench/performance.json --picture bench/performance.svg
 	$(PY) -m benchmarks.packing --picture bench/packing.svg
 	$(PY) -m benchmarks.queue
+	$(PY) -m benchmarks.web
 
 chaos: $(READY)  ## kill it at every turn, and count what is lost; about half an hour
 	mkdir -p chaos

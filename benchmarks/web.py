@@ -1,0 +1,88 @@
+"""What a page costs, with a thousand and with a hundred thousand jobs waiting.
+
+    python -m benchmarks.web
+
+Real requests to a page that is kept open, as a browser sends them: the first page of the jobs, the
+overview, a page in the middle. The same page of the same size should cost about the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+
+import click
+
+from postroom.base import Base, create_base
+from postroom.web import reader
+from postroom.web.app import create_app
+from postroom.web.keys import Keys
+from postroom.web.server import listen, make_server
+
+from .queue import BOUND, FEW, MANY, fill, medians_ms
+from .scratch import scratch
+
+PATHS = {
+    "overview": "/",
+    "first page of jobs": "/jobs",
+    "page 10 of jobs": "/jobs?first=450",
+    "a project's jobs": "/jobs?project=sweep+0",
+    "API: first page": "/api/jobs",
+    "metrics": "/metrics",
+}
+
+
+@contextlib.contextmanager
+def page(base: Base) -> Iterator[Callable[[str], Callable[[], object]]]:
+    """Serve a base; what is yielded makes requests to it."""
+    keys = Keys()
+    listener = listen("127.0.0.1", 0)
+    root = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    server = make_server(create_app(base, keys))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+
+    def ask(path: str) -> Callable[[], object]:
+        headers = {"Authorization": f"Bearer {keys.token}"}
+        request = urllib.request.Request(root + path, headers=headers)
+        return lambda: urllib.request.urlopen(request).read()
+
+    try:
+        yield ask
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+@click.command()
+def main() -> None:
+    """Measure, print a table, and fail when a page costs more than twice with the long queue."""
+    os.environ["POSTROOM_FAKE_GPUS"] = "2x24G"
+    reader.FRESH_S = 0.0  # each is to look itself
+    with scratch() as few_folder, scratch() as many_folder:
+        few, many = create_base(f"{few_folder}/base"), create_base(f"{many_folder}/base")
+        fill(few, FEW)
+        fill(many, MANY)
+        with page(few) as ask_few, page(many) as ask_many:
+            click.echo(f"{'':20}{FEW:>10} jobs{MANY:>10} jobs{'ratio':>8}")
+            worst = 0.0
+            for name, path in PATHS.items():
+                ask_many(path)()  # what never changes is read once
+                short_ms, long_ms = medians_ms(ask_few(path), ask_many(path))
+                worst = max(worst, long_ms / short_ms)
+                click.echo(
+                    f"{name:20}{short_ms:>12.1f} ms{long_ms:>12.1f} ms{long_ms / short_ms:>8.2f}"
+                )
+        click.echo(f"\nworst ratio of a page: {worst:.2f}, bound {BOUND}")
+        sys.exit(worst > BOUND)
+
+
+if __name__ == "__main__":
+    main()
