@@ -159,9 +159,8 @@ class Feed:
                 self._wake()
         except FeedError as error:
             self.error = str(error)
-        except BaseException:
-            # Of the user's own generator: its traceback, without our part of it.
-            self.error = traceback.format_exc()
+        except BaseException as error:
+            self.error = _told(error)
         self._queue.put(None)
         self._wake()
 
@@ -175,3 +174,11 @@ class Feed:
             self.ended = True
             return None
         return self._numbering.number(line)
+
+
+def _told(error: BaseException) -> str:
+    """The traceback of a user's own generator, without our part of it."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    return "".join(traceback.format_exception(error.with_traceback(trace)))

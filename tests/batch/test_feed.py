@@ -87,6 +87,7 @@ def test_an_exception_in_a_yielder_ends_the_feeding_with_its_traceback(tmp_path:
     assert commands(feed) == ["fed"]
     assert "RuntimeError: no more" in feed.error
     assert "jobs.py" in feed.error
+    assert "feed.py" not in feed.error, "our own part is of no interest"
 
 
 def test_a_yielder_imports_what_stands_beside_it_and_yields_dicts(tmp_path: Path) -> None:
