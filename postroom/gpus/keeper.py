@@ -21,6 +21,7 @@ import os
 import select
 import signal
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -87,6 +88,7 @@ class Family:
         self.head = head
         self._fds: dict[int, int] = {}  # pid: pidfd, which stays true when the pid is used again
         self._sessions: set[int] = set()
+        self._bustling = False  # one has just died, and others live
         self._since_ticks = self._noted_ticks = _now_ticks()
         self._adopt(head.pid, head.started_ticks)
 
@@ -95,6 +97,9 @@ class Family:
         self._note()
         if not self._fds:
             return False
+        if self._bustling:
+            # A script that starts a thousand programs is looked after by and by, not at each death.
+            time.sleep(wait_s)
         poll = select.poll()
         pids = {fd: pid for pid, fd in self._fds.items()}
         for fd in pids:
@@ -106,6 +111,7 @@ class Family:
             os.close(fd)
         if ended:
             self._adopt_orphans(now_ticks)
+        self._bustling = bool(ended)
         return bool(self._fds)
 
     def _adopt(self, pid: int, started_ticks: int | None = None) -> None:
