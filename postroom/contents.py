@@ -134,6 +134,11 @@ class JobSheet:
         """What job number `job` wishes, undecoded and not to be changed: a few words of many."""
         return self._tree(job).get("wishes") or {}
 
+    def text(self, job: int, name: str) -> str:
+        """One text that job number `job` is passed, undecoded; "" when it is none."""
+        value = self._tree(job).get(name)
+        return value if isinstance(value, str) else ""
+
     def _tree(self, job: int) -> dict[str, Any]:
         try:
             trees = self._values["trees"]

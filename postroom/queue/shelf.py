@@ -261,7 +261,7 @@ def _changed_at(path: str) -> float:
 def command_of(sheet: JobSheet, job: int) -> str:
     """What a job runs: the shell line, or the task with the names of its arguments."""
     if sheet.task == COMMAND:
-        return str(plain(sheet, job).get("command", "?"))
+        return sheet.text(job, "command") or "?"
     return f"{sheet.task}({', '.join(sheet.passed(job))})"
 
 

@@ -146,12 +146,10 @@ class View:
         spots = scene.spots(states, shelves)
         total = None
         if text:
-            rows = (self._row(scene, *spot, oracle) for spot in spots)
-            matching = (row for row in rows if _matches(row, text.casefold()))
-            page = list(itertools.islice(matching, first, first + count + 1))
-        else:
-            chosen = itertools.islice(spots, first, first + count + 1)
-            page = [self._row(scene, *spot, oracle) for spot in chosen]
+            spots = (spot for spot in spots if _mentions(*spot[:2], text.casefold()))
+        chosen = itertools.islice(spots, first, first + count + 1)
+        page = [self._row(scene, *spot, oracle) for spot in chosen]
+        if not text:
             counted = _sum(scene.counts(shelf) for shelf in shelves)
             total = sum(counted.get(state, 0) for state in states)
         return JobPage(page[:count], first, total, more=len(page) > count)
@@ -392,8 +390,15 @@ def _states(text: str) -> tuple[str, ...]:
     return chosen
 
 
-def _matches(row: JobView, text: str) -> bool:
-    return any(text in field.casefold() for field in (row.id, row.name, row.command, row.project))
+def _mentions(shelf: Shelf, number: int, text: str) -> bool:
+    """Whether a text is in a job's id, project, name or command."""
+    if text in f"{shelf.run}/{number}".casefold() or text in shelf.project.casefold():
+        return True
+    sheet = _read_sheet(shelf, number)
+    if sheet is None:
+        return False
+    name = sheet.name(number) if sheet.names else ""
+    return text in name.casefold() or text in command_of(sheet, number).casefold()
 
 
 def _read_sheet(shelf: Shelf, number: int) -> JobSheet | None:
