@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 # A slot whose session ends so often by itself is given up.
 MOST_FAILURES = 3
 TEND_S = 0.25
+# A session that does not serve by then has something to wait for.
+SILENT_S = 2.0
 
 Session = subprocess.Popen[bytes] | Forked
 
@@ -43,6 +45,7 @@ class Crew:
         self._processes: dict[str, Session] = {}
         self._leaving: list[Session] = []
         self._failures: dict[str, int] = {}
+        self._silent: dict[str, float] = {}  # new sessions, and when they should be heard of
         self._tend_at = 0.0
         self._hired = 0  # sessions that share cards
         self.places: list[Place] = []
@@ -79,6 +82,7 @@ class Crew:
         for place in list(self.places):
             process = self._processes.get(place.agent)
             if process is not None and process.poll() is None:
+                self._tell_waiting(place, now)
                 continue
             if process is not None:
                 del self._processes[place.agent]
@@ -86,6 +90,15 @@ class Crew:
                     continue
             if living(self._files, self._base, place.agent) is None:
                 self._processes[place.agent] = self._start(place)
+                self._silent[place.agent] = now + SILENT_S
+
+    def _tell_waiting(self, place: Place, now: float) -> None:
+        """Say once what a slot waits for that does not serve: nobody should have to guess."""
+        if now < self._silent.get(place.agent, now + 1):
+            return
+        del self._silent[place.agent]
+        if not self._files.exists(self._base.mailbox(place.agent)):
+            self._say(f"slot {place.agent} does not serve yet: {self.last_words(place.agent)}")
 
     def _go_on(self, place: Place) -> bool:
         """Count a failure; a slot that has too many is given up, and the last one with an error."""

@@ -391,6 +391,28 @@ def test_slots_come_and_go_with_the_file_of_gpus(bench: Bench) -> None:
     assert len(bench.having("SUCCESS")) == 3
 
 
+def test_a_slot_that_waits_for_its_card_says_who_has_it(bench: Bench) -> None:
+    go = bench.folder / "go"
+    first = bench.start("-c", f"until test -e {go}; do sleep 0.02; done", gpus="0")
+    wait_until(lambda: list(bench.output.glob("job_1/INFO")), folder=bench.folder)
+    words = [sys.executable, "-m", "postroom", "run", "-c", "true", "--gpus", "0"]
+    second = subprocess.Popen(
+        [*words, "--output-dir", "second"],
+        cwd=bench.folder,
+        env={**os.environ, "PYTHONPATH": PACKAGE_PARENT},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    bench.started.append(second)
+    assert second.stderr is not None
+    said = second.stderr.readline()
+    assert "slot 0 does not serve yet" in said and "waiting for GPU 0" in said
+    go.touch()
+    assert second.wait(60) == 0
+    assert first.wait(60) == 0
+
+
 def test_jobs_run_in_the_snapshot_and_diff_shows_what_has_changed(bench: Bench) -> None:
     (bench.folder / "code.sh").write_text("echo old\n")
     go = bench.folder / "go"
