@@ -17,6 +17,7 @@ base/
   runs/<run>/<job>/              what a queued command leaves: INFO, .OUT, .ERR, SUCCESS or FAILURE
   log/postroom.log               one log for every process (JSON lines)
   log/events.jsonl               the journal of every state change
+  log/tally.<run>.json           what was learned of many results; may be removed at any time
   rejected/  trash/  tmp/        bad input and why; runs on their way out; where files are born
   master.lock                    flock of the one acting Master
   master.json                    who that is, and the epoch of its letters
@@ -134,6 +135,10 @@ class Base:
     def stop_order(self, run: str, job: int) -> str:
         """The acting Master's word to whoever runs a job: end it."""
         return f"{self.control}/stop.{run}.{job}"
+
+    def tally(self, run: str) -> str:
+        """What was learned of a run's results, to save reading them again."""
+        return f"{self.root}/log/tally.{run}.json"
 
     def job_folders(self, run: str) -> str:
         """What the queued commands of a run leave for people."""

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from ..base import create_base, open_base
+from ..base import Base, create_base, open_base
 from ..errors import PostroomError
 from ..ids import JobId, find_job, find_jobs
 from ..queue.actions import Answer, wait_settled
@@ -42,15 +42,22 @@ _COLOURS = {
 
 def in_base(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add --base, and hand the function a View of it."""
-    return _with_view(function, create=False)
+    return _with_view(function, may_be_new=False)
 
 
 def in_new_base(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --base, and hand the function a View of it; the base is made if it is not there."""
-    return _with_view(function, create=True)
+    """Add --base, and hand the function a View of it, also where `make_base` has yet to make it."""
+    return _with_view(function, may_be_new=True)
 
 
-def _with_view(function: Callable[..., Any], *, create: bool) -> Callable[..., Any]:
+def make_base(view: View) -> None:
+    """Make a base that is not there yet."""
+    if not os.path.exists(view.base.format):
+        create_base(view.base.root)
+        talk(f"made a new queue: {view.base.root}")
+
+
+def _with_view(function: Callable[..., Any], *, may_be_new: bool) -> Callable[..., Any]:
     @click.option(
         "-b",
         "--base",
@@ -62,18 +69,15 @@ def _with_view(function: Callable[..., Any], *, create: bool) -> Callable[..., A
     )
     @functools.wraps(function)
     def wrapped(*arguments: Any, base_folder: str, **options: Any) -> Any:
-        if create:
-            new = not os.path.exists(f"{base_folder}/FORMAT")
-            base = create_base(base_folder)
-            if new:
-                talk(f"made a new queue: {base.root}")
-        elif not os.path.exists(base_folder):
+        if os.path.exists(Base(base_folder).format):
+            base = open_base(base_folder, write=False)
+        elif may_be_new:
+            base = Base(base_folder)
+        else:
             raise PostroomError(
                 f"there is no queue at {os.path.abspath(base_folder)}: name it with -b BASE or "
                 "POSTROOM_BASE, or make it by submitting the first job"
             )
-        else:
-            base = open_base(base_folder, write=False)
         with View(base) as view:
             return function(view, *arguments, **options)
 

@@ -22,7 +22,7 @@ from ..queue.submission import DEFAULT_PROJECT, Ask, check, submit
 from ..queue.view import View
 from ..wishes import Wishes
 from .durations import duration
-from .queue_options import CONTEXT, complete_jobs, in_new_base, some_jobs, table, talk
+from .queue_options import CONTEXT, complete_jobs, in_new_base, make_base, some_jobs, table, talk
 from .wait import wait_for
 
 # Which program a command finds depends on these: they go with it from the shell it comes from.
@@ -118,6 +118,7 @@ def command(view: View, words: tuple[str, ...], **options: Any) -> int:
         table([["NAME", "FOLDER", "COMMAND"], *rows])
         talk(f"{len(asks)} jobs would be queued in project {options['project']}")
         return 0
+    make_base(view)
     jobs = submit(view.files, view.base, asks, project=options["project"])
     if options["notify"]:
         notify_of(view.files, view.base, jobs, options["notify"])
@@ -140,7 +141,8 @@ def _asks(view: View, words: Sequence[str], options: dict[str, Any]) -> list[Ask
     cwd = os.path.abspath(options["cwd"] or os.getcwd())
     if not os.path.isdir(cwd):
         raise PostroomError(f"the folder {cwd!r} to run in does not exist")
-    if options["snapshot"]:
+    if options["snapshot"] and not options["dry_run"]:
+        make_base(view)
         cwd = take_snapshot(cwd, view.base.root)
     template = {
         "cwd": cwd,

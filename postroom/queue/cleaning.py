@@ -110,4 +110,5 @@ def _remove_rest(files: Files, base: Base, run: str) -> None:
         with contextlib.suppress(OSError):
             files.move(folder, place)
         shutil.rmtree(place, ignore_errors=True)
+    files.remove(base.tally(run))
     shutil.rmtree(f"{base.trash}/{run}{_ASKED}", ignore_errors=True)

@@ -11,6 +11,7 @@ import contextlib
 import os
 import time
 from collections import OrderedDict
+from collections.abc import Collection
 from typing import Any, Generic, TypeVar
 
 from ..base import Base, attempt_of
@@ -23,10 +24,14 @@ from ..parcel import MARK_SIZE, read_mark
 from ..runs import RunCard, asked_until, list_firsts, read_card, read_parcel_bytes
 from ..schedule import gaps
 from ..wishes import Wishes
+from .tally import read_tally, write_tally
 
 # A folder's time is as coarse as the kernel's tick: only an older one says that all was seen.
 _TICK_NS = 50_000_000
 _SHEETS = 64
+# So many new results are worth writing down what was learned of them; of a run that is over, fewer.
+_WORTH_WRITING = 200
+_WORTH_KEEPING = 20
 _NO_WISHES = Wishes()
 _Sheet = TypeVar("_Sheet")
 
@@ -73,14 +78,15 @@ class Shelf:
         self.firsts: list[int] = []  # of the parcels of jobs
         self.asked = 0
         self.results: list[int] = []  # the first jobs of the parcels of results
-        self.counts: dict[int, int] = {}  # of those: how many jobs each covers
-        self.failures: dict[int, dict[int, str]] = {}  # of those with failures: job, outcome
+        self._tally = read_tally(files, base, run)
+        self._written = len(self._tally.counts)
+        self.counts = self._tally.counts  # of those: how many jobs each covers
+        self.failures = self._tally.failures  # of those with failures: job, outcome
         self.waiting: list[tuple[int, int]] = []  # ranges that nothing covers
         self.done = 0
         self.attempts: dict[int, int] = {}  # how many attempts of a job ended with no result
         self.asked_at = 0.0  # when the last job was handed in
         self.changed_at = 0.0  # when the last result came
-        self._ended_at: dict[int, float] = {}
         self._newest: tuple[int, list[int]] = (0, [])
         self._wishes: dict[int, Wishes] = {}
         self._wishes_read: set[int] = set()
@@ -121,11 +127,39 @@ class Shelf:
         if not self._changed(folder):
             return False
         self.changed_at = self._seen_at(folder)
+        if self._seen[folder] == self._tally.changed_ns:
+            self.results = sorted(self.counts)
+            return True
         self.results = list_firsts(self._files, folder)
         for first in self.results:
-            if first not in self.counts:
+            # A bad file is put aside, and its name may then be taken by a good one.
+            if not self.counts.get(first):
                 self._take_in(first)
+        if len(self.counts) > len(self.results):
+            self._forget(set(self.counts).difference(self.results))
+        self._write_tally(self._seen[folder])
         return True
+
+    def _forget(self, gone: Collection[int]) -> None:
+        for known in (self.counts, self.failures, self._tally.ended_at):
+            for first in gone:
+                known.pop(first, None)
+
+    def _write_tally(self, changed_ns: int) -> None:
+        """Write down what was learned, when that is much."""
+        new = len(self.results) - self._written
+        much = new >= max(_WORTH_WRITING, self._written // 10)
+        over = new and len(self.results) >= _WORTH_KEEPING and self._is_over()
+        if changed_ns < 0 or not (much or over):
+            return
+        for first in self.results:
+            self.ended_at(first)
+        self._tally.changed_ns = changed_ns
+        self._written = len(self.results)
+        write_tally(self._files, self._base, self.run, self._tally)
+
+    def _is_over(self) -> bool:
+        return sum(self.counts[first] for first in self.results) >= self.asked
 
     def _take_in(self, first: int) -> None:
         path = self._base.result(self.run, first)
@@ -176,9 +210,10 @@ class Shelf:
 
     def ended_at(self, first: int) -> float:
         """When a parcel of results came."""
-        known = self._ended_at.get(first)
+        known = self._tally.ended_at.get(first)
         if known is None:
-            known = self._ended_at[first] = _changed_at(self._base.result(self.run, first))
+            known = _changed_at(self._base.result(self.run, first))
+            self._tally.ended_at[first] = known
         return known
 
     def newest(self) -> list[int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from postroom.control import Verb, pending, read_request
 from postroom.errors import PostroomError
 from postroom.ids import JobId
 from postroom.queue.view import View
-from tests.queue.kit import FAILURE, FILES, end, queue
+from tests.queue.kit import FAILURE, FILES, end, make_old, queue
 
 
 def call(base: Base, *words: str, code: int = 0) -> Result:
@@ -116,6 +115,10 @@ def test_a_base_that_is_not_there_is_made_by_submit_only(tmp_path: Path) -> None
     missing = Base(tmp_path / "new")
     with pytest.raises(PostroomError, match="there is no queue at"):
         call(missing, "status")
+    call(missing, "submit", "--dry-run", "--snapshot", "true")
+    with pytest.raises(PostroomError, match="does not exist"):
+        call(missing, "submit", "-C", "/nowhere", "true")
+    assert not (tmp_path / "new").exists()
     assert call(missing, "submit", "true").stderr.startswith("made a new queue")
     assert "1 queued" in call(missing, "status").stdout
 
@@ -268,16 +271,8 @@ def test_clean_removes_what_is_long_over_and_nothing_else(base: Base, view: View
         end(base, job)
     folder = Path(base.job_folder(old.run, old.number))
     folder.mkdir(parents=True)
-    long_ago = time.time() - 10 * 86_400
     for run in (old.run, done.run):
-        for place in (base.asked(run), base.answered(run), base.run_card(run)):
-            os.utime(place, (long_ago, long_ago))
-    card = Path(base.run_card(old.run))
-    card.write_text(card.read_text().replace('"created_at": ', '"created_at": 1e9, "x": ', 1))
-    fields = json.loads(card.read_text())
-    fields.pop("x")
-    card.write_text(json.dumps(fields))
-    os.utime(base.asked(old.run), (long_ago, long_ago))
+        make_old(base, run)
     assert call(base, "clean", "--dry-run").stdout.split() == [old.run]
     assert folder.exists()
     assert call(base, "clean").stdout.split() == [old.run]
