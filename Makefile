@@ -28,6 +28,7 @@ bench: $(PEERS)  ## measure it beside its peers; a table, JSON and a picture
 chaos: $(READY)  ## kill it at every turn, and count what is lost; about half an hour
 	mkdir -p chaos
 	$(PY) -m benchmarks.chaos storm --json chaos/storm.json
+	$(PY) -m benchmarks.chaos storm --one-by-one --json chaos/storm-one-by-one.json
 	$(PY) -m benchmarks.chaos storm --embedded --jobs 2000 --json chaos/storm-embedded.json
 	$(PY) -m benchmarks.chaos takeover --json chaos/takeover.json
 	$(PY) -m benchmarks.chaos calls --json chaos/calls.json

@@ -8,6 +8,7 @@ base/
   agent_pool/<gpu>.gate, .hall   flocks of workers that share a card, for exclusive jobs
   in_hand/0                      one line: the job in the worker's hand, and how many it has done
   job_pool/<run>/<first>.npz     a parcel: the arguments of jobs first, first+1, ...
+  job_pool/<run>/roll            instead, in an open run: the one file that its jobs are appended to
   job_pool/<run>/run.json        what all jobs of the run have in common
   job_pool/<run>/wanted.lock     shared flock of those who wait for an embedded run
   result_pool/<run>/<first>.npz  outputs and errors, as they come
@@ -115,6 +116,14 @@ class Base:
     def parcel(self, run: str, first: int) -> str:
         """The arguments of jobs `first` and following."""
         return f"{self.job_pool}/{run}/{first:09d}{SUFFIX}"
+
+    def roll(self, run: str) -> str:
+        """The jobs of a run that they are appended to one by one."""
+        return f"{self.job_pool}/{run}/roll"
+
+    def apart(self, run: str, name: str) -> str:
+        """A parcel that is too large for the roll, which holds its name."""
+        return f"{self.job_pool}/{run}/{name}{SUFFIX}"
 
     def answered(self, run: str) -> str:
         """The folder of what came back."""

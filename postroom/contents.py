@@ -92,13 +92,16 @@ class Maker:
 class JobSheet:
     """The jobs of one parcel, decoded one by one."""
 
-    def __init__(self, path: str, data: Buffer) -> None:
+    def __init__(self, path: str, data: Buffer, *, number: int | None = None) -> None:
+        """With `number`, the parcel's own numbers begin at 0, and its first job is that one."""
         self.parcel = Parcel(path, data)
         self._decoder: Decoder | None = None
         self.nbytes = len(data)
         fields = _sheet(self.parcel, "jobs.json", "jobs")
+        if number is not None and self.parcel.mark.first != 0:
+            raise BadFileError(path, f"holds jobs from {self.parcel.mark.first} on, not from 0")
         try:
-            self.first = self.parcel.mark.first
+            self.first = self.parcel.mark.first if number is None else number
             self.count = self.parcel.mark.count
             self.task = str(fields["task"])
             self.options = _options(tuple(fields["options"].items()))
@@ -158,10 +161,16 @@ def pack_jobs(
     options: Options,
     names: Sequence[str] | None,
     arguments: Sequence[dict[str, Any]],
+    *,
+    called: int | None = None,
 ) -> list[Buffer]:
-    """Make a parcel of jobs that have task and options in common."""
+    """Make a parcel of jobs that have task and options in common.
+
+    An error calls the first of them by the number `called`, where that is not `first`.
+    """
     tree: object
     members: list[tuple[str, Sequence[Buffer]]]
+    called = first if called is None else called
     if all(map(_is_json, arguments)):
         tree, members = _plain_values(first, arguments), []
     else:
@@ -170,7 +179,7 @@ def pack_jobs(
         tree, members = payload.encode(
             arguments,
             first=first,
-            label=lambda n: f"job {names[n] if names else first + n}: arguments",
+            label=lambda n: f"job {names[n] if names else called + n}: arguments",
             pickle=options.pickle,
         )
     head = _job_head(task, options, None if names is None else tuple(names))

@@ -21,6 +21,7 @@ from .files import LETTER_LIMIT, Buffer, Clock, Files
 from .journal import Journal
 from .mailbox import Letter
 from .register import ActiveRun, Register
+from .roll import Record
 from .runs import (
     Note,
     lay_down,
@@ -85,11 +86,12 @@ class Dispatcher:
         self._list_at = 0.0
         self._register.hint(names)
 
-    def extended(self, run: str, number: int) -> None:
-        """A job was appended to a run here, in this process: no need to look for it."""
+    def extended(self, run: str, record: Record) -> None:
+        """Something was appended to a roll here, in this process: no need to look for it."""
         active = self.runs.get(run)
-        if active is not None and active.queue.asked == number:
-            active.queue.extend([number], number + 1)
+        if active is not None and active.roll is not None and active.roll.number == record.number:
+            active.roll.passed(record)
+            active.queue.extend([record.number], record.stop, [record.at])
         else:
             self.hint({run})
 
@@ -461,6 +463,7 @@ class Dispatcher:
             span.stop,
             span.attempt,
             span.failed,
+            span.place,
         )
 
     def _send(self, agent: Agent, letter: Letter, now: float) -> None:

@@ -14,6 +14,7 @@ from .base import DRAWER, FOLDERS, Base, number_of, open_base
 from .errors import BadFileError, BaseFolderError, GpuError
 from .files import LocalFiles
 from .mailbox import is_plain_name, read_letter
+from .roll import lost_jobs
 from .runs import list_firsts, list_runs, reach, read_card
 from .status import Snapshot, snapshot
 
@@ -246,6 +247,7 @@ def _parcels(base: Base, seen: Snapshot) -> Iterator[Finding]:
                     yield Finding("note", f"only the newest {MOST_PARCELS} parcels were looked at")
                     return
                 yield from _parcel(files, path(run.run, first), kind)
+        yield from _roll(files, base, run.run)
 
 
 def _parcel(files: LocalFiles, path: str, kind: str) -> Iterator[Finding]:
@@ -254,6 +256,20 @@ def _parcel(files: LocalFiles, path: str, kind: str) -> Iterator[Finding]:
     except BadFileError as error:
         yield Finding(
             "error", f"a bad parcel: {error}", "its jobs fail or run again; look at the disk"
+        )
+
+
+def _roll(files: LocalFiles, base: Base, run: str) -> Iterator[Finding]:
+    try:
+        lost = lost_jobs(files, base, run)
+    except BadFileError as error:
+        yield Finding("error", f"a bad roll: {error}", "its run stands still; look at the disk")
+        return
+    if lost:
+        yield Finding(
+            "error",
+            f"the roll of run {run} has lost {len(lost)} jobs, the first is {lost[0]}",
+            "they fail when it is their turn; look at the disk",
         )
 
 

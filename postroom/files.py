@@ -69,6 +69,28 @@ class Box(Protocol):
         """Let go of it."""
 
 
+class RollFile(Protocol):
+    """One open roll: it only grows, and what is in it never changes."""
+
+    def size(self) -> int:
+        """How long it is now."""
+
+    def read(self, at: int, size: int) -> bytes:
+        """So many bytes from there on, fewer if it ends before."""
+
+    def append(self, chunks: Sequence[Buffer]) -> int:
+        """Put all behind the end in one piece, and return where that was; cut short: OSError."""
+
+    def sync(self) -> None:
+        """Make all that is in it survive a power loss."""
+
+    def lies_at(self, path: str) -> bool:
+        """Whether this is still the roll that others find there."""
+
+    def close(self) -> None:
+        """Let go of it."""
+
+
 class Files(Protocol):
     """The operations of the protocol on a filesystem."""
 
@@ -126,6 +148,12 @@ class Files(Protocol):
     def open_box(self, path: str) -> Box | None:
         """Open somebody's mailbox; None: there is none."""
 
+    def make_roll(self, path: str) -> RollFile:
+        """Open a roll to append to it; an absent one is made."""
+
+    def open_roll(self, path: str) -> RollFile | None:
+        """Open a roll to read it; None: there is none."""
+
 
 class SystemClock:
     """The machine's own clocks."""
@@ -139,17 +167,18 @@ def new_token(length: int = 6) -> str:
     return os.urandom((length + 1) // 2).hex()[:length]
 
 
-_held: weakref.WeakSet[LocalLock] = weakref.WeakSet()
+_held: weakref.WeakSet[LocalLock | LocalRoll] = weakref.WeakSet()
 
 
-def _drop_locks_in_child() -> None:
+def _drop_held_in_child() -> None:
     # A child forked by user code (multiprocessing, a data loader) shares our descriptors, and would
-    # keep a dead process's lock alive. Closing its copy does not release the parent's lock.
-    for lock in list(_held):
-        lock._close()
+    # keep a dead process's lock alive. Closing its copy does not release the parent's lock. A roll
+    # that two write to through one descriptor would tell neither where its record went.
+    for held in list(_held):
+        held._close()
 
 
-os.register_at_fork(after_in_child=_drop_locks_in_child)
+os.register_at_fork(after_in_child=_drop_held_in_child)
 
 
 class LocalLock:
@@ -199,6 +228,46 @@ class LocalBox:
         return os.fstat(self._fd).st_nlink == 0
 
     def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class LocalRoll:
+    """A roll through an open descriptor."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        _held.add(self)
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def read(self, at: int, size: int) -> bytes:
+        return _read_exactly(self._fd, size, at)
+
+    def append(self, chunks: Sequence[Buffer]) -> int:
+        # One call, which the kernel does not mix with anybody else's.
+        size = sum(map(len, chunks))
+        written = os.writev(self._fd, chunks)
+        if written != size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return os.lseek(self._fd, 0, os.SEEK_CUR) - size
+
+    def sync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def lies_at(self, path: str) -> bool:
+        try:
+            return os.path.samestat(os.lstat(path), os.fstat(self._fd))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def close(self) -> None:
+        _held.discard(self)
+        self._close()
+
+    def _close(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -328,11 +397,21 @@ class LocalFiles:
             return None
         return LocalBox(fd)
 
+    def make_roll(self, path: str) -> LocalRoll:
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
+        return LocalRoll(_open_regular(path, None, flags)[0])
+
+    def open_roll(self, path: str) -> LocalRoll | None:
+        try:
+            return LocalRoll(_open_regular(path, None)[0])
+        except FileNotFoundError:
+            return None
+
 
 def _open_regular(path: str, limit: int | None, mode: int = os.O_RDONLY) -> tuple[int, int]:
     # O_NONBLOCK: opening a FIFO that somebody planted must not hang.
     try:
-        fd = os.open(path, mode | os.O_NOFOLLOW | os.O_NONBLOCK)
+        fd = os.open(path, mode | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise BadFileError(path, "is a symbolic link") from None

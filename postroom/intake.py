@@ -13,6 +13,7 @@ from .contents import pack_data, pack_jobs, weight
 from .errors import BadFileError
 from .files import Buffer, Files
 from .jobs import Job
+from .roll import Record, RollWriter
 from .runs import RunCard, append, read_parcel_bytes
 
 # Small jobs share a parcel up to these bounds.
@@ -51,17 +52,17 @@ def append_jobs(
     return numbers
 
 
-def append_job(files: Files, base: Base, card: RunCard, job: Job, *, guess: int) -> int:
-    """Put one job behind the last of a run, and return its number: a parcel of its own.
+def roll_jobs(roll: RollWriter, jobs: Sequence[Job], *, guess: int) -> list[Record]:
+    """Append jobs to a roll, in as few records as they fit.
 
-    Its file is there when this returns, so that it survives the death of its submitter; in a
-    durable run, a power loss, too.
+    Each is there when this returns, so that it survives the death of its submitter; in a durable
+    run, a power loss, too. `guess` is what an error calls the first of them.
     """
-    batch = [(job, job.deploy())]
-    number = append(files, base, card, lambda first: _pack(first, batch), guess=guess)
-    if card.durable:
-        files.sync_folder(base.asked(card.run))
-    return number
+    records = []
+    for batch in _batches(jobs):
+        records.append(roll.append(len(batch), _pack(0, batch, called=guess)))
+        guess = records[-1].stop
+    return records
 
 
 def put_data(files: Files, base: Base, shared: Any, *, durable: bool) -> str | None:
@@ -110,11 +111,12 @@ def _holds(files: Files, path: str, chunks: Sequence[Buffer]) -> bool:
     return at == len(view)
 
 
-def _pack(first: int, batch: Batch) -> list[Buffer]:
+def _pack(first: int, batch: Batch, *, called: int | None = None) -> list[Buffer]:
     task, options = batch[0][0].task, batch[0][0].options
     named = any(job.name is not None for job, _ in batch)
     names = [job.name or "" for job, _ in batch] if named else None
-    return pack_jobs(first, task, options, names, [passed for _, passed in batch])
+    passed = [passed for _, passed in batch]
+    return pack_jobs(first, task, options, names, passed, called=called)
 
 
 def _batches(jobs: Sequence[Job]) -> Iterator[Batch]:

@@ -163,6 +163,7 @@ class JobPool:
         self.run = run
         self.jobs = list(jobs)
         self.agents: dict[str, AgentShare] = {}
+        self.apart: dict[int, str] = {}  # the files of jobs that were too large for the roll
         self._files = files
         self._base = base
         self._master = master
@@ -301,7 +302,8 @@ class JobPool:
         self._arrived.extend(numbers)
         for number in numbers:
             if weight(self.jobs[number].arguments) >= LARGE:
-                self._files.let_go(self._base.parcel(self.run, number))
+                parcel = self._base.parcel(self.run, number)
+                self._files.let_go(self.apart.pop(number, parcel))
         share = self.agents.setdefault(sheet.maker.agent, AgentShare())
         share.jobs += len(numbers)
         share.failed += len(failures)

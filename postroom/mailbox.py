@@ -13,7 +13,9 @@
    no agent: a session takes its mailbox down before it stops taking letters, and whatever lies in a
    mailbox that was taken down was never begun or has been laid down.
 2. A letter names a **range** of jobs, and carries its length and checksum: half a letter is no
-   letter.
+   letter. What its jobs are is in write-once parcels, or in records of a roll, which only grows
+   (see `roll`): a record counts only where it says that it lies, and what was cut short is passed
+   over.
 3. Results are **chained**: those of a range are published from its first job on, each parcel
    beginning where the last one ended. Names are taken, never replaced. Whoever finds a name taken
    drops what that parcel covers and goes on behind it, so no job is ever covered twice.
@@ -31,7 +33,8 @@
 7. A letter counts as sent from its first byte on, whatever the write says. What came of it is read
    from its results: in a durable run, after their names were synced.
 
-Crash points: a Master killed while it writes leaves half a letter, which the session ignores and
+Crash points: a submitter killed within its write leaves what is no record; after it, a job that is
+served. A Master killed while it writes leaves half a letter, which the session ignores and
 the next Master overwrites. Killed before the write, the range is still waiting; after it, the next
 Master reads the letter and takes it for its own. A worker killed before it publishes loses only the
 work; after it, the results count and the rest of the range waits again.
@@ -67,6 +70,7 @@ class Letter:
     stop: int  # one behind the last job
     attempt: int = 1  # of every job in the range
     failed: int = 0  # how many of the earlier attempts were the job's own failures
+    place: int = 0  # in a run that has a roll: the byte where the parcel's record begins
 
     @property
     def letter_id(self) -> str:
@@ -79,7 +83,7 @@ class Letter:
         body = (
             f'{{"epoch":{self.epoch},"serial":{self.serial},"run":"{self.run}",'
             f'"parcel":{self.parcel},"first":{self.first},"stop":{self.stop},'
-            f'"attempt":{self.attempt},"failed":{self.failed}}}'
+            f'"attempt":{self.attempt},"failed":{self.failed},"place":{self.place}}}'
         ).encode()
         return b"%s%04d %08x %s" % (_STAMP, len(body), zlib.crc32(body), body)
 
@@ -117,9 +121,10 @@ class Letter:
     def _sensible(self) -> bool:
         numbers = (self.epoch, self.serial, self.parcel, self.first, self.stop)
         return (
-            all(type(number) is int for number in (*numbers, self.attempt, self.failed))
+            all(type(n) is int for n in (*numbers, self.attempt, self.failed, self.place))
             and 0 <= self.parcel <= self.first < self.stop
             and self.attempt >= 1
+            and self.place >= 0
             and isinstance(self.run, str)
             and is_plain_name(self.run)
         )

@@ -21,10 +21,11 @@ from .contents import JobSheet, OutcomeSheet
 from .dispatch import Dispatcher
 from .errors import BadFileError, BaseFolderError, PostroomError
 from .files import Clock, Files, LocalFiles, Lock, SystemClock
-from .intake import append_job, append_jobs, parcels, put_data
+from .intake import append_jobs, parcels, put_data, roll_jobs
 from .jobs import Job, JobPool
 from .journal import Journal
 from .kernels import source_version
+from .roll import Record, RollWriter, read_sheets
 from .runs import (
     RunCard,
     asked_until,
@@ -71,6 +72,7 @@ class Master:
         self._cards: dict[str, RunCard] = {}
         self._versions: dict[str, str] = {}  # of the tasks that were checked
         self._wanted: dict[str, Lock] = {}
+        self._rolls: dict[str, RollWriter] = {}  # of the runs that were appended to here
         self._lock: Lock | None = None
         self._dispatcher: Dispatcher | None = None
         self._ask_at = 0.0
@@ -92,6 +94,9 @@ class Master:
         for lock in self._wanted.values():
             lock.release()
         self._wanted.clear()
+        for roll in self._rolls.values():
+            roll.close()
+        self._rolls.clear()
         self._step_down()
 
     @property
@@ -134,7 +139,14 @@ class Master:
             return self._submit(listed, shared, label=label, keep=keep)
 
     def _submit(
-        self, listed: list[Job], shared: Any, *, label: str, keep: bool, apart: bool = False
+        self,
+        listed: list[Job],
+        shared: Any,
+        *,
+        label: str,
+        keep: bool,
+        apart: bool = False,
+        roll: bool = False,
     ) -> JobPool:
         tasks = dict.fromkeys(job.task for job in listed)
         durable = self.durable or keep
@@ -150,6 +162,7 @@ class Master:
             user=user_name(),
             kernels={task: source_version(self.project, task) for task in tasks},
             apart=apart,
+            roll=roll,
         )
         create_run(self._files, self.base, card, parcels(listed))
         self._cards[card.run] = card
@@ -167,7 +180,7 @@ class Master:
         nothing in common, so that none waits behind a long one while another agent is idle.
         """
         with self._in_words("open a run"):
-            return self._submit([], shared, label=label, keep=keep, apart=apart)
+            return self._submit([], shared, label=label, keep=keep, apart=apart, roll=True)
 
     def cancel(self, pool: JobPool, jobs: Collection[int], reason: str) -> bool:
         """Cancel jobs that wait; False: this Master does not act, and may not say so."""
@@ -192,41 +205,53 @@ class Master:
         """
         if not isinstance(job, Job):
             raise PostroomError(f"{job!r} is not a Job: write Job('module:function', x=...)")
-        if job.task not in self._versions:
-            self._versions[job.task] = source_version(self.project, job.task)
-        card = self._cards[pool.run]
-        with self._in_words("hand in a job"):
-            number = append_job(self._files, self.base, card, job, guess=len(pool))
-        if number > len(pool):
-            pool.jobs += self._read_jobs(pool.run, Job)[len(pool) : number]
-            pool.jobs.append(job)
-            pool.refresh()
-        else:
-            pool.jobs.append(job)
+        (number,) = self._append(pool, [job])
         dispatcher = self._dispatcher
-        if dispatcher is not None:
-            dispatcher.extended(pool.run, number)
-        else:
-            self._files.touch(self.base.asked(pool.run))
         if dispatcher is None or dispatcher.awaits_us():
             self.step(self._clock.monotonic())
         return number
 
     def extend(self, pool: JobPool, jobs: Sequence[Job]) -> list[int]:
         """Put jobs behind the last of a run, and return their numbers; see `append`."""
-        for task in {job.task for job in jobs} - set(self._versions):
-            self._versions[task] = source_version(self.project, task)
-        card = self._cards[pool.run]
+        return self._append(pool, jobs)
+
+    def _append(self, pool: JobPool, jobs: Sequence[Job]) -> list[int]:
+        run, known, dispatcher = pool.run, len(pool), self._dispatcher
+        card = self._cards[run]
+        records: list[Record] = []
         with self._in_words("hand in jobs"):
-            numbers = append_jobs(self._files, self.base, card, jobs, guess=len(pool))
-        if numbers and numbers[-1] >= len(pool) + len(jobs):  # others appended, too
-            pool.jobs += self._read_jobs(pool.run, Job)[len(pool) :]
-            pool.refresh()
+            for job in jobs:
+                if job.task not in self._versions:
+                    self._versions[job.task] = source_version(self.project, job.task)
+            if card.roll:
+                records = roll_jobs(self._roll(card), jobs, guess=known)
+                numbers = [n for record in records for n in range(record.number, record.stop)]
+            else:
+                numbers = append_jobs(self._files, self.base, card, jobs, guess=known)
+            pool.apart.update({record.number: record.apart for record in records if record.apart})
+            if numbers and numbers[-1] >= known + len(jobs):  # others appended, too
+                pool.jobs += self._read_jobs(run, Job)[known : numbers[-1] + 1]
+                for number, job in zip(numbers, jobs, strict=True):
+                    pool.jobs[number] = job
+                pool.refresh()
+            else:
+                pool.jobs += jobs
+        if dispatcher is None:
+            with contextlib.suppress(OSError):  # it is found without, in a second
+                self._files.touch(self.base.asked(run))
+        elif not card.roll:
+            dispatcher.hint({run})
         else:
-            pool.jobs += jobs
-        if self._dispatcher is not None:
-            self._dispatcher.hint({pool.run})
+            for record in records:
+                dispatcher.extended(run, record)
         return numbers
+
+    def _roll(self, card: RunCard) -> RollWriter:
+        roll = self._rolls.get(card.run)
+        if roll is None:
+            roll = RollWriter(self._files, self.base, card.run, durable=card.durable)
+            self._rolls[card.run] = roll
+        return roll
 
     def resume(self, run: str | None = None, *, job: type[Job] = Job) -> JobPool:
         """Take up a run again, by default the newest unfinished: only what is missing runs."""
@@ -270,16 +295,26 @@ class Master:
 
     def _read_jobs(self, run: str, job: type[Job]) -> list[Job]:
         jobs: list[Job] = []
-        for first in list_firsts(self._files, self.base.asked(run)):
-            if first != len(jobs):
-                break  # behind a gap, which a listing shows while others append
-            path = self.base.parcel(run, first)
-            sheet = JobSheet(path, read_parcel_bytes(self._files, path))
+        for sheet in self._sheets(run):
             options = {k: getattr(sheet.options, k) for k in sheet.options.__dataclass_fields__}
-            for number in range(first, first + sheet.count):
+            for number in range(sheet.first, sheet.first + sheet.count):
                 arguments = {**options, **sheet.arguments(number)}
                 jobs.append(job(sheet.task, sheet.name(number) or None, **arguments))
         return jobs
+
+    def _sheets(self, run: str) -> Iterator[JobSheet]:
+        """Every parcel of jobs of a run, in order."""
+        if self._cards[run].roll:
+            yield from read_sheets(self._files, self.base, run)
+            return
+        end = 0
+        for first in list_firsts(self._files, self.base.asked(run)):
+            if first != end:
+                break  # behind a gap, which a listing shows while others append
+            path = self.base.parcel(run, first)
+            sheet = JobSheet(path, read_parcel_bytes(self._files, path))
+            end += sheet.count
+            yield sheet
 
     def _newest_unfinished(self) -> str:
         for run in reversed(list_runs(self._files, self.base)):

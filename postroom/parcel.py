@@ -33,6 +33,8 @@ from .errors import BadFileError
 Buffer: TypeAlias = bytes | memoryview
 
 ALIGNMENT = 64
+# A parcel may be as large as a card's memory and more; a petabyte is somebody's mistake.
+PARCEL_LIMIT = 1 << 40
 MAX_MEMBERS = 1 << 22
 
 # Flat and plain, so that no tool that unpacks a parcel can be led out of its folder.

@@ -1,7 +1,8 @@
 """The runs of a base as the acting Master knows them: which are served, and what waits in each.
 
 A run is taken in from its folders (what was asked, what came back, what the Master says is out),
-and then followed by names alone: the next parcel of a run can only have one.
+and then followed: by the end of its roll, or by names alone, since the next parcel can only have
+one.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from .files import Files
 from .ids import JobId
 from .journal import Journal
 from .parcel import MARK_SIZE, read_mark
+from .roll import Record, RollReader
 from .runs import (
     RunCard,
     list_firsts,
@@ -47,6 +49,7 @@ class ActiveRun:
     card: RunCard
     queue: RunQueue
     wanted: bool
+    roll: RollReader | None = None  # what follows its roll, if it has one
 
     @property
     def project(self) -> str:
@@ -101,7 +104,7 @@ class Register:
                 moved |= run in self.runs
             else:
                 active.wanted = self._is_wanted(active.card)
-                moved |= self._extend(run, active.queue)
+                moved |= self._extend(run, active)
         self._at_rest = set(present) - set(self.runs)
         return moved
 
@@ -125,8 +128,14 @@ class Register:
         # A power loss may have left the question and taken the place for the answers.
         files.make_folder(base.answered(run))
         files.make_folder(base.attempts(run))
-        firsts, end = self._contiguous(run, listed)
-        queue.recover(firsts, end, sent, self.covered(run))
+        if card.roll:
+            active.roll = RollReader(files, base, run)
+            records = self._read_on(active)
+            firsts, end = [record.number for record in records], active.roll.number
+            places = [record.at for record in records]
+        else:
+            (firsts, end), places = self._contiguous(run, listed), []
+        queue.recover(firsts, end, sent, self.covered(run), places)
         for note in read_notes(files, base, run):
             queue.note(note)
         self._await_for(queue)
@@ -274,8 +283,22 @@ class Register:
         self._rest_turn = turn + RESTING
         return awake + (resting[turn:] + resting[:turn])[:RESTING]
 
-    def _extend(self, run: str, queue: RunQueue) -> bool:
-        """Take in what was appended: the next parcel can only have one name."""
+    def _read_on(self, active: ActiveRun) -> list[Record]:
+        assert active.roll is not None
+        try:
+            return active.roll.read_on(sync=active.card.durable)
+        except BadFileError as error:
+            self.reject(error)
+            return []
+
+    def _extend(self, run: str, active: ActiveRun) -> bool:
+        """Take in what was appended: to the roll, or as parcels, of which the next has one name."""
+        queue = active.queue
+        if active.roll is not None:
+            records = self._read_on(active)
+            numbers, places = [r.number for r in records], [r.at for r in records]
+            queue.extend(numbers, active.roll.number, places)
+            return bool(records)
         moved = False
         while True:
             try:

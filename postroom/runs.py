@@ -17,12 +17,11 @@ from .base import Base, attempt_of, number_of
 from .errors import BadFileError
 from .files import Buffer, Files
 from .mailbox import Letter, is_plain_name, read_in_hand, read_letter
-from .parcel import MARK_SIZE, read_mark
+from .parcel import MARK_SIZE, PARCEL_LIMIT, read_mark
+from .roll import rolled_until
 
 VERSION = 1
 CARD_LIMIT = 1 << 20
-# A parcel may be as large as a card's memory and more; a file of a petabyte is somebody's mistake.
-PARCEL_LIMIT = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -40,6 +39,7 @@ class RunCard:
     user: str
     kernels: dict[str, str] = field(default_factory=dict)  # task: version of its source at submit
     apart: bool = False  # True: a letter holds one job, since the next may take for ever
+    roll: bool = False  # True: it is empty at first, and jobs are appended to its roll
     queue: bool = False  # True: a project's part of the standing queue; its jobs have wishes
     version: int = VERSION
 
@@ -160,7 +160,7 @@ def reach(files: Files, path: str, kind: str) -> int:
 def asked_until(files: Files, base: Base, run: str, firsts: Sequence[int]) -> int:
     """One behind the last job asked: parcels leave no gaps, so only the last one is read."""
     if not firsts:
-        return 0
+        return rolled_until(files, base.roll(run))
     return firsts[-1] + reach(files, base.parcel(run, firsts[-1]), "jobs")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import heapq
+from array import array
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
@@ -30,6 +31,7 @@ class Span:
     attempt: int = 1
     failed: int = 0
     lost: int = 0
+    place: int = 0  # of the parcel, where it lies in a roll
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,8 @@ class RunQueue:
         self.done = 0
         self.mean_s: float | None = None
         self.history: dict[int, History] = {}
-        self._parcels: list[int] = []
+        self._parcels = array("q")  # the first numbers of all
+        self._places = array("q")  # where they lie in the roll, if they do
         self._waiting: list[tuple[int, int]] = []  # a heap of disjoint ranges
         self.priority = 0
         self._held: set[int] = set()  # not to be sent
@@ -93,9 +96,10 @@ class RunQueue:
         """How many jobs wait to be sent."""
         return sum(stop - first for first, stop in self._waiting)
 
-    def extend(self, firsts: Iterable[int], asked: int) -> None:
+    def extend(self, firsts: Iterable[int], asked: int, places: Iterable[int] = ()) -> None:
         """Take in new parcels, the last of which ends before job `asked`."""
         self._parcels.extend(firsts)
+        self._places.extend(places)
         if asked > self.asked:
             heapq.heappush(self._waiting, (self.asked, asked))
             self.asked = asked
@@ -106,12 +110,14 @@ class RunQueue:
         asked: int,
         sent: Iterable[tuple[int, int]],
         covered: Iterable[tuple[int, int]],
+        places: Iterable[int] = (),
     ) -> None:
         """Start from what the folders say: what is neither out nor covered waits.
 
         What a letter that is out has brought already is counted when its chain is walked.
         """
-        self._parcels = list(firsts)
+        self._parcels = array("q", firsts)
+        self._places = array("q", places)
         self.asked = asked
         sent, covered = list(sent), list(covered)
         counted = [span for span in covered if not any(a <= span[0] < b for a, b in sent)]
@@ -154,10 +160,12 @@ class RunQueue:
         index = bisect.bisect_right(self._parcels, first) - 1
         # A parcel that a power loss took is named all the same: whoever looks for it says so.
         parcel = self._parcels[index] if index >= 0 else first
+        place = self._places[index] if index >= 0 and self._places else 0
         history = self.history.get(first)
         if history is None:
-            return Span(parcel, first, stop)
-        return Span(parcel, first, stop, history.attempt, history.failed, history.lost)
+            return Span(parcel, first, stop, place=place)
+        attempt, failed, lost = history.attempt, history.failed, history.lost
+        return Span(parcel, first, stop, attempt, failed, lost, place)
 
     def put_back(self, first: int, stop: int) -> None:
         """Let a range wait again, as far as it was asked: a power loss may have cut that off."""

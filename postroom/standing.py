@@ -60,10 +60,10 @@ class WishQueue(RunQueue):
         """How many jobs are neither out nor done."""
         return len(self._here)
 
-    def extend(self, firsts: Iterable[int], asked: int) -> None:
+    def extend(self, firsts: Iterable[int], asked: int, places: Iterable[int] = ()) -> None:
         """Take in new parcels, the last of which ends before job `asked`."""
         before = self.asked
-        super().extend(firsts, asked)
+        super().extend(firsts, asked, places)
         self._waiting.clear()
         self._take_in(before, self.asked)
 
@@ -73,10 +73,11 @@ class WishQueue(RunQueue):
         asked: int,
         sent: Iterable[tuple[int, int]],
         covered: Iterable[tuple[int, int]],
+        places: Iterable[int] = (),
     ) -> None:
         """Start from what the folders say."""
         sent = list(sent)
-        super().recover(firsts, asked, sent, covered)
+        super().recover(firsts, asked, sent, covered, places)
         waiting, self._waiting = self._waiting, []
         for first, stop in waiting:
             self._take_in(first, stop)

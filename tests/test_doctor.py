@@ -103,3 +103,14 @@ def test_the_command_speaks_json_and_its_exit_code_tells(
     )
     assert done.returncode == code
     assert {"level", "what", "advice"} == set(json.loads(done.stdout)[0])
+
+
+def test_a_roll_that_has_lost_a_job_is_an_error(tmp_path: Path) -> None:
+    with office(tmp_path, DOUBLE, desks=0) as room:
+        pool = room.master.open()
+        for x in range(3):
+            pool.submit(Job("kernels:double", x=x))
+        assert not [f for f in examine(room.base.root) if "has lost" in f.what]
+        path = Path(room.base.roll(pool.run))
+        path.write_bytes(bytes(64) + path.read_bytes()[64:])
+        assert worst(list(examine(room.base.root)), "has lost 1 jobs, the first is 0") == "error"

@@ -26,6 +26,7 @@ ORDER = [
     "payload",
     "contents",
     "mailbox",
+    "roll",
     "runs",
     "ids",
     "wishes",

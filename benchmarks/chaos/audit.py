@@ -1,14 +1,18 @@
 """Reads a run from its folder with no code of Postroom's, only zipfile and json.
 
 Whoever checks a program with the program itself finds its own mistakes again. This reader knows
-only the documented format: a parcel is a zip named by its first job, with a JSON sheet inside.
+only the documented format: a parcel is a zip named by its first job, with a JSON sheet inside; a
+roll is a file of such zips, each behind a line that says what and where it is.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -51,7 +55,7 @@ class Findings:
 def audit(base: str, run: str) -> Findings:
     """Count every job of a run."""
     found = Findings()
-    for first, sheet, _ in _parcels(f"{base}/job_pool/{run}", "jobs.json"):
+    for first, sheet in _asked(f"{base}/job_pool/{run}"):
         assert first == found.asked, f"the jobs of {run} have a gap or overlap at {first}"
         found.asked += sheet["values"]["count"]
     for first, sheet, path in _parcels(f"{base}/result_pool/{run}", "outcomes.json"):
@@ -68,6 +72,31 @@ def audit(base: str, run: str) -> Findings:
     attempts = f"{base}/attempts/{run}"
     found.notes = len(os.listdir(attempts)) if os.path.isdir(attempts) else 0
     return found
+
+
+_RECORD = re.compile(
+    rb"(roll/1 ([0-9]{9}) ([0-9]{7}) ([0-9a-f]{11}) ([0-9a-f]{8}) ([0-9a-f]{8}) )([0-9a-f]{8})\n"
+)
+
+
+def _asked(folder: str) -> Iterator[tuple[int, Any]]:
+    """The first number and the sheet of every parcel of jobs."""
+    if not os.path.exists(f"{folder}/roll"):
+        yield from ((first, sheet) for first, sheet, _ in _parcels(folder, "jobs.json"))
+        return
+    with open(f"{folder}/roll", "rb") as file:
+        roll = file.read()
+    for match in _RECORD.finditer(roll):
+        number, count = int(match[2]), int(match[3])
+        at, length, crc = (int(match[group], 16) for group in (4, 5, 6))
+        body = roll[at + 64 : at + 64 + length + -length % 64]
+        whole = zlib.crc32(match[1]) == int(match[7], 16) and zlib.crc32(body) == crc
+        if at == match.start() and whole:
+            with zipfile.ZipFile(io.BytesIO(body[:length])) as archive:
+                assert archive.testzip() is None, f"record {number} of {folder} is damaged"
+                sheet = json.loads(archive.read("jobs.json"))
+            assert sheet["values"]["count"] == count
+            yield number, sheet
 
 
 def _parcels(folder: str, member: str) -> Iterator[tuple[int, Any, str]]:

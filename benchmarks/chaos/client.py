@@ -1,8 +1,8 @@
 """The storm's client: hands in its run once, and after every death takes it up again.
 
-`python -m benchmarks.chaos.client BASE STATE JOBS SEED LONGEST_S keep|embedded`: the file STATE
+`python -m benchmarks.chaos.client BASE STATE JOBS SEED LONGEST_S keep|embedded HOW`: the file STATE
 gets the run's id once it is handed in. A client that is killed before has been told nothing, and
-hands in a new run.
+hands in a new run. HOW is "in a list", or "one by one": then it hands in what the run still lacks.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ PROJECT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "project")
 def main() -> int:
     """Hand in or resume, wait for every job, check every value."""
     base, state, jobs, seed = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    keep, one_by_one = sys.argv[6] == "keep", sys.argv[7] == "one by one"
+    length = random.Random(seed)
+    longest_s = float(sys.argv[5])
+    # Every second job takes no time, so that letters hold ranges, and parcels many results.
+    seconds = [n % 2 * length.uniform(0, longest_s) for n in range(jobs)]
+    listed = [
+        Job("deeds:deed", number=n, seconds=seconds[n], ledger=f"{state}.deeds")
+        for n in range(jobs)
+    ]
     with Master(base, project=PROJECT) as master:
         try:
             with open(state, encoding="ascii") as file:
                 pool = master.resume(file.read())
         except FileNotFoundError:
-            length = random.Random(seed)
-            ledger = f"{state}.deeds"
-            longest_s = float(sys.argv[5])
-            # Every second job takes no time, so that letters hold ranges, and parcels many results.
-            seconds = [n % 2 * length.uniform(0, longest_s) for n in range(jobs)]
-            pool = master.submit(
-                (
-                    Job("deeds:deed", number=n, seconds=seconds[n], ledger=ledger)
-                    for n in range(jobs)
-                ),
-                keep=sys.argv[6] == "keep",
-            )
+            pool = master.open(keep=keep) if one_by_one else master.submit(listed, keep=keep)
             with open(f"{state}.new", "w", encoding="ascii") as file:
                 file.write(pool.run)
             os.replace(f"{state}.new", state)
+        for job in listed[len(pool) :]:
+            pool.submit(job)
         pool.wait()
         wrong = [n for n, value in enumerate(pool.results()) if value not in (n * n + 1, None)]
     for failure in pool.failures()[:10]:

@@ -378,7 +378,58 @@ class SubmitEmbedded(Submit):
         return [f"run {run} was served, and nobody was told of it" for run in begun]
 
 
+class Append(Operation):
+    """Hand in one job more, to an open run that outlives its submitter."""
+
+    def prepare(self, folder: str) -> None:
+        """All jobs but the last are in."""
+        super().prepare(folder)
+        with self.master() as master:
+            pool = master.open(keep=True)
+            for number in range(JOBS - 1):
+                pool.submit(Job("deeds:double", x=number))
+            self.run = pool.run
+
+    def ready(self) -> None:
+        """Take the run up."""
+        self.pool = self.master().resume(self.run)
+
+    def act(self) -> None:
+        """Append."""
+        self.pool.submit(Job("deeds:double", x=JOBS - 1))
+
+    def judge(self, ended: str) -> list[str]:
+        """It is in, if its submitter was told so; all others are, whatever happened."""
+        self.finish()
+        problems = check(self.base, self.run, JOBS)
+        if ended != "done" and problems:
+            problems = check(self.base, self.run, JOBS - 1)
+        return problems
+
+
+class AppendFirst(Append):
+    """Hand in the first job of an open run, which has no roll yet."""
+
+    def prepare(self, folder: str) -> None:
+        """The run is there."""
+        Operation.prepare(self, folder)
+        with self.master() as master:
+            self.run = master.open(keep=True).run
+
+    def act(self) -> None:
+        """Append."""
+        self.pool.submit(Job("deeds:double", x=0))
+
+    def judge(self, ended: str) -> list[str]:
+        """It is in, if its submitter was told so."""
+        self.finish()
+        problems = check(self.base, self.run, 1)
+        return check(self.base, self.run, 0) if ended != "done" and problems else problems
+
+
 OPERATIONS: dict[str, Callable[[], Any]] = {
+    "append": Append,
+    "append the first": AppendFirst,
     "submit": Submit,
     "submit, embedded": SubmitEmbedded,
     "send": Send,

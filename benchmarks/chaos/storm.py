@@ -66,6 +66,7 @@ class Storm:
     seed: int
     longest_s: float  # how long a job takes at most
     embedded: bool  # the run is served only while its client lives
+    one_by_one: bool  # its jobs are handed in each by itself, while it is at work
     folder: str
     faults: Counter[str] = field(default_factory=Counter)
     kills: list[Kill] = field(default_factory=list)
@@ -92,7 +93,7 @@ class Storm:
         self.master = Member("master", "master", [*python, "postroom", "master", self.base])
         keep = "embedded" if self.embedded else "keep"
         arguments = [self.base, self.state, str(self.jobs), str(self.seed)]
-        arguments += [str(self.longest_s), keep]
+        arguments += [str(self.longest_s), keep, "one by one" if self.one_by_one else "in a list"]
         self.client = Member("client", "client", [*python, "benchmarks.chaos.client", *arguments])
         self.members = [*self.guardians, self.master, self.client]
 
@@ -216,6 +217,7 @@ class Storm:
         gaps = sorted(set(found.written_at.values()))
         return {
             "jobs": self.jobs,
+            "handed in": "one by one" if self.one_by_one else "in a list",
             "served": "while the client lives" if self.embedded else "always",
             "lost": len(found.lost) + abs(self.jobs - found.asked),
             "doubled": len(found.doubled),

@@ -1,7 +1,8 @@
 """Runs that are over leave: by one rename to `trash/`, and are deleted there.
 
-What was asked goes first: from then on the run does not exist, and nobody can append to it. If
-somebody has, just before, it is put back. Killed in between, the next cleaning does the rest.
+What was asked goes first: from then on the run does not exist, and nobody can append to it, since
+whoever appends to its roll looks afterwards whether that still lies there. If somebody has, just
+before, it is put back. Killed in between, the next cleaning does the rest.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from ..base import Base
 from ..files import Files
 from ..mailbox import is_plain_name
+from ..roll import rolled_until
 from ..runs import list_firsts
 from .scene import Scene
 from .shelf import Shelf
@@ -73,7 +75,9 @@ def remove_run(files: Files, base: Base, shelf: Shelf) -> bool:
         files.move(base.asked(run), place)
     except FileNotFoundError:
         return False
-    if list_firsts(files, place) != shelf.firsts:
+    rolled = shelf.asked if shelf.card.roll else 0
+    firsts = [] if shelf.card.roll else shelf.firsts
+    if list_firsts(files, place) != firsts or rolled_until(files, f"{place}/roll") != rolled:
         files.move(place, base.asked(run))
         return False
     _remove_rest(files, base, run)

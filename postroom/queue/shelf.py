@@ -21,6 +21,7 @@ from ..errors import BadFileError
 from ..files import Files
 from ..ids import JobId
 from ..parcel import MARK_SIZE, read_mark
+from ..roll import RollReader, Unroller
 from ..runs import RunCard, asked_until, list_firsts, read_card, read_parcel_bytes
 from ..schedule import gaps
 from ..wishes import Wishes
@@ -76,6 +77,8 @@ class Shelf:
         self.run = run
         self.project = self.card.label or ("-" if not self.card.queue else "default")
         self.firsts: list[int] = []  # of the parcels of jobs
+        self._roll = RollReader(files, base, run) if self.card.roll else None
+        self._places: list[int] = []  # of these parcels in the roll
         self.asked = 0
         self.results: list[int] = []  # the first jobs of the parcels of results
         self._tally = read_tally(files, base, run)
@@ -113,6 +116,8 @@ class Shelf:
         return self.asked - self.done
 
     def _list_asked(self) -> bool:
+        if self._roll is not None:
+            return self._follow(self._roll)
         folder = self._base.asked(self.run)
         if not self._changed(folder):
             return False
@@ -120,6 +125,18 @@ class Shelf:
         self.firsts = list_firsts(self._files, folder)
         with contextlib.suppress(BadFileError):
             self.asked = asked_until(self._files, self._base, self.run, self.firsts)
+        return True
+
+    def _follow(self, roll: RollReader) -> bool:
+        path = self._base.roll(self.run)
+        if not self._changed(path):
+            return False
+        self.asked_at = self._seen_at(path)
+        with contextlib.suppress(BadFileError):
+            for record in roll.read_on(sync=False):
+                self.firsts.append(record.number)
+                self._places.append(record.at)
+        self.asked = roll.number
         return True
 
     def _list_results(self) -> bool:
@@ -225,13 +242,27 @@ class Shelf:
 
     def submitted_at(self, job: int) -> float:
         """When a job was handed in."""
+        if self._roll is not None:
+            return self.card.created_at  # a roll says no more
         return _changed_at(self.parcel_of(job)) or self.card.created_at
 
     def read_jobs(self, job: int) -> JobSheet:
         """What a job and its neighbours were asked to do; raises what reading raises."""
+        if self._roll is not None:
+            place = self._places[max(bisect.bisect_right(self.firsts, job) - 1, 0)]
+            path = f"{self._base.roll(self.run)}/{place}"
+            known = self._jobs.get(path)
+            return known or self._jobs.keep(path, self._unroll(job, place))
         path = self.parcel_of(job)
         known = self._jobs.get(path)
         return known or self._jobs.keep(path, JobSheet(path, read_parcel_bytes(self._files, path)))
+
+    def _unroll(self, job: int, place: int) -> JobSheet:
+        unroller = Unroller(self._files, self._base, self.run)
+        try:
+            return unroller.open(job, place)
+        finally:
+            unroller.close()
 
     def read_outcomes(self, first: int) -> OutcomeSheet:
         """What came back in one parcel; raises what reading raises."""

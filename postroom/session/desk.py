@@ -24,6 +24,7 @@ from ..files import Box, Buffer, Clock, Files
 from ..journal import Journal
 from ..mailbox import InHand, Letter, put_up
 from ..pages import LARGE
+from ..roll import Unroller
 from ..runs import (
     Note,
     RunCard,
@@ -98,6 +99,7 @@ class Desk:
         self._letter: Letter | None = None
         self._card: RunCard | None = None
         self._sheet: JobSheet | None = None
+        self._unroller: Unroller | None = None
         self._large: list[str] = []  # files of this letter that nobody needs in memory for long
         self._task, self._options = "", Options()  # of the jobs that are done
         self._done: list[Done] = []
@@ -187,7 +189,7 @@ class Desk:
         try:
             if self._card is None or self._card.run != letter.run:
                 self._card = read_card(self._files, self._base, letter.run)
-                self._sheet = None
+                self._begin_run(self._card)
         except (FileNotFoundError, BadFileError) as error:
             # The run is on its way out: nobody waits for its results.
             self._journal.log("warning", f"letter of an unknown run dropped: {error}")
@@ -198,6 +200,12 @@ class Desk:
         now = self._clock.monotonic()
         self._publish_at, self._leave_at = now + PUBLISH_S, now + HOLD_S
         return True
+
+    def _begin_run(self, card: RunCard) -> None:
+        self._sheet = None
+        if self._unroller is not None:
+            self._unroller.close()
+        self._unroller = Unroller(self._files, self._base, card.run) if card.roll else None
 
     def _run(self, letter: Letter, job: int) -> bool:
         """Run one job; False when the letter must end here because the job is to be tried again."""
@@ -266,6 +274,12 @@ class Desk:
         """The parcel that holds a job of a letter, which may reach over several."""
         sheet = self._sheet
         if sheet is None or not sheet.first <= job < sheet.first + sheet.count:
+            if self._unroller is not None:
+                place = letter.place if job == letter.first else None
+                sheet = self._sheet = self._unroller.open(job, place)
+                if sheet.nbytes >= LARGE:
+                    self._large.append(sheet.parcel.path)
+                return sheet
             # Parcels leave no gaps, so each one behind the first begins with the job that is next.
             first = letter.parcel if job == letter.first else job
             path = self._base.parcel(letter.run, first)

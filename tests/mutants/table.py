@@ -18,6 +18,7 @@ class Mutant:
 
 BOX = "postroom/files.py"
 MAILBOX = "postroom/mailbox.py"
+ROLL = "postroom/roll.py"
 RUNS = "postroom/runs.py"
 SCHEDULE = "postroom/schedule.py"
 DISPATCH = "postroom/dispatch.py"
@@ -245,6 +246,70 @@ MUTANTS = [
         "tests/test_runs.py",
     ),
     Mutant(
+        "a record counts only where it says that it lies",
+        ROLL,
+        "    record = Record(int(number), int(count), int(said_at, 16), int(length, 16))\n",
+        "    record = Record(int(number), int(count), at, int(length, 16))\n",
+        "tests/test_roll.py",
+    ),
+    Mutant(
+        "whoever is too late for its place writes its record again",
+        ROLL,
+        "            if self._file.append(written) == size:\n                break\n",
+        "            self._file.append(written)\n            break\n",
+        "tests/test_roll.py",
+    ),
+    Mutant(
+        "a record that was cut short is none",
+        ROLL,
+        " or crc32(data[body:end]) != int(crc, 16):",
+        ":",
+        "tests/test_roll.py",
+    ),
+    Mutant(
+        "what fills up behind half a record does not complete it",
+        ROLL,
+        '_FILLING = b"-"\n',
+        '_FILLING = b"\\0"\n',
+        "tests/test_roll.py",
+    ),
+    Mutant(
+        "a torn record is passed over",
+        ROLL,
+        "        found = data.find(_STAMP, at - start + 1)\n",
+        "        found = -1\n",
+        "tests/test_roll.py",
+    ),
+    Mutant(
+        "a durable record is synced before its submitter is told",
+        ROLL,
+        "            self._file.sync()\n        if not",
+        "            pass\n        if not",
+        "tests/test_roll.py",
+    ),
+    Mutant(
+        "whoever appends looks whether the run has left",
+        ROLL,
+        "        if not self._file.lies_at(self._path):\n",
+        "        if False:\n",
+        "tests/test_roll.py",
+    ),
+    Mutant(
+        "no durable job is begun before its record is safe",
+        ROLL,
+        "            if found and sync:\n",
+        "            if False:\n",
+        "tests/test_roll.py",
+    ),
+    Mutant(
+        "the name of a durable roll is synced",
+        ROLL,
+        "            # Whoever made it may have died before its name was safe.\n"
+        "            files.sync_folder(base.asked(run))\n",
+        "            pass\n",
+        "tests/test_roll.py",
+    ),
+    Mutant(
         "only the acting Master puts results aside",
         RUNS,
         "        except BadFileError:\n            return False\n    return True\n",
@@ -321,8 +386,8 @@ MUTANTS = [
     Mutant(
         "a letter that is out is not sent again",
         REGISTER,
-        "queue.recover(firsts, end, sent, self.covered(run))",
-        "queue.recover(firsts, end, [], self.covered(run))",
+        "queue.recover(firsts, end, sent, self.covered(run), places)",
+        "queue.recover(firsts, end, [], self.covered(run), places)",
         "tests/test_dispatch.py",
     ),
     Mutant(

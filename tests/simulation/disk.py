@@ -21,13 +21,14 @@ from .kernel import Process
 class Node:
     """A file: its bytes now, and those that would survive a power loss."""
 
-    __slots__ = ("data", "holders", "links", "stable")
+    __slots__ = ("data", "holders", "links", "stable", "writer")
 
     def __init__(self, data: bytes = b"") -> None:
         self.data = data
         self.stable: bytes | None = None
         self.links = 0
         self.holders: list[SimulatedLock] = []
+        self.writer: Process | None = None  # who is within a write that nobody else's may part
 
 
 class Folder:
@@ -131,14 +132,18 @@ class Disk:
                     node.data = self._torn(node)
                 node.stable = node.data
                 node.holders = []
+                node.writer = None
             links[id(node)] = node.links = links.get(id(node), 0) + 1
 
     def _torn(self, node: Node) -> bytes:
-        data = node.data
+        earlier = node.stable or b""
+        # What was synced stays, where the file has only grown since.
+        kept = len(earlier) if node.data.startswith(earlier) else 0
+        data = node.data[kept:]
         cut = self.rng.randrange(len(data) + 1)
         zeros = bytes(len(data) - cut)
-        earlier = node.stable or b""
-        return self.rng.choice([earlier, data[:cut], bytes(cut) + data[cut:], data[:cut] + zeros])
+        torn = self.rng.choice([b"", data[:cut], bytes(cut) + data[cut:], data[:cut] + zeros])
+        return earlier[:kept] + torn if kept or torn else earlier
 
     def listing(self, path: str, process: Process) -> list[str]:
         """List a folder while others change it."""
@@ -225,6 +230,52 @@ class SimulatedBox:
     def gone(self) -> bool:
         self._files.operation()
         return self._node.links == 0
+
+    def close(self) -> None:
+        pass
+
+
+class SimulatedRoll:
+    """A roll through an open descriptor."""
+
+    def __init__(self, files: SimulatedFiles, node: Node) -> None:
+        self._files = files
+        self._node = node
+
+    def size(self) -> int:
+        self._files.operation()
+        return len(self._node.data)
+
+    def read(self, at: int, size: int) -> bytes:
+        self._files.operation()
+        return self._node.data[at : at + size]
+
+    def append(self, chunks: Sequence[Buffer]) -> int:
+        files, node = self._files, self._node
+        files.operation(grows=True)
+        while node.writer is not None and node.writer.alive:
+            files.process.sleep(0.0001)  # the kernel lets one write after the other
+        data = b"".join(chunks)
+        at = len(node.data)
+        cut = files.disk.rng.randrange(len(data) + 1)
+        node.writer = files.process
+        node.data += data[:cut]
+        try:
+            # Here a reader sees half a record, and a writer that dies or fails leaves it.
+            files.operation(grows=True)
+            node.data += data[cut:]
+        finally:
+            if files.process.alive:
+                node.writer = None
+        return at
+
+    def sync(self) -> None:
+        self._files.operation()
+        self._node.stable = self._node.data
+
+    def lies_at(self, path: str) -> bool:
+        self._files.operation(path)
+        return self._node.links > 0
 
     def close(self) -> None:
         pass
@@ -372,6 +423,20 @@ class SimulatedFiles:
         self.operation(path)
         try:
             return SimulatedBox(self, self.disk.file(path))
+        except FileNotFoundError:
+            return None
+
+    def make_roll(self, path: str) -> SimulatedRoll:
+        self.operation(path, grows=True)
+        folder, name = self.disk.place(path)
+        if name not in folder.entries:
+            self.disk.change((folder, name, Node()))
+        return SimulatedRoll(self, self.disk.file(path))
+
+    def open_roll(self, path: str) -> SimulatedRoll | None:
+        self.operation(path)
+        try:
+            return SimulatedRoll(self, self.disk.file(path))
         except FileNotFoundError:
             return None
 

@@ -106,7 +106,10 @@ class Client:
         odd = [number // submission.parcels % 2 == 1 for number in range(len(submission.plans))]
         jobs = [_job(plan, timed) for plan, timed in zip(submission.plans, odd, strict=True)]
         try:
-            pool = master.submit(jobs, keep=submission.keep)
+            if submission.rolled:
+                pool = master.open(keep=submission.keep)
+            else:
+                pool = master.submit(jobs, keep=submission.keep)
         except BaseFolderError:
             return None  # it was told that it failed, and tries again
         self._machine.checker.accepted(submission, pool.run)

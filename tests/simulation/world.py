@@ -161,6 +161,7 @@ class Story(World):
         rng = self.rng
         self.seed = seed
         tokens = itertools.count(1)
+        by_lot = random.Random(f"roll {seed}")  # of its own, so that the rest is as it was
         n_clients, n_sessions = rng.choice((1, 1, 2, 2, 3, 4)), rng.choice((1, 2, 2, 3, 4, 8))
         n_jobs, n_runs = rng.choice((1, 2, 5, 10, 20, 30)), rng.choice((1, 1, 2, 3))
         poisonous, durable = rng.random() < 0.3, rng.random()
@@ -172,8 +173,14 @@ class Story(World):
             if count:
                 plans = [self._plan(next(tokens), poisonous) for _ in range(count)]
                 cut = rng.choice((count, count, rng.randint(0, count)))
+                rolled = by_lot.random() < 0.5
+                cut = 0 if rolled else cut
                 submission = Submission(
-                    plans[:cut], plans[cut:], rng.random() < durable, rng.choice((1, 3, 100))
+                    plans[:cut],
+                    plans[cut:],
+                    rng.random() < durable,
+                    rng.choice((1, 3, 100)),
+                    rolled,
                 )
                 self.checker.plan(submission)
                 rng.choice(own).append(submission)
