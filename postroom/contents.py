@@ -168,22 +168,22 @@ def pack_jobs(
 
     An error calls the first of them by the number `called`, where that is not `first`.
     """
-    tree: object
+    text: str
     members: list[tuple[str, Sequence[Buffer]]]
     called = first if called is None else called
     if all(map(_is_json, arguments)):
-        tree, members = _plain_values(first, arguments), []
+        text, members = _encode(_plain_values(first, arguments)), []
     else:
         from . import payload
 
-        tree, members = payload.encode(
+        text, members = payload.encode_text(
             arguments,
             first=first,
             label=lambda n: f"job {names[n] if names else called + n}: arguments",
             pickle=options.pickle,
         )
     head = _job_head(task, options, None if names is None else tuple(names))
-    body = f"{head}{_encode(tree)}}}".encode()
+    body = f"{head}{text}}}".encode()
     # A kernel may have an argument of that name, with anything in it.
     wishes = [passed.get("wishes") for passed in arguments]
     flags = WISHES_FLAG if any(isinstance(wish, dict) and wish for wish in wishes) else ""
@@ -251,15 +251,15 @@ def pack_outcomes(
 ) -> list[Buffer]:
     """Make a parcel of outcomes; only the values of jobs that ended well are stored."""
     values = [one.value for one in done if one.failure is None]
-    tree: object
+    text: str
     members: list[tuple[str, Sequence[Buffer]]]
     if all(map(_is_json, values)):
-        tree, members = _plain_values(first, values), []
+        text, members = _encode(_plain_values(first, values)), []
     else:
         from . import payload
 
-        tree, members = payload.encode(values, first=first, label="result", pickle=pickle)
-    body = _outcomes(first, done, maker, tree, pickle=pickle)
+        text, members = payload.encode_text(values, first=first, label="result", pickle=pickle)
+    body = _outcomes(first, done, maker, text, pickle=pickle)
     return pack(_results_mark(first, done), [("outcomes.json", [body]), *members])
 
 
@@ -269,7 +269,7 @@ def _results_mark(first: int, done: Sequence[Done]) -> Mark:
 
 
 def _outcomes(
-    first: int, done: Sequence[Done], maker: Maker, tree: object, *, pickle: bool = False
+    first: int, done: Sequence[Done], maker: Maker, values: str, *, pickle: bool = False
 ) -> bytes:
     failures = {
         str(first + n): {**vars(one.failure), "outcome": one.failure.outcome.value}
@@ -282,9 +282,8 @@ def _outcomes(
         "seconds": [round(one.seconds, 7) for one in done],
         "pickle": pickle,
         "failures": failures,
-        "values": tree,
     }
-    return _encode(sheet).encode()
+    return f'{_encode(sheet)[:-1]},"values":{values}}}'.encode()
 
 
 def pack_data(value: Any) -> list[Buffer]:

@@ -117,12 +117,12 @@ _HEAD_SIZE = len(_mark_head(Mark("data", 0, 0)))
 
 @lru_cache(maxsize=256)
 def _parse_head(head: bytes) -> Mark | None:
-    match = _HEAD.fullmatch(head)
-    if match is None:
+    try:
+        _, kind, first, count, flags = head.decode("ascii").split()
+        mark = Mark(kind, int(first), int(count), flags.rstrip("-"))
+        return mark if _mark_head(mark) == head else None  # in any other spelling it is none
+    except ValueError:
         return None
-    kind, first, count, flags = match.groups()
-    mark = Mark(kind.decode(), int(first), int(count), flags.decode())
-    return mark if _mark_head(mark) == head else None
 
 
 def _parse_mark(path: str, tail: bytes) -> tuple[Mark, int]:
