@@ -73,6 +73,7 @@ class Base:
         self.rejected = f"{self.root}/rejected"
         self.trash = f"{self.root}/trash"
         self.tmp = f"{self.root}/tmp"
+        self.cells = f"{self.root}/cells"
         self.log = f"{self.root}/log/postroom.log"
         self.events = f"{self.root}/log/events.jsonl"
         self.master_lock = f"{self.root}/master.lock"

@@ -17,6 +17,8 @@ from collections.abc import Collection
 from .gpus.processes import stat
 
 MARK = "POSTROOM_SESSION"
+# In a session that shares cards: the guardian's pid. What it descends from holds nothing for it.
+SHARES = "POSTROOM_SHARES"
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 # A process in an uninterruptible system call outlives even SIGKILL for a while.

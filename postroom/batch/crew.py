@@ -38,9 +38,16 @@ class CrewError(PostroomError):
 class Crew:
     """Keeps a session alive in each slot while the batch runs."""
 
-    def __init__(self, base: Base, *, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        base: Base,
+        *,
+        say: Callable[[str], None],
+        options: Sequence[str] = ("--wait", "--preload", ""),
+    ) -> None:
         self._base = base
         self._say = say
+        self._options = list(options)  # of every session; by default it keeps nothing warm
         self._files = LocalFiles()
         self._processes: dict[str, Session] = {}
         self._leaving: list[Session] = []
@@ -113,7 +120,7 @@ class Crew:
         return False
 
     def _start(self, place: Place) -> Session:
-        words = [place.gpu, self._base.root, "--agent", place.agent, "--wait", "--preload", ""]
+        words = [place.gpu, self._base.root, "--agent", place.agent, *self._options]
         words += ["--while-pid", str(os.getpid()), *(["--share"] if place.share else [])]
         with new_session_log(self._base, place.agent) as log:
             # All that a session needs is loaded here already: a fork saves it a tenth of a second.

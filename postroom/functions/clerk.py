@@ -6,31 +6,39 @@ import atexit
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import ExitStack
 from typing import Any
 
 from ..agent import list_agents
+from ..batch.cards import Place
+from ..batch.crew import Crew
 from ..errors import NoAgentsError, PostroomError
 from ..files import LocalFiles
 from ..gpus import inventory
+from ..gpus.booking import held_for_us
+from ..gpus.inventory import Card
 from ..gpus.ledger import open_ledger
 from ..gpus.overview import State, overview
 from ..jobs import Job, JobPool, Status
 from ..master import Master
-from ..session.launch import start_sessions, stop_sessions
 
 Say = Callable[[str], None]
 Errand = tuple[Job, "Future[Any]"]
 
+MOST_ON_A_CARD = 4  # sessions; each has torch, a CUDA context and some of the host's memory
+GROW_S = 0.5  # between two looks whether one more would help
 GLANCE_S = 0.05  # how long a job that is handed in may have to wait for others to be looked at
 
 
 class Clerk:
     """Hands jobs to the sessions of one base and puts what comes back into their Futures.
 
-    Where no session lives, it starts one on each card that nobody holds; they end with us.
+    Where no session lives, it has some of its own, which end with us. They share their cards: each
+    job books what its kind needs, as a call in any process does, so several run beside each other
+    as far as they fit. A session keeps to one card, since CUDA can't be moved: there is one for
+    each card at first, and more on a card that has room while jobs wait.
     """
 
     def __init__(self, base: str, project: str, *, say: Say) -> None:
@@ -39,6 +47,9 @@ class Clerk:
         self._say = say
         self._errands: queue.SimpleQueue[Errand | None] = queue.SimpleQueue()
         self._pending: dict[int, Future[Any]] = {}
+        self._crew: Crew | None = None
+        self._cards: list[Card] = []
+        self._grow_at = 0.0
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="postroom clerk", daemon=True)
         self._thread.start()
@@ -59,20 +70,49 @@ class Clerk:
 
     def _run(self) -> None:
         try:
-            with ExitStack() as stack:
-                master = stack.enter_context(Master(self._base, project=self._project))
-                self._hire(master, stack)
-                self._serve(master, master.open(label="decorated functions"))
+            with Master(self._base, project=self._project) as master:
+                if not list_agents(LocalFiles(), master.base):
+                    self._hire(master)
+                try:
+                    self._serve(master, master.open(label="decorated functions"))
+                    if self._crew is not None:
+                        self._crew.dismiss()
+                finally:
+                    if self._crew is not None:
+                        self._crew.stop()
         except BaseException as error:
             self._give_up(error)
 
-    def _hire(self, master: Master, stack: ExitStack) -> None:
-        if list_agents(LocalFiles(), master.base):
+    def _hire(self, master: Master) -> None:
+        cards = self._cards = [card for card in inventory.cards() if not card.problem]
+        _refuse_our_own(cards)
+        threads = max(1, len(os.sched_getaffinity(0)) // max(len(cards), 1))
+        self._crew = Crew(master.base, say=self._say, options=["--threads", str(threads)])
+        places = [Place(str(card.index), str(card.index), share=True) for card in cards]
+        self._crew.want(places or [Place("0", "cpu")])
+        self._say(
+            f"starting sessions on {', '.join(f'GPU {card.index}' for card in cards) or 'the CPU'} "
+            f"(importing torch may take a moment); log: {master.base.log}"
+        )
+
+    def _tend(self, now: float) -> None:
+        """Keep the sessions alive, and have one more where that would help."""
+        crew = self._crew
+        if crew is None:
             return
-        slots = _free_slots()
-        started = start_sessions(master.base, slots, say=self._say, while_pid=os.getpid())
-        new = [session.agent_id for session in started if session.new]
-        stack.callback(lambda: stop_sessions(master.base, new, say=_silent))
+        crew.tend(now)
+        if now < self._grow_at or len(self._pending) <= len(crew.places):
+            return
+        self._grow_at = now + GROW_S
+        for view in overview(open_ledger(), self._cards):
+            card = view.card
+            here = [place for place in crew.places if place.gpu == str(card.index)]
+            # Where a job has the card as a whole, as when it is measured, others can only wait.
+            if view.state is State.SHARED and len(here) < MOST_ON_A_CARD:
+                free_mib = card.memory_mib - view.reserved_mib
+                if free_mib * MOST_ON_A_CARD >= card.memory_mib:
+                    agent = f"{card.index}{chr(ord('a') + len(here))}"
+                    crew.want([*crew.places, Place(agent, str(card.index), share=True)])
 
     def _serve(self, master: Master, pool: JobPool) -> None:
         open_ = True
@@ -86,6 +126,7 @@ class Clerk:
                     self._hand_in(pool, *errand)
             done = pool.n_done
             for _ in master.rounds(pool, GLANCE_S, until=lambda seen=done: pool.n_done > seen):  # type: ignore[misc]
+                self._tend(time.monotonic())
                 if not self._errands.empty():
                     break
             if pool.n_done > done:
@@ -119,22 +160,14 @@ class Clerk:
                 errand[1].set_exception(error)
 
 
-def _free_slots() -> list[tuple[str, str]]:
-    """Return agents to start: one on each card that nobody holds; without cards, one."""
-    cards = inventory.cards()
-    if not cards:
-        return [("0", "cpu")]
-    views = overview(open_ledger(), cards)
-    free = [view.card for view in views if view.state is State.IDLE]
-    if not free:
+def _refuse_our_own(cards: list[Card]) -> None:
+    """Raise where our jobs would wait for cards that we hold ourselves, and so for ever."""
+    held = held_for_us(open_ledger(), cards) if cards else []
+    if held and len(held) == len(cards):
         raise NoAgentsError(
-            "no agent lives in the base, and no card is free to start one: see `postroom gpu list`"
+            "all cards in sight are held for this very process (by `postroom gpu run`, a shell or "
+            "a job above it), so that jobs of its own could not get one: call the function here"
         )
-    return [(str(card.index), str(card.index)) for card in free]
-
-
-def _silent(text: str) -> None:
-    """Say nothing."""
 
 
 _clerks: dict[tuple[int, str, str], Clerk] = {}

@@ -27,7 +27,8 @@ from ..gpus.profiles import Profiles
 from ..gpus.sizes import to_mib
 from . import here
 from .address import address_of, keywords
-from .kinds import code_of, kind_of
+from .cell import is_interactive, write_cell
+from .kinds import code_of, kind_of, type_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -55,27 +56,29 @@ class Options:
 class Function(Generic[P, R]):
     """A function under the decorator; it stays a function, with its signature and docstring."""
 
+    books_itself = True  # a session that shares its card need not book for it
+
     def __init__(self, function: Callable[P, R], options: Options, *, instance: Any = None) -> None:
         functools.update_wrapper(self, function)
         self.options = options
-        self._function = function
+        self.function = function
         self._instance = instance
-        self._stand_in: Callable[..., Any] | None = None
+        self.stand_in: Callable[..., Any] | None = None
 
     def __repr__(self) -> str:
-        return f"<postroom.job {self._function.__qualname__}>"
+        return f"<postroom.job {self.function.__qualname__}>"
 
     def __reduce__(self) -> Any:
         # By its name, as functions travel: to the workers of a `multiprocessing` pool, too.
         if self._instance is not None:
-            return getattr, (self._instance, self._function.__name__)
-        return self._function.__qualname__
+            return getattr, (self._instance, self.function.__name__)
+        return self.function.__qualname__
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         if instance is None:
             return self
-        bound: Function[..., R] = Function(self._function, self.options, instance=instance)
-        bound._stand_in = self._stand_in
+        bound: Function[..., R] = Function(self.function, self.options, instance=instance)
+        bound.stand_in = self.stand_in
         return bound
 
     def __call__(self, /, *arguments: P.args, **named: P.kwargs) -> R:
@@ -94,11 +97,11 @@ class Function(Generic[P, R]):
     def _run(self, arguments: Any, named: Any, *, limited: bool) -> R:
         need = self._need(arguments, named)
         own = () if self._instance is None else (self._instance,)
-        if self._stand_in is not None:
-            light = functools.partial(self._stand_in, *own, *arguments, **named)
+        if self.stand_in is not None:
+            light = functools.partial(self.stand_in, *own, *arguments, **named)
             here.measure(light, replace(need, name=f"{need.name} (stand-in)"))
         return here.run(
-            functools.partial(self._function, *own, *arguments, **named),
+            functools.partial(self.function, *own, *arguments, **named),
             need,
             over=self.options.over,
             timeout_s=self.options.timeout_s if limited else None,
@@ -114,11 +117,15 @@ class Function(Generic[P, R]):
 
         if "POSTROOM_SESSION" in os.environ:
             raise PostroomError(
-                f"{self._function.__qualname__}.submit was called inside a session: where a script "
+                f"{self.function.__qualname__}.submit was called inside a session: where a script "
                 "hands in jobs, put that under `if __name__ == '__main__':`"
             )
         options = self.options
-        project, task = address_of(self._function)
+        base = options.base or os.environ.get("POSTROOM_BASE") or "./base"
+        if self._instance is None and is_interactive(self.function):
+            project, task = write_cell(self, base)
+        else:
+            project, task = address_of(self.function)
         if type(self._instance).__module__ == "__main__":
             raise PostroomError(
                 f"{task} is a method of a class that this script defines: a session can take its "
@@ -131,8 +138,7 @@ class Function(Generic[P, R]):
             timeout_s=options.timeout_s,
             pickle=options.pickle,
         )
-        job.arguments = keywords(inspect.signature(self._function), (*own, *arguments), named)
-        base = options.base or os.environ.get("POSTROOM_BASE") or "./base"
+        job.arguments = keywords(inspect.signature(self.function), (*own, *arguments), named)
         return clerk_for(base, project, say=here.say).submit(job)
 
     def map(self, *iterables: Iterable[Any], timeout_s: float | None = None) -> Iterator[R]:
@@ -142,20 +148,20 @@ class Function(Generic[P, R]):
 
     def profile(self, stand_in: Callable[P, Any]) -> Callable[P, Any]:
         """Register a light stand-in: it alone is measured, once, while its profile holds."""
-        self._stand_in = stand_in
+        self.stand_in = stand_in
         return stand_in
 
     def _need(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Need:
         """Say what a call asks for, and which kind of job it is."""
-        function = self._function
+        function = self.function
         own = () if self._instance is None else (self._instance,)
         bound = inspect.signature(function).bind(*own, *arguments, **named)
         bound.apply_defaults()
         values = {key: bound.arguments[key] for key in bound.arguments if key != "self"}
         options = self.options
         kind = kind_of(function, values, type_=options.type, matters=options.matters)
-        if self._stand_in is not None:
-            kind = replace(kind, code=f"{kind.code}-{code_of(self._stand_in)}")
+        if self.stand_in is not None:
+            kind = replace(kind, code=f"{kind.code}-{code_of(self.stand_in)}")
         return Need(
             kind,
             options.memory_mib,
@@ -166,12 +172,27 @@ class Function(Generic[P, R]):
 
     def forget(self) -> bool:
         """Drop what was learned of it."""
-        return Profiles().forget(self._need_type())
+        return Profiles().forget(self._type)
 
-    def _need_type(self) -> str:
-        from .kinds import type_of
+    @property
+    def _type(self) -> str:
+        return self.options.type or type_of(self.function)
 
-        return self.options.type or type_of(self._function)
+    def arguments_of_decorator(self) -> str:
+        """What to write behind `@postroom.job` to have the same job elsewhere, as source."""
+        options = self.options
+        fields = {
+            "memory": options.memory_mib,
+            "policy": options.policy,
+            "type": self._type,
+            "gpus": options.gpus,
+            "timeout_s": options.timeout_s,
+            "retries": options.retries,
+            "over": options.over,
+            "matters": options.matters,
+            "pickle": options.pickle,
+        }
+        return ", ".join(f"{name}={value!r}" for name, value in fields.items())
 
 
 @overload

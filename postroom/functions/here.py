@@ -20,8 +20,9 @@ from ..gpus import inventory
 from ..gpus.booking import Booking, Need, book, held_for_us, prune_timelines
 from ..gpus.inventory import Card
 from ..gpus.ledger import open_ledger
-from ..gpus.meter import cuda_is_up, empty_torch_cache, limit_torch
+from ..gpus.meter import cuda_is_up, empty_torch_cache, is_out_of_memory, limit_torch
 from ..gpus.profiles import Profiles
+from ..tree import MARK, SHARES
 
 R = TypeVar("R")
 
@@ -54,8 +55,8 @@ def run(
     function: Callable[[], R], need: Need, *, over: str = "warn", timeout_s: float | None = None
 ) -> R:
     """Run a function here on cards of its own, or on those of the job that we are part of."""
-    if getattr(_within, "job", False) or ("POSTROOM_SESSION" in os.environ and brief(need)):
-        return function()  # a session has its card as a whole: there is nothing to be reserved
+    if getattr(_within, "job", False) or (_has_whole_card() and brief(need)):
+        return function()  # there is nothing to be reserved
     with _in_turn(need.name):
         cards = inventory.cards()
         if not cards:
@@ -68,6 +69,11 @@ def run(
         finally:
             _within.job = False
             booking.close()
+
+
+def _has_whole_card() -> bool:
+    """Say whether this is a session that has its card to itself."""
+    return MARK in os.environ and SHARES not in os.environ
 
 
 @contextmanager
@@ -219,15 +225,6 @@ def _limited(timeout_s: float | None) -> Iterator[Callable[[type[BaseException] 
         interrupt(None)
         if timer is not None:
             timer.cancel()
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Say whether an error is a card's that ran out of memory, whatever library raised it."""
-    name = type(error).__name__
-    if name in ("OutOfMemoryError", "OutOfMemory"):
-        return True
-    text = str(error).lower()
-    return isinstance(error, RuntimeError) and "out of memory" in text and "cuda" in text
 
 
 def _timeline(booking: Booking) -> str:

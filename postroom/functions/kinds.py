@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from ..gpus.profiles import Kind
+from .cell import strip
 
 WORD_LIMIT = 100  # of a text: a longer one is data, not a choice
 
@@ -25,10 +26,14 @@ def type_of(function: Callable[..., Any]) -> str:
 
 
 def code_of(function: Callable[..., Any]) -> str:
-    """Name the version of a function's code: by its source, else by its bytecode."""
+    """Name the version of a function's code: by its source, else by its bytecode.
+
+    Its decorators, comments and line breaks don't count: a cell of a notebook is the same job where
+    a session has its source from.
+    """
     plain = inspect.unwrap(function)
     try:
-        text = inspect.getsource(plain).encode()
+        text = strip(inspect.getsource(plain)).encode()
     except (OSError, TypeError):
         code = getattr(plain, "__code__", None)
         text = code.co_code + repr(code.co_consts).encode() if code is not None else b""

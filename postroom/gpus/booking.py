@@ -292,7 +292,10 @@ def _grown(need: Need, profiles: Profiles, asked_mib: int | None, largest_mib: i
 
 def held_for_us(ledger: Ledger, cards: Sequence[Card]) -> list[Card]:
     """Return the cards that this process or one above it holds: a session's, a shell's, a job's."""
-    family = {os.getpid(), *processes.ancestors()}
+    family = [os.getpid(), *processes.ancestors()]
+    guardian = os.environ.get("POSTROOM_SHARES", "")  # it holds nothing, nor what is above it
+    if guardian.isdecimal() and int(guardian) in family:
+        family = family[: family.index(int(guardian))]
     here = processes.pid_namespace()
     for entry in reversed(ledger.holders()):
         if entry.process.pid in family and entry.process.pid_namespace == here:

@@ -167,3 +167,12 @@ def limit_torch(memory_mib: int, card_mib: int) -> bool:
     own_mib = max(1, memory_mib - CONTEXT_MIB)
     torch.cuda.set_per_process_memory_fraction(min(1.0, own_mib / card_mib), 0)
     return True
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Say whether an error is a card's that ran out of memory, whatever library raised it."""
+    name = type(error).__name__
+    if name in ("OutOfMemoryError", "OutOfMemory"):
+        return True
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and "out of memory" in text and "cuda" in text

@@ -36,7 +36,7 @@ from ..journal import Journal
 from ..mailbox import read_in_hand
 from ..runs import Note, lay_down, read_card, write_note
 from ..status import living
-from ..tree import MARK, adopt_orphans, below, mark_of, reap, sweep
+from ..tree import MARK, SHARES, adopt_orphans, below, mark_of, reap, sweep
 from ..watch import listen
 from .errands import Errands
 from .forked import Forked, fork_worker
@@ -224,7 +224,7 @@ class Guardian:
             self._worker = subprocess.Popen(
                 [sys.executable, "-m", "postroom.session.worker", json.dumps(settings)],
                 cwd=PACKAGE_PARENT,
-                env={**os.environ, **self._slot.environment, MARK: self._mark},
+                env=self._environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -243,6 +243,12 @@ class Guardian:
         if self._worker.stdout is not None:
             self._output = Output(self._worker.stdout, self._journal, self._slot.agent_id)
             self._selector.register(self._worker.stdout, selectors.EVENT_READ, self._read_output)
+
+    def _environment(self) -> dict[str, str]:
+        """What a worker finds in its environment, and what it starts after it."""
+        shares = {SHARES: str(os.getpid())} if self._slot.shares else {}
+        inherited = {name: value for name, value in os.environ.items() if name != SHARES}
+        return {**inherited, **self._slot.environment, MARK: self._mark, **shares}
 
     def _wait(self) -> None:
         timeout = LOOK_S

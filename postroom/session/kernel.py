@@ -36,10 +36,18 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 class Kernels:
     """Runs the jobs of one worker, on one device."""
 
-    def __init__(self, files: Files, data_path: Callable[[str], str], journal: Journal) -> None:
+    def __init__(
+        self,
+        files: Files,
+        data_path: Callable[[str], str],
+        journal: Journal,
+        *,
+        shares: bool = False,
+    ) -> None:
         self._files = files
         self._data_path = data_path
         self._journal = journal
+        self._shares = shares
         self._run = ""
         self._project = ""
         self._loaded: dict[str, _Kernel] = {}
@@ -80,6 +88,10 @@ class Kernels:
             arguments["shared"] = self._get_shared(card.shared, tensors=tensors)
         if kernel.names("device") and "device" not in arguments:
             arguments["device"] = self.device
+        if self._shares and not getattr(kernel.function, "books_itself", False):
+            from .share import call_booked
+
+            return call_booked(sheet.task, lambda: kernel.function(**arguments))
         return kernel.function(**arguments)
 
     def _get_shared(self, digest: str | None, *, tensors: bool) -> Any:

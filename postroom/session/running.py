@@ -63,6 +63,7 @@ class Running:
         self._files = files
         self._base = base
         self._agent_id = agent_id
+        self._settings = settings
         self._gpu: str = settings["gpu"]
         self._gpu_name: str = settings["gpu_name"]
         self._guard = guard
@@ -80,7 +81,8 @@ class Running:
         if self._kernels is None:
             from .kernel import Kernels
 
-            self._kernels = Kernels(self._files, self._base.data, self._journal)
+            shares = bool(self._settings.get("shares"))
+            self._kernels = Kernels(self._files, self._base.data, self._journal, shares=shares)
         return self._kernels
 
     def run_job(self, card: RunCard, sheet: JobSheet, job: int, attempt: int) -> Done | None:

@@ -320,3 +320,43 @@ def test_the_example_trains_on_what_there_is(world: World) -> None:
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) < 0.1
     assert done.stderr.count("stand-in") == 1
+
+
+def test_submitted_jobs_of_a_known_kind_share_a_card_and_an_unknown_one_has_it_alone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POSTROOM_FAKE_GPUS", "1x24G")
+    script = world.script(
+        """
+        @postroom.job(memory=os.environ.get("DECLARED"), type="kind")
+        def train(where, name):
+            with Claim(os.environ["POSTROOM_GPU"], 6000):
+                (Path(where) / name).touch()
+                while (Path(where) / name).exists():
+                    time.sleep(0.01)
+            return name
+
+        if __name__ == "__main__":
+            futures = [train.submit(str(folder), name) for name in ("a", "b")]
+            print(*(future.result() for future in futures))
+        """
+    )
+    monkeypatch.setenv("DECLARED", "6G")
+    process = world.start(script)
+    world.wait_for("a")
+    world.wait_for("b")  # while the first still runs
+    held = open_ledger().holders()
+    assert sorted(entry.memory_mib or 0 for entry in held) == [6656, 6656]
+    world.end("a")
+    world.end("b")
+    assert process.communicate(timeout=60)[0] == "a b\n"
+    Profiles().forget("kind")
+    monkeypatch.delenv("DECLARED")
+    process = world.start(script)
+    world.wait_for("a")
+    (alone,) = open_ledger().holders()
+    assert alone.memory_mib is None
+    world.end("a")
+    world.wait_for("b")
+    world.end("b")
+    assert process.communicate(timeout=60)[0] == "a b\n"
