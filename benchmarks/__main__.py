@@ -6,7 +6,8 @@ examples:
   python -m benchmarks --only postroom --only pool
 
 Rounds are interleaved: in each of them every system is started, measured and stopped, alone and in
-a process of its own, so that a slow moment of the machine falls on all. Medians are told.
+a process of its own, so that a slow moment of the machine falls on all. Medians are told. Ctrl-C
+ends it early, with what was measured so far.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from .child import MEASUREMENTS
@@ -37,20 +38,16 @@ def main() -> int:
     options = _options()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     sizes = QUICK if options.quick else FULL
+    sizes = replace(sizes, rounds=options.rounds or sizes.rounds)
     results = Results()
     names = options.only or list(MEASUREMENTS)
     started = time.monotonic()
     touch_memory(sizes.memory)
-    with place():
-        for number in range(sizes.rounds):
-            for name in names:
-                if name not in results.missing and not (MEASUREMENTS[name].once and number):
-                    begun = time.monotonic()
-                    _take_in(name, _run(name, sizes), results)
-                    took = f"{time.monotonic() - begun:.0f} s"
-                    _say(
-                        f"round {number + 1} of {sizes.rounds}: {MEASUREMENTS[name].title}, {took}"
-                    )
+    try:
+        with place():
+            _measure(names, sizes, results)
+    except KeyboardInterrupt:
+        _say("stopped early: this is what was measured so far")
     _say(f"measured in {time.monotonic() - started:.0f} s")
     print(table(results))
     if options.json:
@@ -60,6 +57,16 @@ def main() -> int:
         with open(options.picture, "w", encoding="utf-8") as file:
             file.write(draw(results))
     return 0
+
+
+def _measure(names: list[str], sizes: Sizes, results: Results) -> None:
+    for number in range(sizes.rounds):
+        for name in names:
+            if name not in results.missing and not (MEASUREMENTS[name].once and number):
+                begun = time.monotonic()
+                _take_in(name, _run(name, sizes), results)
+                took = f"{time.monotonic() - begun:.0f} s"
+                _say(f"round {number + 1} of {sizes.rounds}: {MEASUREMENTS[name].title}, {took}")
 
 
 def _take_in(name: str, answer: dict[str, Any], results: Results) -> None:
@@ -79,6 +86,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--only", action="append", choices=list(MEASUREMENTS), help="measure only this; repeatable"
     )
+    parser.add_argument("--rounds", type=int, metavar="N", help="how often; 2 if quick, else 5")
     parser.add_argument("--json", metavar="FILE", help="write every sample")
     parser.add_argument("--picture", metavar="FILE", help="write the bars, as SVG")
     return parser.parse_args()

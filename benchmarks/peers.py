@@ -205,6 +205,8 @@ def _ray() -> Iterator[None]:
         log_to_driver=False,
         logging_level="ERROR",
         object_store_memory=2 << 30,
+        # Its workers make way for others by default, which nobody else here does.
+        _system_config={"worker_niceness": 0},
     )
     try:
         yield
