@@ -96,6 +96,8 @@ def asks_of(files: Files, base: Base, wanted: Commands | Sweep, here: str) -> li
         gpus=wanted.gpus,
         memory_mib=wanted.memory_mib,
     )
+    if not wanted.project.strip() or not wanted.project.isprintable():
+        raise PlanError("a project's name is one line, and not empty")
     bad = [name for name in wanted.env if not name.isidentifier() or not name.isascii()]
     if bad:
         raise PlanError(f"{bad[0]!r} is no name of an environment variable: write NAME=VALUE")

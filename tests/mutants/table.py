@@ -26,6 +26,7 @@ REGISTER = "postroom/register.py"
 DESK = "postroom/session/desk.py"
 MASTER = "postroom/master.py"
 JOBS = "postroom/jobs.py"
+GUARD = "postroom/web/safety.py"
 STANDING = "postroom/standing.py"
 STEWARD = "postroom/steward.py"
 MINDER = "postroom/commands/minder.py"
@@ -642,5 +643,89 @@ MUTANTS = [
         'return Failure(Outcome.CANCELLED, "stopped", told.reason), "stopped"',
         'return Failure(Outcome.CANCELLED, "stopped", told.reason), "failed"',
         "tests/processes/test_queue.py::test_what_is_preempted_goes_on_from_its_checkpoint",
+    ),
+    Mutant(
+        "the page answers to its own names only",
+        GUARD,
+        "if match is None or match[1].lower() not in self._hosts:",
+        "if match is None:",
+        "tests/web/test_safety.py",
+    ),
+    Mutant(
+        "the page hears no other origin",
+        GUARD,
+        "if any(origin.lower() not in own for origin in origins):",
+        "if any(origin.lower() not in own for origin in origins) and method not in READING:",
+        "tests/web/test_safety.py",
+    ),
+    Mutant(
+        "the page tells neighbours from itself",
+        GUARD,
+        'word not in ("same-origin", "none") for word',
+        'word not in ("same-origin", "same-site", "none") for word',
+        "tests/web/test_safety.py",
+    ),
+    Mutant(
+        "the page takes a change by cookie only from a form of its own",
+        GUARD,
+        'if opened_by == "cookie":',
+        'if opened_by == "cake":',
+        "tests/web/test_safety.py",
+    ),
+    Mutant(
+        "the page takes a change only with an origin",
+        GUARD,
+        "if not proven or len(given) != 1",
+        "if len(given) != 1",
+        "tests/web/test_safety.py",
+    ),
+    Mutant(
+        "the page does not wait for a slow body",
+        GUARD,
+        "async with asyncio.timeout(BODY_S):",
+        "async with asyncio.timeout(BODY_S * 100):",
+        "tests/web/test_safety.py",
+    ),
+    Mutant(
+        "the page does not wait for a slow head",
+        "postroom/web/server.py",
+        "        super().connection_made(transport)\n        self._wait_for_head()\n",
+        "        super().connection_made(transport)\n",
+        "tests/web/test_safety.py",
+    ),
+    Mutant(
+        "the page leads nowhere else with the token",
+        GUARD,
+        'path: str = "/" + scope["path"].lstrip("/")',
+        'path: str = scope["path"]',
+        "tests/web/test_safety.py",
+    ),
+    Mutant(
+        "the page escapes what jobs say",
+        "postroom/web/office.py",
+        "autoescape=True",
+        "autoescape=False",
+        "tests/web/test_safety.py",
+    ),
+    Mutant(
+        "the page follows no link to a log",
+        "postroom/web/logs.py",
+        "here = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC",
+        "here = os.O_RDONLY | os.O_CLOEXEC",
+        "tests/web/test_text.py",
+    ),
+    Mutant(
+        "the page looks only while somebody listens",
+        "postroom/web/stream.py",
+        "            if not self._listeners:\n                self.close()\n",
+        "",
+        "tests/web/test_stream.py",
+    ),
+    Mutant(
+        "a form of the page leads back to the page",
+        "postroom/web/forms.py",
+        "return path if _BACK.fullmatch(path) else usual",
+        "return path or usual",
+        "tests/web/test_forms.py",
     ),
 ]

@@ -74,6 +74,7 @@ def test_a_sweep_is_every_combination_but_those_left_out(tmp_path: Path) -> None
         ({"commands": "x", "cwd": "/not/there"}, "does not exist"),
         ({"commands": "x\0y"}, "zero byte"),
         ({"commands": "x", "project": "p" * 100}, "project"),
+        ({"commands": "x", "project": "a\x07b"}, "project"),
     ],
 )
 def test_what_cannot_be_queued_is_a_sentence(

@@ -1,0 +1,163 @@
+"""What forms ask for becomes requests, as the command line writes them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from postroom.control import Request, pending, read_request
+from postroom.files import LocalFiles
+from postroom.queue.view import View
+
+from .conftest import SCRIPT, Page
+
+FILES = LocalFiles()
+
+
+@pytest.fixture
+def browser(page: Page) -> Iterator[httpx.Client]:
+    """A client that sends what a browser would."""
+    headers = {"Cookie": page.cookie, "Origin": page.address, "Accept": "text/html"}
+    with httpx.Client(base_url=page.address, headers=headers, timeout=60) as client:
+        yield client
+
+
+def post(page: Page, browser: httpx.Client, path: str, **fields: Any) -> tuple[httpx.Response, str]:
+    """Send a form; return the answer, and what the page behind it says."""
+    answer = browser.post(path, data={"form_key": page.keys.form, **fields})
+    if answer.status_code != 303:
+        return answer, answer.text
+    shown = browser.get(answer.headers["location"]).text
+    note = re.search(r'<p class="note \w+" role="status">(.*?)</p>', shown)
+    return answer, note[1] if note else ""
+
+
+def asked(page: Page, known: list[str]) -> list[Request]:
+    new = [name for name in pending(FILES, page.base) if name not in known]
+    return [read_request(FILES, page.base, name) for name in new]
+
+
+@pytest.mark.parametrize(
+    ("fields", "verb", "value"),
+    [
+        ({"verb": "kill"}, "kill", None),
+        ({"verb": "hold"}, "hold", None),
+        ({"verb": "release"}, "release", None),
+        ({"verb": "priority", "value": "-7"}, "priority", -7),
+        ({"verb": "first"}, "move", "first"),
+        ({"verb": "last"}, "move", "last"),
+    ],
+)
+def test_jobs_are_asked_for_one_or_many(
+    page: Page, browser: httpx.Client, fields: dict[str, str], verb: str, value: object
+) -> None:
+    known = pending(FILES, page.base)
+    jobs = [str(job) for job in page.jobs[:2]]
+    answer, note = post(page, browser, "/jobs/act", job=jobs, back="/jobs", **fields)
+    assert answer.headers["location"].startswith("/jobs?note=")
+    assert "no Master acts" in note
+    (request,) = asked(page, known)
+    assert (request.verb.value, request.value) == (verb, value)
+    assert request.jobs == tuple(page.jobs[:2])
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"verb": "kill"}, "No job was chosen"),
+        ({"verb": "explode", "job": "x/1"}, "explode"),
+        ({"verb": "kill", "job": "../../etc/passwd"}, "not a job"),
+        ({"verb": "kill", "job": "nowhere/1"}, "no job"),
+        ({"verb": "priority", "job": "HERE"}, "whole number"),
+        ({"verb": "priority", "job": "HERE", "value": "high"}, "whole number"),
+        ({"verb": "priority", "job": "HERE", "value": "9999999"}, "between"),
+    ],
+)
+def test_what_makes_no_sense_is_said_on_the_page_and_asks_for_nothing(
+    page: Page, browser: httpx.Client, fields: dict[str, str], words: str
+) -> None:
+    before = page.listing()
+    fields = {k: str(page.jobs[0]) if v == "HERE" else v for k, v in fields.items()}
+    _, note = post(page, browser, "/jobs/act", **fields)
+    assert words in note
+    assert page.listing() == before
+
+
+def test_the_queue_a_project_and_agents(page: Page, browser: httpx.Client) -> None:
+    known = pending(FILES, page.base)
+    post(page, browser, "/queue/act", verb="pause", preempt="on")
+    post(page, browser, "/queue/act", verb="resume", project=SCRIPT)
+    post(page, browser, "/queue/act", verb="pause", run=page.jobs[0].run)
+    post(page, browser, "/agents/act", gpus="0,1")
+    requests = asked(page, known)
+    assert [request.verb.value for request in requests] == ["pause", "resume", "pause", "add"]
+    assert (requests[0].everything, requests[0].preempt) == (True, True)
+    assert requests[1].projects == (SCRIPT,)
+    assert requests[2].runs == (page.jobs[0].run,)
+    assert requests[3].value == "0,1"
+    for fields in ({"verb": "drain", "agent": "9"}, {"gpus": "0;rm -rf /"}, {"gpus": "9-1"}):
+        _, note = post(page, browser, "/agents/act", **fields)
+        assert note
+    assert len(asked(page, known)) == 4
+
+
+@pytest.mark.parametrize("back", ["//evil.example", "https://evil.example", "/\\evil", "/jobs?x"])
+def test_a_form_leads_back_to_this_page_only(page: Page, browser: httpx.Client, back: str) -> None:
+    answer, _ = post(page, browser, "/jobs/act", verb="kill", back=back)
+    assert answer.headers["location"].startswith("/jobs?note=")
+
+
+def test_a_dry_run_queues_nothing_and_a_run_queues_what_it_showed(
+    page: Page, browser: httpx.Client
+) -> None:
+    before = page.listing()
+    fields = {"template": "echo {n} " + SCRIPT, "values": "n=1:3", "project": "swept"}
+    dry, shown = post(page, browser, "/sweep", action="dry", **fields)
+    assert dry.status_code == 200
+    assert "3 jobs would be queued in project swept" in shown
+    assert SCRIPT not in shown
+    assert page.listing() == before
+    wrong, shown = post(page, browser, "/sweep", action="queue", **{**fields, "values": "n=3:1"})
+    assert wrong.status_code == 400
+    assert "has no end" in shown
+    assert page.listing() == before
+    _, note = post(page, browser, "/sweep", action="queue", **fields)
+    assert note.startswith("Queued 3 jobs")
+    jobs = View(page.base).jobs(project="swept").jobs
+    assert [job.command for job in jobs] == [f"echo {n} {SCRIPT}" for n in (1, 2, 3)]
+
+
+def test_one_job_alone_leads_to_its_page(page: Page, browser: httpx.Client) -> None:
+    answer, note = post(page, browser, "/submit", action="queue", commands="true", project="one")
+    (job,) = View(page.base).jobs(project="one").jobs
+    assert answer.headers["location"].startswith(f"/jobs/{job.id}?note=")
+    assert note == f"Queued as {job.short}."
+    again, _ = post(page, browser, "/jobs/act", verb="rerun", job=job.id, back=f"/jobs/{job.id}")
+    found = {one.id: one for one in View(page.base).jobs(project="one").jobs}
+    assert len(found) == 2
+    new = next(one for one in found.values() if one.rerun_of == job.id)
+    assert again.headers["location"].startswith(f"/jobs/{new.id}?note=")
+
+
+def test_pages_of_jobs_lead_on_and_back(page: Page, browser: httpx.Client) -> None:
+    post(page, browser, "/submit", action="queue", commands="true\n" * 120, project="many")
+    first = browser.get("/jobs?project=many").text
+    assert "1 to 50 of 120" in first.replace("\u202f", "")
+    assert 'rel="prev"' not in first
+    last = browser.get("/jobs?project=many&first=100").text
+    assert "101 to 120 of 120" in last
+    assert 'rel="next"' not in last
+    assert "There are no more jobs" in browser.get("/jobs?project=many&first=500").text
+    assert "No job is like that" in browser.get("/jobs?text=nothing-like-that").text
+
+
+def test_what_is_not_there_is_a_sentence(page: Page, browser: httpx.Client) -> None:
+    for path in ("/nowhere", f"/jobs/{page.jobs[0].run}/99999", f"/jobs/{page.jobs[0]}/attempts/9"):
+        answer = browser.get(path)
+        assert answer.status_code in (400, 404)
+        assert "That did not work" in answer.text
+    assert "no job is ever" in browser.get("/jobs?state=happy").text.lower()
