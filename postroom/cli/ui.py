@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import socket
+import subprocess
 import sys
 
 import click
 
-from ..base import open_base
+from ..base import Base, open_base
 from ..errors import PostroomError
 
 PORT = 8631
+VARIABLE = "POSTROOM_UI_TOKEN"
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("base")
+@click.argument("base", envvar="POSTROOM_BASE")
 @click.option("--port", default=PORT, show_default=True, type=click.IntRange(0, 65535))
 @click.option(
     "--host",
@@ -32,11 +35,21 @@ PORT = 8631
 @click.option(
     "--token",
     default="",
-    envvar="POSTROOM_UI_TOKEN",
+    envvar=VARIABLE,
     show_envvar=True,
     help="Instead of a random one. Others see it in `ps`: the variable is better.",
 )
-def command(base: str, port: int, host: str, names: tuple[str, ...], token: str) -> None:
+@click.option("--detach", is_flag=True, help="Go on in the background, when the terminal is gone.")
+@click.option("--listener", type=int, hidden=True, help="What a detached page listens on.")
+def command(
+    base: str,
+    port: int,
+    host: str,
+    names: tuple[str, ...],
+    token: str,
+    detach: bool,
+    listener: int | None,
+) -> None:
     """Show BASE in the browser: cards, queue, logs; submit, kill, pause, rerun.
 
     The page reads the folder and writes requests, as the command line does; it runs nothing.
@@ -56,29 +69,55 @@ def command(base: str, port: int, host: str, names: tuple[str, ...], token: str)
         ) from None
     opened = open_base(base)
     keys = Keys(token)
-    os.environ.pop("POSTROOM_UI_TOKEN", None)
+    os.environ.pop(VARIABLE, None)
     address = host or "127.0.0.1"
     try:
-        listener = listen(address, port)
+        line = listen(address, port) if listener is None else socket.socket(fileno=listener)
     except OSError as error:
         raise PostroomError(
             f"cannot listen on {address} port {port}: {error.strerror}; choose another --port"
         ) from None
-    port = listener.getsockname()[1]
     shown = f"[{address}]" if ":" in address else address
-    hosts = {*LOOPBACK, shown, *names}
-    click.echo(f"the page of {opened.root}:", err=True)
-    click.echo(f"http://{shown}:{port}/?token={keys.token}")
-    if not _is_loopback(address):
-        click.echo(
-            f"warning: {shown} may be reached by others, and what they send is not encrypted: "
-            "whoever reads the token on its way can run anything as you. ssh -L is safer.",
-            err=True,
-        )
+    if listener is None:
+        click.echo(f"the page of {opened.root}:", err=True)
+        click.echo(f"http://{shown}:{line.getsockname()[1]}/?token={keys.token}")
+        if not _is_loopback(address):
+            click.echo(
+                f"warning: {shown} may be reached by others, and what they send is not encrypted: "
+                "whoever reads the token on its way can run anything as you. ssh -L is safer.",
+                err=True,
+            )
+    if detach:
+        again = ["--host", host] if host else []
+        for name in names:
+            again += ["--name", name]
+        _detach(opened, line, again, keys.token)
+        return
     click.echo("Ctrl-C stops the page, and no job.", err=True)
     sys.stdout.flush()
-    app = create_app(opened, keys, hosts=hosts, here=os.getcwd())
-    make_server(app).run(sockets=[listener])
+    app = create_app(opened, keys, hosts={*LOOPBACK, shown, *names}, here=os.getcwd())
+    make_server(app).run(sockets=[line])
+
+
+def _detach(base: Base, line: socket.socket, options: list[str], token: str) -> None:
+    """Start the same page in a session of its own, on the line that is held already."""
+    path = f"{os.path.dirname(base.log)}/ui.txt"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+    log = os.open(path, flags, 0o600)
+    words = ["ui", base.root, "--listener", str(line.fileno()), *options]
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "postroom", *words],
+            env={**os.environ, VARIABLE: token},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=[line.fileno()],
+            start_new_session=True,
+        )
+    finally:
+        os.close(log)
+    click.echo(f"running as pid {process.pid}; log: {path}; stop: kill {process.pid}", err=True)
 
 
 def _is_loopback(address: str) -> bool:

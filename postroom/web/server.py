@@ -55,6 +55,7 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
+        listener.listen(100)  # who comes before the page is ready waits a moment
     except BaseException:
         listener.close()
         raise
