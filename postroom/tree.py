@@ -69,6 +69,8 @@ def holders(path: str) -> list[int]:
 
 def below(ancestor: int) -> list[int]:
     """Every living descendant of a process."""
+    if ancestor == os.getpid() and not _has_children():
+        return []
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         process = stat(int(name)) if name.isdigit() else None
@@ -117,6 +119,15 @@ def reap() -> bool:
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _has_children() -> bool:
+    """Whether we have children, dead ones that were not reaped included."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return False
     return True

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..base import Base
 from ..errors import PostroomError
@@ -43,11 +43,12 @@ class Crew:
         base: Base,
         *,
         say: Callable[[str], None],
-        options: Sequence[str] = ("--wait", "--preload", ""),
+        wishes: dict[str, Any] | None = None,
     ) -> None:
         self._base = base
         self._say = say
-        self._options = list(options)  # of every session; by default it keeps nothing warm
+        # Of every session, as its options are called; by default it keeps nothing warm.
+        self._wishes: dict[str, Any] = {"wait": True, "preload": ""} if wishes is None else wishes
         self._files = LocalFiles()
         self._processes: dict[str, Session] = {}
         self._leaving: list[Session] = []
@@ -120,14 +121,15 @@ class Crew:
         return False
 
     def _start(self, place: Place) -> Session:
-        words = [place.gpu, self._base.root, "--agent", place.agent, *self._options]
-        words += ["--while-pid", str(os.getpid()), *(["--share"] if place.share else [])]
+        wishes = {**self._wishes, "agent": place.agent, "while_pid": os.getpid()}
+        if place.share:
+            wishes["share"] = True
         with new_session_log(self._base, place.agent) as log:
             # All that a session needs is loaded here already: a fork saves it a tenth of a second.
             # Only a process of one thread may; a feed has one of its own, and so has numpy.
             if len(os.listdir("/proc/self/task")) == 1:
-                return fork_session(words, log)
-            return spawn_session(words, log)
+                return fork_session(place.gpu, self._base.root, log, **wishes)
+            return spawn_session([place.gpu, self._base.root, *_words(wishes)], log)
 
     def last_words(self, agent: str) -> str:
         """What a session said last of all."""
@@ -188,3 +190,12 @@ def turn_signals_into_interrupts() -> None:
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, interrupt)
+
+
+def _words(wishes: dict[str, Any]) -> list[str]:
+    """What is wished of a session, as it is written on its command line."""
+    words: list[str] = []
+    for name, value in wishes.items():
+        option = f"--{name.replace('_', '-')}"
+        words += [option] if value is True else [option, str(value)]
+    return words

@@ -87,7 +87,7 @@ class Clerk:
         cards = self._cards = [card for card in inventory.cards() if not card.problem]
         _refuse_our_own(cards)
         threads = max(1, len(os.sched_getaffinity(0)) // max(len(cards), 1))
-        self._crew = Crew(master.base, say=self._say, options=["--threads", str(threads)])
+        self._crew = Crew(master.base, say=self._say, wishes={"threads": threads})
         places = [Place(str(card.index), str(card.index), share=True) for card in cards]
         self._crew.want(places or [Place("0", "cpu")])
         self._say(

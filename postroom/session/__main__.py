@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
+from typing import Any
 
 from ..base import create_base
 from ..errors import PostroomError
@@ -27,6 +27,8 @@ examples:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one session; return the exit code."""
+    import argparse  # who is forked from a process that knows what it wants does without
+
     parser = argparse.ArgumentParser(
         prog="gpu_session.py",
         description=HELP,
@@ -59,40 +61,54 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--while-pid", type=int, metavar="PID", help="stop when that process ends, however it ends"
     )
-    options = parser.parse_args(arguments)
+    return serve(**vars(parser.parse_args(arguments)))
+
+
+def serve(gpu: str, base: str, **wishes: Any) -> int:
+    """Run one session, with the wishes that `main` reads; return the exit code."""
     try:
-        return run(options)
+        return _serve(gpu, base, **wishes)
     except PostroomError as error:
         print(f"gpu_session.py: {error}", file=sys.stderr)
         return 2
     except OSError as error:
-        print(f"gpu_session.py: {options.base}: {error}", file=sys.stderr)
+        print(f"gpu_session.py: {base}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
 
 
-def run(options: argparse.Namespace) -> int:
-    """Open the slot and guard it."""
-    base = create_base(options.base)
+def _serve(
+    gpu: str,
+    folder: str,
+    *,
+    agent: str | None = None,
+    wait: bool = False,
+    share: bool = False,
+    threads: int | None = None,
+    preload: str | None = None,
+    exclusive: bool = False,
+    while_pid: int | None = None,
+) -> int:
+    base = create_base(folder)
 
     def say(text: str) -> None:
-        print(f"session {options.agent or options.gpu}: {text}", file=sys.stderr, flush=True)
+        print(f"session {agent or gpu}: {text}", file=sys.stderr, flush=True)
 
     slot, lease = open_slot(
         base,
-        options.gpu,
-        agent_id=options.agent,
-        wait=options.wait,
-        shares=options.share,
-        threads=options.threads,
-        preload=options.preload,
+        gpu,
+        agent_id=agent,
+        wait=wait,
+        shares=share,
+        threads=threads,
+        preload=preload,
         say=say,
     )
     try:
         guardian = Guardian(base, slot)
-        with exclusive_mode(slot.gpu, wanted=options.exclusive, say=say):
-            return guardian.run(while_pid=options.while_pid)
+        with exclusive_mode(slot.gpu, wanted=exclusive, say=say):
+            return guardian.run(while_pid=while_pid)
     finally:
         if lease is not None:
             lease.release()

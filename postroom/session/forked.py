@@ -77,9 +77,9 @@ class ForkedLine(Line):
         return self._minder.perform(errand, lingers)
 
 
-def fork_session(words: list[str], log: int) -> Forked:
+def fork_session(gpu: str, base: str, log: int, **wishes: Any) -> Forked:
     """Start a whole session, as `python -m postroom.session` does, in a process of one thread."""
-    from .__main__ import main
+    from .__main__ import serve
 
     pid = fork_unheard()
     if pid:
@@ -94,7 +94,7 @@ def fork_session(words: list[str], log: int) -> Forked:
         for fd, target in ((nothing, 0), (log, 1), (log, 2)):
             os.dup2(fd, target)
         os.umask(0o077)
-        code = main(words)
+        code = serve(gpu, base, **wishes)
     except BaseException:
         traceback.print_exc()
     finally:
