@@ -105,8 +105,9 @@ class Crew:
         if now < self._silent.get(place.agent, now + 1):
             return
         del self._silent[place.agent]
-        if not self._files.exists(self._base.mailbox(place.agent)):
-            self._say(f"slot {place.agent} does not serve yet: {self.last_words(place.agent)}")
+        words = self.last_words(place.agent)
+        if not self._files.exists(self._base.mailbox(place.agent)) and "waiting for" in words:
+            self._say(f"slot {place.agent} does not serve yet: {words}")
 
     def _go_on(self, place: Place) -> bool:
         """Count a failure; a slot that has too many is given up, and the last one with an error."""
