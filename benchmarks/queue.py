@@ -2,8 +2,9 @@
 
     python -m benchmarks.queue
 
-A new `View` for each look, as a command has it, and the commands themselves, start of Python and
-all. The same page of the same size: cost is in what is shown, not in how much waits.
+Looks of a `View` that is kept, as `postroom ui` has it; of a new one, which has yet to read the end
+of every parcel; and the commands, start of Python and all. The same page of the same size: cost is
+in what is shown, not in how much waits.
 """
 
 from __future__ import annotations
@@ -75,10 +76,11 @@ def looks(base: Base) -> dict[str, Callable[[], object]]:
 
     kept = View(base)
     return {
-        "first page": lambda: View(base).jobs(),
-        "overview": lambda: View(base).overview(),
-        "overview, kept": kept.overview,
-        "page 10, kept": lambda: kept.jobs(first=500),
+        "first page": kept.jobs,
+        "page 10": lambda: kept.jobs(first=500),
+        "overview": kept.overview,
+        "first page, cold": lambda: View(base).jobs(),
+        "overview, cold": lambda: View(base).overview(),
         "postroom status": verb("status"),
         "postroom jobs": verb("jobs"),
     }
@@ -99,9 +101,9 @@ def main() -> None:
         for name, look in looks(few).items():
             short_ms, long_ms = medians_ms(look, long[name])
             ratio = long_ms / short_ms
-            worst = max(worst, ratio) if name in ("postroom status", "postroom jobs") else worst
+            worst = max(worst, ratio) if "cold" not in name else worst
             click.echo(f"{name:18}{short_ms:>12.1f} ms{long_ms:>12.1f} ms{ratio:>8.2f}")
-        click.echo(f"\nworst ratio of a verb: {worst:.2f}, bound {BOUND}")
+        click.echo(f"\nworst ratio, cold ones aside: {worst:.2f}, bound {BOUND}")
         sys.exit(worst > BOUND)
 
 

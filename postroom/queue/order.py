@@ -50,9 +50,12 @@ class Line:
 
 def in_order(lines: Sequence[Line]) -> Iterator[tuple[Shelf, int]]:
     """All jobs of some runs, as they will be sent."""
-    priorities = sorted(set().union(*(line.priorities() for line in lines)), reverse=True)
-    for priority in priorities:
-        yield from _in_turn([(line.shelf, line.at(priority)) for line in lines])
+    by_priority: dict[int, list[Line]] = {}
+    for line in lines:
+        for priority in line.priorities():
+            by_priority.setdefault(priority, []).append(line)
+    for priority, among in sorted(by_priority.items(), key=lambda item: -item[0]):
+        yield from _in_turn([(line.shelf, line.at(priority)) for line in among])
 
 
 def _in_turn(lines: Iterable[tuple[Shelf, Iterator[int]]]) -> Iterator[tuple[Shelf, int]]:
