@@ -46,7 +46,7 @@ class Crew:
         wishes: dict[str, Any] | None = None,
     ) -> None:
         self._base = base
-        self._say = say
+        self.say = say
         # Of every session, as its options are called; by default it keeps nothing warm.
         self._wishes: dict[str, Any] = {"wait": True, "preload": ""} if wishes is None else wishes
         self._files = LocalFiles()
@@ -98,7 +98,8 @@ class Crew:
                     continue
             if living(self._files, self._base, place.agent) is None:
                 self._processes[place.agent] = self._start(place)
-                self._silent[place.agent] = now + SILENT_S
+                if not place.share:  # such a session waits for nothing; its jobs do
+                    self._silent[place.agent] = now + SILENT_S
 
     def _tell_waiting(self, place: Place, now: float) -> None:
         """Say once what a slot waits for that does not serve: nobody should have to guess."""
@@ -107,7 +108,7 @@ class Crew:
         del self._silent[place.agent]
         words = self.last_words(place.agent)
         if not self._files.exists(self._base.mailbox(place.agent)) and "waiting for" in words:
-            self._say(f"slot {place.agent} does not serve yet: {words}")
+            self.say(f"slot {place.agent} does not serve yet: {words}")
 
     def _go_on(self, place: Place) -> bool:
         """Count a failure; a slot that has too many is given up, and the last one with an error."""
@@ -118,7 +119,7 @@ class Crew:
         words = self.last_words(place.agent)
         if not self.places:
             raise CrewError(f"no slot can be served: {words}")
-        self._say(f"slot {place.agent} is given up: {words}")
+        self.say(f"slot {place.agent} is given up: {words}")
         return False
 
     def _start(self, place: Place) -> Session:

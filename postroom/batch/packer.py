@@ -15,6 +15,7 @@ from ..gpus.allocation import Share
 from ..gpus.booking import MEASURING
 from ..gpus.inventory import Card, Watch
 from ..gpus.ledger import Ledger
+from ..gpus.overview import overview
 from ..gpus.packing import reservation
 from ..gpus.plan import Ask, hand_out, table_of
 from ..gpus.profiles import Kind, Profiles
@@ -137,6 +138,15 @@ class Packer:
         for place in sorted(begun, reverse=True):
             del self._waiting[place]
         return jobs
+
+    def why(self) -> str:
+        """Say card by card why nothing begins."""
+        reasons = []
+        for view in overview(self._ledger, self.cards):
+            holders = " and by ".join(lease.describe() for lease in view.leases)
+            held = f"is held by {holders}" if holders else view.reason or "has too little room"
+            reasons.append(f"card {view.card.index} {held}")
+        return "; ".join(reasons)
 
     def _asks(self, cards: Sequence[Card]) -> list[tuple[int, Ask]]:
         """What is asked for now, by places; of a kind that is unknown, one at a time measures."""

@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import TYPE_CHECKING, Protocol
 
 from ..commands.errand import COMMAND, GRACE_S, OUTPUT_BYTES
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 # So many lines are handed in between two rounds of the Master, so that none of both waits.
 BURST = 256
 GPU_FILE_S = 1.0
+# After so long without a job that runs, it is said why.
+PATIENCE_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,7 @@ class Batch:
         self._mine: set[int] = set()  # jobs that this repetition waits for
         self._seen = len(self.pool.arrived)
         self.feed: Source | None = None
+        self._idle_since = self.started  # nothing runs although lines wait
         for number, job in enumerate(self.pool.jobs):
             self._job_of[job.arguments["key"]] = number
             self._names.add(os.path.basename(job.arguments["folder"]))
@@ -223,6 +227,15 @@ class Batch:
                 self._job_of[job.arguments["key"]] = number
         if self._packer is not None:
             self.crew.grow(self._packer.cards, len(self._mine))
+            self._tell_waiting(self._packer, now)
+
+    def _tell_waiting(self, packer: Packer, now: float) -> None:
+        """Say once what the lines wait for when none of them runs."""
+        if self._mine or not packer:
+            self._idle_since = now
+        elif now >= self._idle_since + PATIENCE_S:
+            self._idle_since = inf
+            self.crew.say(f"waiting for room: {packer.why()}")
 
     def _admit(self, line: Line) -> Job | None:
         """Make a job of a line, unless it is done or under way."""

@@ -79,6 +79,14 @@ def test_known_kinds_fill_the_cards_and_what_others_hold_counts() -> None:
     assert names(packing.begin(2.0, 9)) == ["job_1"]
 
 
+def test_it_says_who_has_the_room() -> None:
+    with open_ledger().try_acquire(Request(cards=("FAKE-0", "FAKE-1"), name="theirs")):
+        packing = packer()
+        add(packing, Line("python a.py"))
+        assert packing.begin(0.0, 9) == []
+        assert packing.why().startswith("card 0 is held by 'theirs' of user ")
+
+
 def test_a_line_s_own_memory_beats_that_of_the_batch_and_none_beats_the_card() -> None:
     packing = packer("20G")
     add(packing, Line("a", memory="3G"), Line("b"), Line("c", memory="23G"))
