@@ -6,6 +6,7 @@ python main.py --resume              go on with the last run that was not finish
 python main.py --n-tasks 500 --size 1024
 """
 
+import shlex
 import sys
 import time
 from contextlib import nullcontext
@@ -79,7 +80,8 @@ def main() -> int:
                 with progress(master, pool) as show:
                     master.wait(pool, progress=show)
             except KeyboardInterrupt:
-                interrupted(pool, f"python main.py --resume {pool.run} --base {settings.base}")
+                base = shlex.quote(settings.base)
+                interrupted(pool, f"python main.py --resume {pool.run} --base {base}")
                 return 130
             summary(master, pool, time.monotonic() - started)
     return 1 if pool.failures() else 0
