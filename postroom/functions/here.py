@@ -20,7 +20,7 @@ from ..gpus import inventory
 from ..gpus.booking import Booking, Need, book, held_for_us, prune_timelines
 from ..gpus.inventory import Card
 from ..gpus.ledger import open_ledger
-from ..gpus.meter import cuda_is_up, empty_torch_cache, is_out_of_memory, limit_torch
+from ..gpus.meter import cuda_is_up, limit_torch
 from ..gpus.profiles import Profiles
 from ..tree import MARK, SHARES
 
@@ -147,7 +147,6 @@ def _run_booked(
     timeout_s: float | None,
     sure: bool = False,
 ) -> R:
-    ok = out_of_memory = False
     with _pinned(booking), _limited(timeout_s) as interrupt:
         reserved_mib = booking.reserved_mib
         if over == "limit" and reserved_mib is not None:
@@ -159,22 +158,13 @@ def _run_booked(
                 interrupt(MemoryExceeded)
 
         booking.exceeded = exceeded
-        booking.watch()
         try:
-            result = function()
-            ok = True
-            return result
-        except BaseException as error:
-            out_of_memory = is_out_of_memory(error)
-            raise
+            return booking.call(function, sure=sure, ended=lambda: interrupt(None))
         finally:
-            interrupt(None)
-            advice = booking.finish(ok=ok, out_of_memory=out_of_memory, sure=sure)
-            empty_torch_cache()
             timeline = _timeline(booking)
             booking.leave_timeline(timeline)
             prune_timelines(os.path.dirname(timeline))
-            say(advice)
+            say(booking.advice)
 
 
 @contextmanager

@@ -18,12 +18,13 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
 from ..errors import CardHeld, GpuError
 from . import processes
 from .inventory import Card, pin
 from .ledger import Lease, Ledger, Request
-from .meter import Meter, Sample
+from .meter import Meter, Sample, empty_torch_cache, is_out_of_memory
 from .packing import CONTEXT_MIB, EXCESS, Learned, advice, needed, reservation
 from .profiles import Kind, Measuring, Profiles, Row
 from .sizes import from_mib
@@ -36,6 +37,12 @@ UNSEEN_RUNS = 3  # so often a job must be seen to use nothing before it is taken
 MEASURING = " (measuring)"  # behind the name of a lease that has its card alone
 
 Say = Callable[[str], None]
+Hook = Callable[[], None]
+R = TypeVar("R")
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +76,7 @@ class Booking:
         self.meter: Meter | None = None
         self.exceeded: Callable[[str], None] | None = None
         self.needed = ""  # when it has finished, what it was seen to need
+        self.advice = ""  # the same with its name and its time
         self._profiles = profiles
         self._gate = gate
         self._finished = False
@@ -118,6 +126,25 @@ class Booking:
             with suppress(OSError, GpuError):
                 self.lease.amend(memory_mib=needs_mib)
         self._open_gate()
+
+    def call(self, function: Callable[[], R], *, sure: bool = False, ended: Hook = _nothing) -> R:
+        """Call a function on the cards, in this process; it is watched and learned from.
+
+        `ended` is called as soon as it has returned or raised; `advice` says what it needed.
+        """
+        ok = out_of_memory = False
+        self.watch()
+        try:
+            result = function()
+            ok = True
+            return result
+        except BaseException as error:
+            out_of_memory = is_out_of_memory(error)
+            raise
+        finally:
+            ended()
+            self.advice = self.finish(ok=ok, out_of_memory=out_of_memory, sure=sure)
+            empty_torch_cache()
 
     def finish(self, *, ok: bool, out_of_memory: bool = False, sure: bool = False) -> str:
         """Learn from how it ended, let go of everything, and return a line of advice.

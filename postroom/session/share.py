@@ -8,7 +8,6 @@ from typing import TypeVar
 from ..gpus import inventory
 from ..gpus.booking import Need, book
 from ..gpus.ledger import open_ledger
-from ..gpus.meter import empty_torch_cache, is_out_of_memory
 from ..gpus.profiles import Kind, Profiles
 
 R = TypeVar("R")
@@ -18,16 +17,5 @@ def call_booked(task: str, function: Callable[[], R]) -> R:
     """Call a kernel that knows nothing of cards, once there is room for it on the session's."""
     need = Need(Kind(task), name=task)
     cards = inventory.cards()
-    ok = out_of_memory = False
     with book(need, ledger=open_ledger(), profiles=Profiles(), cards=cards) as booking:
-        booking.watch()
-        try:
-            result = function()
-            ok = True
-            return result
-        except BaseException as error:
-            out_of_memory = is_out_of_memory(error)
-            raise
-        finally:
-            booking.finish(ok=ok, out_of_memory=out_of_memory)
-            empty_torch_cache()
+        return booking.call(function)

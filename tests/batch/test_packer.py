@@ -79,6 +79,21 @@ def test_known_kinds_fill_the_cards_and_what_others_hold_counts() -> None:
     assert names(packing.begin(2.0, 9)) == ["job_1"]
 
 
+def test_a_large_line_that_finds_no_room_is_not_passed_by_small_ones_for_ever() -> None:
+    know("python large.py", 20000)
+    know("python small.py", 13000)
+    ledger = open_ledger()
+    shares = [
+        ledger.try_acquire(Request(cards=(u,), memory_mib=10000)) for u in ("FAKE-0", "FAKE-1")
+    ]
+    packing = packer()
+    add(packing, *[Line("python small.py")] * 2, Line("python large.py"))
+    assert names(packing.begin(0.0, 9)) == ["job_1"]  # the other card is kept for the large one
+    for share in shares:
+        share.release()
+    assert names(packing.begin(1.0, 9)) == ["job_3"]
+
+
 def test_it_says_who_has_the_room() -> None:
     with open_ledger().try_acquire(Request(cards=("FAKE-0", "FAKE-1"), name="theirs")):
         packing = packer()

@@ -32,7 +32,45 @@ STEWARD = "postroom/steward.py"
 MINDER = "postroom/commands/minder.py"
 INTAKE = "postroom/intake.py"
 
+PACKER = "postroom/batch/packer.py"
+PACKED = "tests/batch/test_packer.py"
+
 MUTANTS = [
+    Mutant(
+        "what was promised to a line is not promised to another",
+        PACKER,
+        "            if name + self._where not in booked\n",
+        "            if False\n",
+        PACKED,
+    ),
+    Mutant(
+        "one line of an unknown kind measures at a time",
+        PACKER,
+        "if held.kind.type in measured or ",
+        "if ",
+        PACKED,
+    ),
+    Mutant(
+        "what ran out of memory goes only where there is more",
+        PACKER,
+        "card.memory_mib > learned.at_least_mib]",
+        "True]",
+        PACKED,
+    ),
+    Mutant(
+        "the large are placed before the small",
+        "postroom/gpus/plan.py",
+        "-(ask.memory_mib or 0)",
+        "0",
+        "tests/gpus/test_plan.py",
+    ),
+    Mutant(
+        "a card is drained for a line that finds no room",
+        "postroom/gpus/plan.py",
+        "drains=len(slots)",
+        "drains=0",
+        PACKED,
+    ),
     Mutant(
         "what lies under a name of shared data is compared",
         INTAKE,
