@@ -8,8 +8,8 @@ import click
 
 from ..queue import actions
 from ..queue.view import View
-from .durations import duration
 from .queue_options import CONTEXT, in_base, talk, took
+from .values import duration
 
 
 @click.command(context_settings=CONTEXT)

@@ -25,9 +25,9 @@ from ..queue.rows import PENDING, RUNNING, JobView
 from ..queue.submission import DEFAULT_PROJECT, Ask, check, submit
 from ..queue.view import View
 from ..wishes import Wishes
-from .durations import duration
 from .queue_options import CONTEXT, DEFAULT_BASE, settle, table, talk
-from .submit import array, shell_environment
+from .submit import shell_environment
+from .values import array, duration
 from .wait import wait_for
 
 NAMES = ("qsub", "qstat", "qdel")

@@ -7,7 +7,7 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -22,6 +22,7 @@ from ..batch.view import LiveView, PlainView, summary, write_results
 from ..errors import PostroomError
 from ..master import Master
 from . import codes
+from .values import environment
 
 if TYPE_CHECKING:
     from ..batch.packer import Packer
@@ -129,7 +130,7 @@ def run_batch(source: Iterable[Line], known: list[Line] | None, options: dict[st
     again = [arg for arg in sys.argv[1:] if arg != "--detach"]
     if options["detach"]:
         return _detach(output, again)
-    complete = completer(os.getcwd(), _environment(options["env"]))
+    complete = completer(os.getcwd(), environment(options["env"]))
     wishes = _wishes(options, output, lazy=known is None)
     say = _say
     packer = _packer(options, output)
@@ -240,16 +241,6 @@ def _wishes(options: dict[str, Any], output: str, *, lazy: bool) -> Wishes:
         snapshot=snapshot,
         ahead=1 if lazy else None,
     )
-
-
-def _environment(pairs: Sequence[str]) -> dict[str, str]:
-    found = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals or not name:
-            raise click.UsageError(f"--env {pair!r}: write NAME=VALUE")
-        found[name] = value
-    return found
 
 
 def _known_gpus() -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -21,29 +20,12 @@ from ..queue.notify import check_target
 from ..queue.submission import DEFAULT_PROJECT, Ask, check, submit
 from ..queue.view import View
 from ..wishes import Wishes
-from .durations import duration
 from .queue_options import CONTEXT, complete_jobs, in_new_base, make_base, some_jobs, table, talk
+from .values import array, duration, environment
 from .wait import wait_for
 
 # Which program a command finds depends on these: they go with it from the shell it comes from.
 SHELL = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "PYTHONPATH")
-_ARRAY = re.compile(r"(\d{1,9})-(\d{1,9})(?::(\d{1,9}))?", re.ASCII)
-MOST_ARRAY = 100_000
-
-
-def array(text: str) -> Sequence[int]:
-    """Numbers as grid engine writes them: 1-100 or 1-100:5."""
-    match = _ARRAY.fullmatch(text)
-    if (
-        match is None
-        or not int(match[1]) <= int(match[2])
-        or (match[3] is not None and not int(match[3]))
-    ):
-        raise click.BadParameter(f"{text!r} is no array: write it as 1-100 or 1-100:5")
-    numbers = range(int(match[1]), int(match[2]) + 1, int(match[3] or 1))
-    if len(numbers) > MOST_ARRAY:
-        raise click.BadParameter(f"{text!r} means {len(numbers)} jobs; at most {MOST_ARRAY}")
-    return numbers
 
 
 @click.command(context_settings=CONTEXT)
@@ -146,7 +128,7 @@ def _asks(view: View, words: Sequence[str], options: dict[str, Any]) -> list[Ask
         cwd = take_snapshot(cwd, view.base.root)
     template = {
         "cwd": cwd,
-        "env": _environment(options["env"]),
+        "env": {**shell_environment(), **environment(options["env"])},
         "timeout_s": options["time_limit"],
         "retries": options["retries"],
         "grace_s": options["grace"],
@@ -178,16 +160,6 @@ def _named(view: View, words: Sequence[str]) -> tuple[JobId, ...]:
 def shell_environment() -> dict[str, str]:
     """What of this shell's environment goes with a command."""
     return {name: os.environ[name] for name in SHELL if name in os.environ}
-
-
-def _environment(pairs: Sequence[str]) -> dict[str, str]:
-    found = shell_environment()
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals or not name:
-            raise click.UsageError(f"--env {pair!r}: write NAME=VALUE")
-        found[name] = value
-    return found
 
 
 def _advise(view: View) -> None:

@@ -306,11 +306,13 @@ def _known(scene: Scene, jobs: Sequence[JobId]) -> list[JobId]:
 
 
 def _waiting(scene: Scene, jobs: Sequence[JobId], verb: str) -> list[JobId]:
-    """Those of the jobs that have not ended; an error when none is left."""
-    left = [job for job in _known(scene, jobs) if _shelf(scene, job).outcome(job.number) is None]
+    """Those of the jobs that have yet to begin; an error when none is left."""
+    known = _known(scene, jobs)
+    unended = [job for job in known if _shelf(scene, job).outcome(job.number) is None]
+    left = [job for job in unended if job not in scene.running]
     if not left:
-        state = _shelf(scene, jobs[0]).outcome(jobs[0].number)
-        which = f"job {jobs[0].short} is over ({state})" if len(jobs) == 1 else "they are all over"
+        state = _shelf(scene, known[0]).outcome(known[0].number) or "running"
+        which = f"job {known[0].short} is {state}" if len(known) == 1 else "none of them waits"
         raise PostroomError(f"there is nothing to {verb}: {which}")
     return left
 

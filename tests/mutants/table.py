@@ -31,6 +31,9 @@ STANDING = "postroom/standing.py"
 STEWARD = "postroom/steward.py"
 MINDER = "postroom/commands/minder.py"
 INTAKE = "postroom/intake.py"
+NOTIFY = "postroom/queue/notify.py"
+CLEANING = "postroom/queue/cleaning.py"
+SHELF = "postroom/queue/shelf.py"
 
 PACKER = "postroom/batch/packer.py"
 PACKED = "tests/batch/test_packer.py"
@@ -765,5 +768,33 @@ MUTANTS = [
         "return path if _BACK.fullmatch(path) else usual",
         "return path or usual",
         "tests/web/test_forms.py",
+    ),
+    Mutant(
+        "a message that was sent is not sent again",
+        NOTIFY,
+        'if files.exists(f"{envelope.notice}.json") and not files.exists(marker):',
+        "if True:",
+        "tests/queue/test_notify.py -k two_masters",
+    ),
+    Mutant(
+        "a run to which somebody has just appended is put back",
+        CLEANING,
+        "if list_firsts(files, place) != shelf.firsts:",
+        "if False:",
+        "tests/queue/test_cleaning.py",
+    ),
+    Mutant(
+        "only a folder that is unchanged for a while is taken as seen",
+        SHELF,
+        "settled = time.time_ns() - changed > _TICK_NS",
+        "settled = True",
+        "tests/queue/test_cleaning.py -k tick",
+    ),
+    Mutant(
+        "a bad result is looked at again",
+        SHELF,
+        "if not self.counts.get(first):",
+        "if first not in self.counts:",
+        "tests/queue/test_tally.py -k good_one",
     ),
 ]
