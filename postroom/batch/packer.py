@@ -92,8 +92,8 @@ class Packer:
     def check(self, line: Line) -> Line:
         """Return a line that some card could hold; else raise FeedError with both figures."""
         memory_mib = declared_mib(line.memory or self._memory)
-        largest = max(self.cards, key=lambda card: card.memory_mib)
-        if memory_mib is not None and memory_mib > largest.memory_mib:
+        largest = max(self.cards, key=lambda card: card.memory_mib, default=None)
+        if largest is not None and memory_mib is not None and memory_mib > largest.memory_mib:
             raise FeedError(
                 f"{line.command!r} asks for {from_mib(memory_mib)} of a card, and the largest, "
                 f"card {largest.index}, has {from_mib(largest.memory_mib)}"

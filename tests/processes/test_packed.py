@@ -164,6 +164,19 @@ def test_the_line_s_own_memory_beats_that_of_the_batch(packed: Packed) -> None:
     assert packed.infos("reserved") == ["4608 MiB", "2560 MiB"]
 
 
+def test_the_most_urgent_of_the_lines_that_wait_is_next(packed: Packed) -> None:
+    (packed.folder / "feed.py").write_text(
+        "def yielder():\n"
+        "    yield {'command': 'until [ -e go ]; do sleep 0.01; done', 'priority': 1}\n"
+        "    for priority in (0, 3, 2, 3):\n"
+        "        yield {'command': f'echo {priority} >> order', 'priority': priority}\n"
+        "    open('go', 'w')\n"
+    )
+    done = packed.run("--yielder", "feed.py", gpus="0")
+    assert done.returncode == 0, done.stderr
+    assert (packed.folder / "order").read_text().split() == ["3", "3", "2", "0"]
+
+
 def test_cuda_visible_devices_says_which_cards_are_shared(
     packed: Packed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
