@@ -16,7 +16,8 @@ from postroom.base import Base
 from postroom.errors import PostroomError
 from postroom.journal import Journal
 from postroom.queue.notices import LOOK_S, Notifier, notify_of
-from postroom.queue.notify import check_target
+from postroom.queue.notify import Envelope, check_target, compose, deliver
+from postroom.queue.view import View
 from postroom.testing import wait_until
 from tests.queue.kit import FAILURE, FILES, end, queue
 
@@ -126,6 +127,22 @@ def test_two_masters_send_one_message(base: Base, inbox: Inbox) -> None:
     assert sum(rounds.notifier.sending for rounds in both) == 2
     for rounds in both:
         rounds.until(lambda: not notices(base))
+    assert len(inbox.got) == 1
+
+
+def test_whoever_comes_late_sends_nothing(base: Base, view: View, inbox: Inbox) -> None:
+    (job,) = queue(base, "a")
+    end(base, job)
+    notify_of(FILES, base, [job], inbox.url)
+    stem = f"{base.control}/{notices(base)[0].removesuffix('.json')}"
+    message = compose(base, view.look().shelves[job.run], [(0, 1)], "done")
+    envelope = Envelope(inbox.url, message, stem)
+    deliver(envelope, FILES)
+    deliver(envelope, FILES)
+    assert len(inbox.got) == 1
+    for name in notices(base):
+        FILES.remove(f"{base.control}/{name}")
+    deliver(envelope, FILES)
     assert len(inbox.got) == 1
 
 
