@@ -11,7 +11,6 @@ from fastapi.encoders import jsonable_encoder
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp
 
 from ..base import Base
 from ..errors import PostroomError
@@ -26,7 +25,7 @@ from .safety import LOOPBACK, Guard, Refused
 
 def create_app(
     base: Base, keys: Keys, *, hosts: Iterable[str] = LOOPBACK, here: str = "/"
-) -> ASGIApp:
+) -> Guard:
     """Everything that `postroom ui` serves, guarded."""
     office = Office(base, keys, here=here)
 
@@ -54,7 +53,7 @@ def create_app(
     app.add_exception_handler(HTTPException, _said_no)
     app.add_exception_handler(RequestValidationError, _misunderstood)
     app.add_exception_handler(Exception, _broken)
-    return Guard(app, keys, hosts)
+    return Guard(app, keys, hosts, stop=office.stream.close)
 
 
 async def static(office: In, name: str) -> Response:

@@ -15,7 +15,7 @@ import asyncio
 import html
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs, parse_qsl, urlencode
 
@@ -63,7 +63,10 @@ class Refused(Exception):
 class Guard:
     """Stands before the page."""
 
-    def __init__(self, app: ASGIApp, keys: Keys, hosts: Iterable[str] = LOOPBACK) -> None:
+    def __init__(
+        self, app: ASGIApp, keys: Keys, hosts: Iterable[str], *, stop: Callable[[], None]
+    ) -> None:
+        self.stop = stop  # to be called when the end begins: some answers never end by themselves
         self._app = app
         self._keys = keys
         self._hosts = frozenset(host.lower() for host in hosts)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
 
 import uvicorn
-from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from .safety import MOST_HEAD
+from .safety import MOST_HEAD, Guard
 
 HEAD_S = 10.0
 MOST_CONNECTIONS = 256
@@ -62,7 +62,20 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def make_server(app: ASGIApp) -> uvicorn.Server:
+class Server(uvicorn.Server):
+    """uvicorn's, which would wait for pages that listen to the news for ever."""
+
+    def __init__(self, config: uvicorn.Config, stop: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._stop = stop
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Tell those who listen that it is over, and go."""
+        self._stop()
+        await super().shutdown(sockets)
+
+
+def make_server(app: Guard) -> Server:
     """A server that answers until SIGINT or SIGTERM, once it is run on a listener."""
     config = uvicorn.Config(
         app,
@@ -80,4 +93,4 @@ def make_server(app: ASGIApp) -> uvicorn.Server:
         timeout_graceful_shutdown=1,
         h11_max_incomplete_event_size=MOST_HEAD,
     )
-    return uvicorn.Server(config)
+    return Server(config, app.stop)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import hashlib
 import json
@@ -45,9 +44,13 @@ class Listener:
         try:
             self.queue.put_nowait(encode(event, data))
         except asyncio.QueueFull:
-            with contextlib.suppress(asyncio.QueueEmpty):
-                self.queue.get_nowait()
-            self.queue.put_nowait(None)
+            self.end()
+
+    def end(self) -> None:
+        """Say that nothing more comes."""
+        if self.queue.full():
+            self.queue.get_nowait()
+        self.queue.put_nowait(None)
 
 
 def encode(event: str, data: Any) -> bytes:
@@ -100,9 +103,8 @@ class Stream:
         if self._poller is not None:
             self._poller.cancel()
             self._poller = None
-        for listener in list(self._listeners):
-            with contextlib.suppress(asyncio.QueueFull):
-                listener.queue.put_nowait(None)
+        for listener in self._listeners:
+            listener.end()
 
     async def _poll(self) -> None:
         while True:

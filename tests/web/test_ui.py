@@ -52,6 +52,21 @@ def test_a_detached_page_goes_on_and_keeps_the_token_to_itself(base: Base) -> No
         wait_until(lambda: not os.path.exists(f"/proc/{pid}/exe"), what="the end of the page")
 
 
+def test_the_page_ends_in_silence_while_somebody_listens(base: Base) -> None:
+    done = run(base.root, "--port", "0", "--detach", POSTROOM_UI_TOKEN=TOKEN)
+    pid = int(re.findall(r"pid (\d+)", done.stderr)[0])
+    address = done.stdout.split("?")[0] + "events"
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    with httpx.stream("GET", address, headers=headers, timeout=60) as news:
+        heard = news.iter_raw()
+        next(heard)
+        os.kill(pid, signal.SIGINT)
+        list(heard)  # to its end
+    wait_until(lambda: not os.path.exists(f"/proc/{pid}/exe"), what="the end of the page")
+    said = Path(base.root, "log", "ui.txt").read_text()
+    assert said.strip() == "Ctrl-C stops the page, and no job."
+
+
 def test_another_address_is_warned_about(base: Base) -> None:
     done = run(base.root, "--port", "0", "--host", "0.0.0.0", "--detach")
     pid = int(re.findall(r"pid (\d+)", done.stderr)[0])
