@@ -104,6 +104,9 @@ def test_inside_the_package_all_imports_are_relative() -> None:
         ("postroom.master", {"torch"}),
         ("postroom.session.guardian", {"torch"}),
         ("postroom.__main__", {"torch", "numpy", "rich", "fastapi", "watchdog"}),
+        ("postroom.cli.jobs", {"torch", "numpy", "rich", "fastapi", "watchdog", "redis"}),
+        ("postroom.cli.status", {"torch", "numpy", "rich", "fastapi", "watchdog", "redis"}),
+        ("postroom.cli.submit", {"torch", "numpy", "rich", "fastapi", "watchdog", "redis", "ssl"}),
         ("postroom.cli.gpu", {"torch", "numpy", "rich", "redis", "watchdog"}),
     ],
 )

@@ -17,8 +17,6 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
@@ -28,7 +26,7 @@ from ..commands.folder import tail
 from ..errors import BadFileError, PostroomError
 from ..files import Files, LocalFiles
 from .rows import FAILED
-from .shelf import Shelf, command_of, folder_of
+from .shelf import Shelf, command_of, folder_of, words_of
 
 # How long a command, or an address, may take.
 COMMAND_S = 60.0
@@ -166,8 +164,7 @@ def _failed_job(base: Base, shelf: Shelf, job: int) -> FailedJob:
     first = shelf.result_of(job)
     if first is not None:
         with contextlib.suppress(BadFileError, OSError):
-            failure = shelf.read_outcomes(first).failures[job]
-            error = f"{failure.kind}: {failure.message}"
+            error = words_of(shelf.read_outcomes(first).failures[job])
     stem = f"{folder}/{os.path.basename(folder)}"
     said = (tail(f"{stem}.ERR") or tail(f"{stem}.OUT")) if folder else ""
     lines = said.rstrip().splitlines()[-LAST_LINES:]
@@ -186,6 +183,8 @@ def send(target: str, message: Message) -> None:
 
 
 def _post(address: str, message: Message) -> None:
+    import urllib.request  # and with it http and ssl, only where something is posted
+
     headers = {"Content-Type": "application/json", "User-Agent": "postroom"}
     # The address is the user's own word, checked to be one of http or https.
     request = urllib.request.Request(address, message.encode(), headers)  # noqa: S310

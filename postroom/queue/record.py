@@ -23,7 +23,7 @@ from .estimate import Oracle
 from .process import find_process
 from .rows import PENDING, AttemptView, JobDetail, JobLink, JobView
 from .scene import Scene
-from .shelf import Shelf, command_of, folder_of, plain
+from .shelf import Shelf, command_of, folder_of, plain, words_of
 
 _EXIT = re.compile(r"exit code (\d+)")
 
@@ -177,9 +177,7 @@ def _ending(shelf: Shelf, number: int, *, is_command: bool) -> dict[str, Any]:
     failure = sheet.failures.get(number)
     error, code = "", 0 if is_command else None
     if failure is not None:
-        error = failure.message
-        if failure.kind != failure.outcome.value:
-            error = f"{failure.kind}: {error}"
+        error = words_of(failure)
         match = _EXIT.match(failure.message)
         code = int(match[1]) if match else None
     ran = bool(sheet.maker.agent)

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from ..base import Base, attempt_of
 from ..commands.errand import COMMAND
-from ..contents import FAILED_FLAG, WISHES_FLAG, JobSheet, OutcomeSheet
+from ..contents import FAILED_FLAG, WISHES_FLAG, Failure, JobSheet, OutcomeSheet
 from ..errors import BadFileError
 from ..files import Files
 from ..ids import JobId
@@ -329,6 +329,13 @@ def command_of(sheet: JobSheet, job: int) -> str:
     if sheet.task == COMMAND:
         return sheet.text(job, "command") or "?"
     return f"{sheet.task}({', '.join(sheet.passed(job))})"
+
+
+def words_of(failure: Failure) -> str:
+    """Why a job failed, in a line."""
+    if failure.kind == failure.outcome.value:
+        return failure.message
+    return f"{failure.kind}: {failure.message}"
 
 
 def folder_of(base: Base, shelf: Shelf, job: int) -> str:
