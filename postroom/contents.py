@@ -378,7 +378,7 @@ def _sheet(parcel: Parcel, name: str, kind: str) -> dict[str, Any]:
     try:
         body = bytes(parcel.member(name))
         again = kind == "jobs" and len(body) <= _ALIKE_BYTES
-        fields = _loads_again(body) if again else json.loads(body)
+        fields = _loads_again(body) if again else json.loads(str(body, "utf-8"))
     except KeyError:
         raise BadFileError(parcel.path, f"has no {name}") from None
     except (ValueError, RecursionError):

@@ -31,6 +31,9 @@ MOST_BUFFERS = 1024
 LETTER_LIMIT = 4096
 
 
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+
+
 class Clock(Protocol):
     """Two times: `wall` is for records, `monotonic` for waiting."""
 
@@ -93,6 +96,13 @@ class RollFile(Protocol):
 
 class Files(Protocol):
     """The operations of the protocol on a filesystem."""
+
+    def prepare(self, path: str | None) -> None:
+        """Do ahead what `write_new` and `publish` of a path need not do while somebody waits.
+
+        Its name may be there from now on, with nothing in it, and may stay until this is called for
+        another. None: there is no other.
+        """
 
     def write_new(self, path: str, chunks: Sequence[Buffer], *, sync: bool = False) -> None:
         """Write a file that does not exist yet, whole; on any error it is removed again."""
@@ -278,10 +288,29 @@ class LocalFiles:
 
     def __init__(self) -> None:
         self._pages = Pages()
+        self._prepared: str | None = None
+        self._prepared_fd = -1  # until it is written
+
+    def prepare(self, path: str | None) -> None:
+        before, self._prepared = self._prepared, None
+        # Whatever fails here is done, or told, when the file is written.
+        with contextlib.suppress(OSError):
+            if self._prepared_fd >= 0:
+                os.close(self._prepared_fd)
+                self._prepared_fd = -1
+            if before is not None:
+                os.unlink(before)
+        with contextlib.suppress(OSError):
+            if path is not None:
+                self._prepared_fd = os.open(path, _NEW, 0o600)
+                self._prepared = path
 
     def write_new(self, path: str, chunks: Sequence[Buffer], *, sync: bool = False) -> None:
         size = sum(map(len, chunks))
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        if path == self._prepared and self._prepared_fd >= 0:
+            fd, self._prepared_fd = self._prepared_fd, -1
+        else:
+            fd = os.open(path, _NEW, 0o600)
         try:
             try:
                 if size >= LARGE:
@@ -307,7 +336,8 @@ class LocalFiles:
             if not won and error.errno != errno.EEXIST:
                 self.remove(temporary)
                 raise
-        self.remove(temporary)
+        if temporary != self._prepared:
+            self.remove(temporary)
         return won
 
     def names(self, folder: str) -> list[str]:

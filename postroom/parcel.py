@@ -61,6 +61,7 @@ _LOCAL = b"PK\3\4" + struct.pack("<3H", _ZIP_VERSION, 0, 0) + _MIDNIGHT_1980
 _CENTRAL = b"PK\1\2" + struct.pack("<4H", _UNIX | _ZIP_VERSION, _ZIP_VERSION, 0, 0) + _MIDNIGHT_1980
 _CENTRAL_SIZE = 46
 _LOCAL_SIZE = 30
+_SIZE_AT = slice(18, 22)  # where the first header states the size of its member
 _CRC = struct.Struct("<I")
 _FIELDS = struct.Struct(
     "<IIIHH"
@@ -224,8 +225,8 @@ class _Layout:
 
 
 _cached_layout = lru_cache(maxsize=256)(_Layout)
-# The layout of the last parcel of a size: the next one of that size is likely to have it, too.
-_last_layouts: dict[int, _Layout] = {}
+# The layout of the last parcel of a size: the next of that size is likely to have it, too.
+_last_layouts: dict[tuple[int, bytes], _Layout] = {}
 _MOST_LAYOUTS = 256
 
 
@@ -300,7 +301,9 @@ class Parcel:
         self.opened: dict[str, Any] = {}  # what readers make of members, so that it is made once
         self.mark, directory_crc = _parse_mark(path, bytes(view[-MARK_SIZE:]))
         self._members: dict[str, tuple[int, int, int]] = {}
-        layout = _last_layouts.get(len(view))
+        # Alignment gives parcels of one length whose first members, the sheets, differ in theirs.
+        like = len(view), bytes(view[_SIZE_AT])
+        layout = _last_layouts.get(like)
         if layout is not None and self._is_as(layout, directory_crc):
             return
         count, directory_at, directory_end = self._find_directory()
@@ -313,7 +316,7 @@ class Parcel:
             if len(_last_layouts) >= _MOST_LAYOUTS:
                 _last_layouts.clear()
             shape = tuple((name, size) for name, (_, size, _) in self._members.items())
-            _last_layouts[len(view)] = _layout(shape)
+            _last_layouts[like] = _layout(shape)
 
     def _is_as(self, layout: _Layout, directory_crc: int) -> bool:
         """Whether the file is, byte by byte, what the writer would make with this layout.

@@ -84,15 +84,15 @@ def encode_text(
         header = npy_header(column[0].dtype, (len(values), *column[0].shape), False)
         members.append((f"{name}.npy", [header, *map(_buffer, column)]))
     bare = type(values[0]) is np.ndarray
-    return _alike_text(tuple(columns), first, len(values), bare=bare), members
+    rest = _alike_text(tuple(columns), bare=bare)
+    return f'{{"first":{first},"count":{len(values)},{rest}', members
 
 
 @lru_cache(maxsize=256)
-def _alike_text(names: tuple[str, ...], first: int, count: int, *, bare: bool) -> str:
-    """The tree of values that are alike: a bare array each, or a dict of arrays."""
+def _alike_text(names: tuple[str, ...], *, bare: bool) -> str:
+    """How the tree of values goes on that are alike: a bare array each, or a dict of arrays."""
     tree: object = {"$array": names[0]} if bare else {name: {"$array": name} for name in names}
-    arrays = dict.fromkeys(names, True)
-    return _dump({"first": first, "count": count, "arrays": arrays, "trees": [tree]})
+    return _dump({"arrays": dict.fromkeys(names, True), "trees": [tree]})[1:]
 
 
 def decode(tree: object, parcel: Parcel, position: int, *, pickle: bool = False) -> Any:

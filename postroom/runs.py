@@ -195,14 +195,15 @@ def publish_results(
     pack: Callable[[int], list[Buffer]],
     *,
     drawer: str | None = None,
+    prepared: str | None = None,
 ) -> bool:
     """Publish the outcomes of jobs first..stop; what somebody else has covered is dropped.
 
-    `pack(n)` makes the parcel of jobs n..stop, and it is born in `drawer`. False: a bad file has
-    the name, and can be put aside only by the acting Master.
+    `pack(n)` makes the parcel of jobs n..stop, and it is born in `drawer`, or where that was
+    `prepared`. False: a bad file has the name, and can be put aside only by the acting Master.
     """
     while first < stop:
-        temporary = base.temporary(drawer)
+        temporary, prepared = prepared or base.temporary(drawer), None
         files.write_new(temporary, pack(first), sync=card.durable)
         if files.publish(temporary, base.result(card.run, first)):
             if card.durable:

@@ -428,3 +428,17 @@ def append_results(room: PostRoom, made: RunCard, job: int) -> None:
     temporary = room.base.temporary()
     room.files.write_new(temporary, results(job, ["by its minder"]))
     assert room.files.publish(temporary, room.base.result("r", job))
+
+
+def test_a_desk_leaves_nothing_in_its_drawer(tmp_path: Path) -> None:
+    room = PostRoom(tmp_path)
+    room.run(3)
+    desk, dispatcher = room.desk(), room.dispatcher()
+    for _ in range(12):
+        room.step(dispatcher)
+        desk.step()
+    assert room.values() == {0: 0, 1: 2, 2: 4}
+    (drawer,) = Path(room.base.tmp).iterdir()
+    assert len(list(drawer.iterdir())) == 1, "the next results have their file already"
+    desk.take_down()
+    assert not list(drawer.iterdir())

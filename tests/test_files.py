@@ -210,3 +210,33 @@ def test_nothing_is_written_for_empty_chunks(tmp_path: Path) -> None:
     _write_all(fd, [b"", memoryview(b"")])
     os.close(fd)
     assert (tmp_path / "x").read_bytes() == b""
+
+
+def test_what_is_done_ahead_changes_nothing_but_when(tmp_path: Path) -> None:
+    files = LocalFiles()
+    one, two, final = (str(tmp_path / name) for name in ("one", "two", "final"))
+    files.prepare(one)
+    assert Path(one).read_bytes() == b""
+    files.write_new(one, [b"a", b"b"])
+    assert files.publish(one, final)
+    assert Path(final).read_bytes() == b"ab"
+    files.prepare(two)
+    assert sorted(os.listdir(tmp_path)) == ["final", "two"]
+    files.write_new(str(tmp_path / "three"), [b"c"])  # another, as if nothing were prepared
+    assert not files.publish(str(tmp_path / "three"), final)
+    files.prepare(None)
+    assert os.listdir(tmp_path) == ["final"]
+    files.prepare(str(tmp_path / "absent" / "folder"))
+
+
+def test_what_was_prepared_cannot_be_published_from_a_drawer_that_was_shut(tmp_path: Path) -> None:
+    files = LocalFiles()
+    drawer = tmp_path / "drawer"
+    drawer.mkdir()
+    files.prepare(f"{drawer}/one")
+    drawer.rename(tmp_path / "trash")
+    (tmp_path / "trash" / "one").unlink()
+    files.write_new(f"{drawer}/one", [b"late"])
+    with pytest.raises(FileNotFoundError):
+        files.publish(f"{drawer}/one", str(tmp_path / "final"))
+    assert not (tmp_path / "final").exists()

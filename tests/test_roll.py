@@ -93,6 +93,7 @@ class Rival(LocalFiles):
     """Somebody else appends just before we do, as often as is asked."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.rivals: list[tuple[RollWriter, str]] = []
 
     def make_roll(self, path: str) -> LocalRoll:
@@ -322,6 +323,7 @@ class Watched(LocalFiles):
     """Says what is synced, in order."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.said: list[str] = []
 
     def make_roll(self, path: str) -> LocalRoll:

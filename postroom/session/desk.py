@@ -100,6 +100,7 @@ class Desk:
         self._card: RunCard | None = None
         self._sheet: JobSheet | None = None
         self._unroller: Unroller | None = None
+        self._prepared: str | None = None  # where the next results will be written
         self._large: list[str] = []  # files of this letter that nobody needs in memory for long
         self._task, self._options = "", Options()  # of the jobs that are done
         self._done: list[Done] = []
@@ -177,6 +178,7 @@ class Desk:
                 self._commit()
         self._files.remove(self._base.mailbox(self._agent_id))
         self._box.close()
+        self._files.prepare(None)
         self._say("idle")
 
     def _take(self) -> bool:
@@ -358,8 +360,16 @@ class Desk:
                 return pack_outcomes(start, self._done[start - first :], maker, pickle=pickle)
 
         stop = first + len(self._done)
+        prepared, self._prepared = self._prepared, None
         if not publish_results(
-            self._files, self._base, self._card, first, stop, pack, drawer=self._drawer
+            self._files,
+            self._base,
+            self._card,
+            first,
+            stop,
+            pack,
+            drawer=self._drawer,
+            prepared=prepared,
         ):
             raise OSError(errno.EEXIST, "a bad file is in the way until the Master puts it aside")
         if self._done[-1].nbytes >= LARGE:
@@ -378,7 +388,11 @@ class Desk:
             self._sheet = None
         while self._large:
             self._files.save_soon(self._large.pop())
-        self._say("idle")  # behind the turn, which somebody waits for; a new letter has another id
+        # Behind the turn, which somebody waits for; a new letter has another id.
+        self._say("idle")
+        if self._prepared is None:
+            self._prepared = self._base.temporary(self._drawer)
+            self._files.prepare(self._prepared)
 
     def _say(
         self, state: str, letter: Letter | None = None, job: int = -1, since: float | None = None

@@ -287,6 +287,8 @@ class SimulatedFiles:
     def __init__(self, disk: Disk, process: Process) -> None:
         self.disk = disk
         self.process = process
+        self._prepared = ""
+        self._blank: Node | None = None  # what is prepared, until it is written
 
     def operation(self, path: str = "", *, grows: bool = False) -> None:
         """Stand before a system call, which may fail."""
@@ -298,14 +300,36 @@ class SimulatedFiles:
             fault, process.fault = process.fault, None
             raise _error(fault, path)
 
+    def prepare(self, path: str | None) -> None:
+        before, self._prepared, self._blank = self._prepared, "", None
+        with contextlib.suppress(OSError):
+            if before:
+                self.remove(before)
+        with contextlib.suppress(OSError):
+            if path is not None:
+                self.operation(path, grows=True)
+                folder, name = self.disk.place(path)
+                self._blank = Node()
+                self.disk.change((folder, name, self._blank))
+                self._prepared = path
+
     def write_new(self, path: str, chunks: Sequence[Buffer], *, sync: bool = False) -> None:
         self.operation(path, grows=True)
-        folder, name = self.disk.place(path)
-        if name in folder.entries:
-            raise _error(errno.EEXIST, path)
         data = b"".join(chunks)
-        node = Node(data[: self.disk.rng.randrange(len(data) + 1)])
-        self.disk.change((folder, name, node))
+        cut = data[: self.disk.rng.randrange(len(data) + 1)]
+        if path == self._prepared and self._blank is not None:
+            # Through its descriptor: it may have lost its name, and have none to take back.
+            node, self._blank = self._blank, None
+            node.data = cut
+            folder, name = Folder(), ""
+            with contextlib.suppress(FileNotFoundError):
+                folder, name = self.disk.place(path)
+        else:
+            folder, name = self.disk.place(path)
+            if name in folder.entries:
+                raise _error(errno.EEXIST, path)
+            node = Node(cut)
+            self.disk.change((folder, name, node))
         try:
             self.operation(path, grows=True)
             node.data = data
@@ -313,7 +337,8 @@ class SimulatedFiles:
                 self.operation(path)
                 node.stable = data
         except OSError:
-            self.disk.change((folder, name, None))
+            if name in folder.entries:
+                self.disk.change((folder, name, None))
             raise
 
     def publish(self, temporary: str, final: str) -> bool:
@@ -327,6 +352,8 @@ class SimulatedFiles:
             self.disk.change((folder, name, node))
         # An error here is the lie of a network filesystem: it says it failed, and it worked.
         self.operation(temporary)
+        if temporary == self._prepared:
+            return won
         with contextlib.suppress(FileNotFoundError):
             folder, name = self.disk.place(temporary)
             if name in folder.entries:
