@@ -37,6 +37,8 @@ LIST_S = 1.0
 # How often a working agent is asked whether it lives, and looked over the shoulder for results.
 PROBE_S = 0.2
 LOOK_S = 0.05
+# So many of the shortest jobs wait for company, at most.
+COMPANY = 32
 # A full disk is tried again after this long.
 BLOCKED_S = 0.5
 
@@ -64,6 +66,7 @@ class Dispatcher:
         self._serial = 0
         self._list_at = 0.0
         self._blocked_until = 0.0
+        self._appended = 0  # jobs that were appended here since the last step
         self._turn = 0  # whose turn it is among the runs
         self.agents: dict[str, Agent] = {}
         orders = self._read_orders()
@@ -92,12 +95,27 @@ class Dispatcher:
         if active is not None and active.roll is not None and active.roll.number == record.number:
             active.roll.passed(record)
             active.queue.extend([record.number], record.stop, [record.at])
+            self._appended += record.count
         else:
             self.hint({run})
+
+    def may_wait(self, run: str) -> bool:
+        """Whether what was appended here may wait for company, while another agent is at work.
+
+        A letter and its answer cost as much as some tens of the shortest jobs.
+        """
+        active = self.runs.get(run)
+        return (
+            active is not None
+            and self._appended < COMPANY
+            and active.queue.is_short(self._appended)
+            and self.at_work
+        )
 
     def step(self, now: float) -> bool:
         """One round; True when something moved."""
         moved = False
+        self._appended = 0
         if now >= self._list_at:
             self._list_at = now + LIST_S
             moved = self._list(now)

@@ -216,7 +216,8 @@ class JobPool:
         """Append a job to the run; it is on disk when this returns, and sent if an agent is idle.
 
         More is sent, and results come in, whenever this process submits or waits: the Master works
-        in the calls of its user, and has no thread of its own.
+        in the calls of its user, and has no thread of its own. While an agent is at work, jobs of
+        microseconds wait for some more of their kind.
         """
         return Receipt(self, self._master.append(self, job))
 

@@ -207,7 +207,7 @@ class Master:
             raise PostroomError(f"{job!r} is not a Job: write Job('module:function', x=...)")
         (number,) = self._append(pool, [job])
         dispatcher = self._dispatcher
-        if dispatcher is None or dispatcher.awaits_us():
+        if dispatcher is None or (not dispatcher.may_wait(pool.run) and dispatcher.awaits_us()):
             self.step(self._clock.monotonic())
         return number
 

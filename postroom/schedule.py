@@ -167,6 +167,12 @@ class RunQueue:
         attempt, failed, lost = history.attempt, history.failed, history.lost
         return Span(parcel, first, stop, attempt, failed, lost, place)
 
+    def is_short(self, jobs: int) -> bool:
+        """Whether so many jobs make less work than is worth a letter."""
+        if self.mean_s is None or self._apart:
+            return False
+        return jobs * self.mean_s < LEAST_S
+
     def put_back(self, first: int, stop: int) -> None:
         """Let a range wait again, as far as it was asked: a power loss may have cut that off."""
         stop = min(stop, self.asked)

@@ -9,6 +9,7 @@ import pytest
 from postroom import intake
 from postroom.base import create_base
 from postroom.contents import unpack_data
+from postroom.dispatch import COMPANY
 from postroom.errors import JobFailed, KernelError, PostroomError
 from postroom.files import LocalFiles, Lock
 from postroom.intake import put_data
@@ -17,6 +18,7 @@ from postroom.master import Master
 from postroom.register import RESTING
 from postroom.roll import rolled_until
 from postroom.runs import list_firsts
+from postroom.schedule import LEAST_S
 from postroom.session.desk import Step
 from postroom.testing import wait_until
 from tests.office import Office, office
@@ -244,3 +246,30 @@ def test_whoever_puts_the_same_data_at_the_same_time_gets_the_same_name(tmp_path
     name = put_data(LocalFiles(), base, [1, 2, 3], durable=False)
     assert put_data(Blind(), base, [1, 2, 3], durable=False) == name
     assert os.listdir(tmp_path / "base/tmp") == []
+
+
+def test_the_shortest_jobs_wait_for_company_while_another_agent_is_at_work(tmp_path: Path) -> None:
+    with office(tmp_path, KERNELS, desks=2) as room:
+        pool = room.master.open()
+        room.finish(pool.submit(Job("kernels:double", x=1)).pool)
+        dispatcher = room.master._dispatcher
+        assert dispatcher is not None
+        queue = dispatcher.runs[pool.run].queue
+
+        def letters() -> int:
+            return sum(agent.letter is not None for agent in dispatcher.agents.values())
+
+        queue.mean_s = 1e-6
+        pool.submit(Job("kernels:double", x=2))
+        assert letters() == 1, "nobody is at work: it is sent at once"
+        for _ in range(COMPANY - 1):
+            pool.submit(Job("kernels:double", x=3))
+            assert letters() == 1
+        pool.submit(Job("kernels:double", x=4))
+        assert letters() == 2, "they are many"
+        room.finish(pool)
+        queue.mean_s = LEAST_S
+        for _ in range(2):
+            pool.submit(Job("kernels:double", x=5))
+        assert letters() == 2, "they are long"
+        assert len(room.finish(pool).results()) == 1 + 1 + COMPANY + 2
