@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import resource
 import select
 import struct
 import time
@@ -31,6 +32,8 @@ POLL_S = 0.001
 # ... and first without sleeping, if the last wait was as short: to put a core to sleep and wake it
 # takes as long as a short job, but where others want the core, spinning only delays the answer.
 SPIN_S = 0.0005
+# Whoever had to give up the core to others while it wanted it does not spin for so long.
+CROWDED_S = 0.1
 # Without events (no inotify left, a system that has none) polling goes on at this pace.
 BLIND_S = 0.05
 
@@ -56,6 +59,8 @@ class Waiter:
         self.blind = False
         self._hot_until = 0.0
         self._short = True  # whether the last wait was
+        self._given_up = 0  # how often this thread has had to give up its core
+        self._crowded_until = 0.0
         self._names: set[str] = set()
         self._anything = True
 
@@ -78,7 +83,8 @@ class Waiter:
         # What came while nobody waited is taken first, so that all that follows ends the wait.
         if self._take_events(0.0):
             return True
-        spin_until = began + self._spin_s if self._short else began
+        spins = self._short and not self._is_crowded(began)
+        spin_until = began + self._spin_s if spins else began
         self._short = False
         while not ready():
             if now < hot_until and now < spin_until:
@@ -95,6 +101,14 @@ class Waiter:
                 return self.blind
         self._short = now < began + SPIN_S
         return False
+
+    def _is_crowded(self, now: float) -> bool:
+        """Whether others want this core, too: then the answer comes sooner from who sleeps."""
+        given_up = resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
+        if given_up != self._given_up:
+            self._given_up = given_up
+            self._crowded_until = now + CROWDED_S
+        return now < self._crowded_until
 
     def take_names(self) -> set[str] | None:
         """The names in watched folders that have changed since last asked; None: any may have."""

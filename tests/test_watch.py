@@ -5,12 +5,13 @@ import os
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from postroom.files import LocalFiles
 from postroom.testing import wait_until
-from postroom.watch import Bell, Waiter
+from postroom.watch import CROWDED_S, Bell, Waiter
 
 
 def test_a_new_watch_asks_for_another_look_before_it_waits(tmp_path: Path) -> None:
@@ -138,4 +139,20 @@ def test_who_rests_hears_nothing_and_closes(tmp_path: Path) -> None:
     waiter.wait(0.0, lambda: False)  # the kernel says that a watch was removed
     (tmp_path / "new").touch()
     assert waiter.wait(0.0, lambda: False) is False
+    waiter.close()
+
+
+def test_who_had_to_give_up_its_core_does_not_spin_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given_up = 5
+    usage = SimpleNamespace(getrusage=lambda _: SimpleNamespace(ru_nivcsw=given_up))
+    usage.RUSAGE_THREAD = 1
+    monkeypatch.setattr("postroom.watch.resource", usage)
+    waiter = Waiter([str(tmp_path)])
+    assert waiter._is_crowded(10.0)
+    assert waiter._is_crowded(10.0 + CROWDED_S / 2)
+    assert not waiter._is_crowded(10.0 + 2 * CROWDED_S)
+    given_up = 6
+    assert waiter._is_crowded(20.0)
     waiter.close()
