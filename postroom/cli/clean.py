@@ -8,7 +8,7 @@ import click
 
 from ..queue import actions
 from ..queue.view import View
-from .queue_options import CONTEXT, in_base, talk, took
+from .queue_options import CONTEXT, as_json, in_base, print_answer, talk, took
 from .values import duration
 
 
@@ -24,8 +24,11 @@ from .values import duration
 @click.option("-P", "--project", default="", help="Only of this project.")
 @click.option("--dry-run", is_flag=True, help="Say which runs would go, and remove nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@as_json
 @in_base
-def command(view: View, older_than: float, project: str, dry_run: bool, yes: bool) -> None:
+def command(
+    view: View, older_than: float, project: str, dry_run: bool, yes: bool, json_: bool
+) -> None:
     """Remove finished runs, with the results, logs and checkpoints of their jobs.
 
     A run goes as a whole, when all of its jobs have ended; nothing unfinished is ever touched. The
@@ -41,6 +44,9 @@ def command(view: View, older_than: float, project: str, dry_run: bool, yes: boo
         if plan.runs:
             click.confirm(f"{plan.text}, over for {took(older_than)} or more; go on?", abort=True)
     answer = actions.clean(view, older_than_s=older_than, project=project, dry_run=dry_run)
-    for run in answer.runs:
-        click.echo(run)
+    if json_:
+        print_answer(answer)
+    else:
+        for run in answer.runs:
+            click.echo(run)
     talk(answer.text)

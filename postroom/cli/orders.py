@@ -9,6 +9,7 @@ from ..queue.actions import Scope
 from ..queue.view import View
 from .queue_options import (
     CONTEXT,
+    as_json,
     complete_jobs,
     in_base,
     job_argument,
@@ -21,8 +22,9 @@ from .queue_options import (
 
 @click.command(context_settings=CONTEXT)
 @jobs_argument()
+@as_json
 @in_base
-def kill(view: View, jobs: tuple[str, ...]) -> None:
+def kill(view: View, jobs: tuple[str, ...], json_: bool) -> None:
     """End JOBs for good, running or waiting: SIGTERM, a grace, SIGKILL, the whole tree.
 
     \b
@@ -30,45 +32,49 @@ def kill(view: View, jobs: tuple[str, ...]) -> None:
       postroom kill 0b859f/3-9     seven jobs
       postroom kill 0b859f         all jobs of the run
     """
-    settle(view, actions.kill(view, some_jobs(view, jobs)))
+    settle(view, actions.kill(view, some_jobs(view, jobs)), json_=json_)
 
 
 @click.command(context_settings=CONTEXT)
 @jobs_argument()
+@as_json
 @in_base
-def hold(view: View, jobs: tuple[str, ...]) -> None:
+def hold(view: View, jobs: tuple[str, ...], json_: bool) -> None:
     """Keep waiting JOBs from being begun, until `postroom release`."""
-    settle(view, actions.hold(view, some_jobs(view, jobs)))
+    settle(view, actions.hold(view, some_jobs(view, jobs)), json_=json_)
 
 
 @click.command(context_settings=CONTEXT)
 @jobs_argument()
+@as_json
 @in_base
-def release(view: View, jobs: tuple[str, ...]) -> None:
+def release(view: View, jobs: tuple[str, ...], json_: bool) -> None:
     """Let held JOBs run."""
-    settle(view, actions.release(view, some_jobs(view, jobs)))
+    settle(view, actions.release(view, some_jobs(view, jobs)), json_=json_)
 
 
 @click.command(context_settings={**CONTEXT, "ignore_unknown_options": True})
 @jobs_argument()
 @click.argument("value", type=int)
+@as_json
 @in_base
-def priority(view: View, jobs: tuple[str, ...], value: int) -> None:
+def priority(view: View, jobs: tuple[str, ...], value: int, json_: bool) -> None:
     """Give waiting JOBs the priority VALUE: higher goes first, 0 is usual, below 0 yields.
 
     \b
       postroom priority 0b859f/17 10
       postroom priority 0b859f/17 0b859f/20 -5
     """
-    settle(view, actions.set_priority(view, some_jobs(view, jobs), value))
+    settle(view, actions.set_priority(view, some_jobs(view, jobs), value), json_=json_)
 
 
 @click.command(context_settings=CONTEXT)
 @job_argument
 @click.argument("where", type=click.Choice(["first", "last", "before"]))
 @click.argument("other", required=False, shell_complete=complete_jobs)
+@as_json
 @in_base
-def move(view: View, job: str, where: str, other: str | None) -> None:
+def move(view: View, job: str, where: str, other: str | None, json_: bool) -> None:
     """Let waiting JOB stand elsewhere among those of its run and priority.
 
     \b
@@ -79,7 +85,7 @@ def move(view: View, job: str, where: str, other: str | None) -> None:
     if (where == "before") != (other is not None):
         raise click.UsageError("write `move JOB first`, `move JOB last` or `move JOB before OTHER`")
     target = where if other is None else one_job(view, other)
-    settle(view, actions.move(view, some_jobs(view, [job]), target))
+    settle(view, actions.move(view, some_jobs(view, [job]), target), json_=json_)
 
 
 def _scope(projects: tuple[str, ...], runs: tuple[str, ...]) -> Scope:
@@ -94,8 +100,11 @@ _run_option = click.option("-r", "--run", "runs", multiple=True, help="Only this
 @_project_option
 @_run_option
 @click.option("--preempt", is_flag=True, help="Stop what runs; it goes on from its checkpoint.")
+@as_json
 @in_base
-def pause(view: View, projects: tuple[str, ...], runs: tuple[str, ...], preempt: bool) -> None:
+def pause(
+    view: View, projects: tuple[str, ...], runs: tuple[str, ...], preempt: bool, json_: bool
+) -> None:
     """Begin no more jobs; what runs goes on to its end, unless --preempt.
 
     \b
@@ -104,24 +113,26 @@ def pause(view: View, projects: tuple[str, ...], runs: tuple[str, ...], preempt:
       postroom pause --preempt         and stop what runs: it is told by SIGTERM, may save to
                                        $POSTROOM_CHECKPOINT, and is queued again
     """
-    settle(view, actions.pause(view, _scope(projects, runs), preempt))
+    settle(view, actions.pause(view, _scope(projects, runs), preempt), json_=json_)
 
 
 @click.command(context_settings=CONTEXT)
 @_project_option
 @_run_option
+@as_json
 @in_base
-def resume(view: View, projects: tuple[str, ...], runs: tuple[str, ...]) -> None:
+def resume(view: View, projects: tuple[str, ...], runs: tuple[str, ...], json_: bool) -> None:
     """Begin jobs again after `postroom pause`, in the same scope."""
-    settle(view, actions.resume(view, _scope(projects, runs)))
+    settle(view, actions.resume(view, _scope(projects, runs)), json_=json_)
 
 
 @click.command(context_settings=CONTEXT)
 @click.argument("agents", nargs=-1)
 @click.option("--preempt", is_flag=True, help="Stop what they run; it goes on elsewhere.")
 @click.option("--undo", is_flag=True, help="Give them jobs again.")
+@as_json
 @in_base
-def drain(view: View, agents: tuple[str, ...], preempt: bool, undo: bool) -> None:
+def drain(view: View, agents: tuple[str, ...], preempt: bool, undo: bool, json_: bool) -> None:
     """Give AGENTS (all, when none is named) no more jobs: before a reboot, or to free a card.
 
     \b
@@ -132,4 +143,4 @@ def drain(view: View, agents: tuple[str, ...], preempt: bool, undo: bool) -> Non
     if undo and preempt:
         raise click.UsageError("--undo gives jobs again, and stops none: leave out --preempt")
     answer = actions.fill(view, agents) if undo else actions.drain(view, agents, preempt)
-    settle(view, answer)
+    settle(view, answer, json_=json_)

@@ -112,7 +112,11 @@ def job_argument(function: F) -> F:
 def jobs_argument(*, required: bool = True) -> Callable[[F], F]:
     """Add the arguments JOB..."""
     return click.argument(
-        "jobs", nargs=-1, required=required, metavar="JOB...", shell_complete=complete_jobs
+        "jobs",
+        nargs=-1,
+        required=required,
+        metavar="JOB..." if required else "[JOB...]",
+        shell_complete=complete_jobs,
     )
 
 
@@ -142,13 +146,21 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(document, indent=1 if sys.stdout.isatty() else None))
 
 
-def settle(view: View, answer: Answer) -> None:
+def settle(view: View, answer: Answer, *, json_: bool = False) -> None:
     """Say what was asked; where a Master acts, wait until it is done."""
     acting = answer.request is not None and view.look().master_pid is not None
-    if acting and not wait_settled(view, answer, SETTLE_S):
-        talk(f"{answer.text}; asked, but the Master has not done it within {SETTLE_S:g} s")
-    else:
-        talk(answer.text)
+    settled = wait_settled(view, answer, SETTLE_S if acting else 0.0)
+    late = f"; asked, but the Master has not done it within {SETTLE_S:g} s"
+    talk(answer.text + (late if acting and not settled else ""))
+    if json_:
+        print_answer(answer, settled=settled)
+
+
+def print_answer(answer: Answer, *, settled: bool = True) -> None:
+    """Print what became of a wish as JSON; `settled` is false while a Master has yet to do it."""
+    jobs = [str(job) for job in answer.jobs]
+    fields = {"request": answer.request, "settled": settled, "text": answer.text}
+    click.echo(json.dumps({**fields, "jobs": jobs, "runs": answer.runs}))
 
 
 def paint(text: str, state: str) -> str:

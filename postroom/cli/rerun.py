@@ -6,8 +6,17 @@ import click
 
 from ..ids import find_run
 from ..queue import actions
+from ..queue.actions import Answer
 from ..queue.view import View
-from .queue_options import CONTEXT, in_base, jobs_argument, some_jobs, talk
+from .queue_options import (
+    CONTEXT,
+    as_json,
+    in_base,
+    jobs_argument,
+    print_answer,
+    some_jobs,
+    talk,
+)
 
 
 @click.command(context_settings=CONTEXT)
@@ -16,9 +25,16 @@ from .queue_options import CONTEXT, in_base, jobs_argument, some_jobs, talk
 @click.option("-P", "--project", default="", help="With --failed: only of this project.")
 @click.option("-r", "--run", default="", help="With --failed: only of this run.")
 @click.option("--dry-run", is_flag=True, help="Say which, and do nothing.")
+@as_json
 @in_base
 def command(
-    view: View, jobs: tuple[str, ...], failed: bool, project: str, run: str, dry_run: bool
+    view: View,
+    jobs: tuple[str, ...],
+    failed: bool,
+    project: str,
+    run: str,
+    dry_run: bool,
+    json_: bool,
 ) -> None:
     """Queue JOBs again, with all that was asked of them; print their new ids.
 
@@ -35,12 +51,12 @@ def command(
     chosen = actions.failed_jobs(view, project, whole) if failed else some_jobs(view, jobs)
     if not chosen:
         talk("no job failed that was not rerun")
-        return
-    if dry_run:
-        for job in chosen:
+    answer = Answer(None, "nothing is queued", jobs=chosen)
+    if chosen and not dry_run:
+        answer = actions.rerun(view, chosen)
+    if json_:
+        print_answer(answer)
+    else:
+        for job in answer.jobs:
             click.echo(job.short)
-        return
-    answer = actions.rerun(view, chosen)
-    for job in answer.jobs:
-        click.echo(job.short)
     talk(answer.text)

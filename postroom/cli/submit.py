@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import sys
@@ -20,7 +21,17 @@ from ..queue.notify import check_target
 from ..queue.submission import DEFAULT_PROJECT, Ask, check, submit
 from ..queue.view import View
 from ..wishes import Wishes
-from .queue_options import CONTEXT, complete_jobs, in_new_base, make_base, some_jobs, table, talk
+from .queue_options import (
+    CONTEXT,
+    as_json,
+    complete_jobs,
+    in_new_base,
+    make_base,
+    print_json,
+    some_jobs,
+    table,
+    talk,
+)
 from .values import array, duration, environment
 from .wait import wait_for
 
@@ -77,8 +88,9 @@ SHELL = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "PYTHONPATH
 )
 @click.option("--wait", is_flag=True, help="Until it has ended; exit 1 if it failed.")
 @click.option("--dry-run", is_flag=True, help="Show what would be queued.")
+@as_json
 @in_new_base
-def command(view: View, words: tuple[str, ...], **options: Any) -> int:
+def command(view: View, words: tuple[str, ...], json_: bool, **options: Any) -> int:
     """Queue a command, and print its id. It is on disk by then, and survives everything.
 
     \b
@@ -96,18 +108,25 @@ def command(view: View, words: tuple[str, ...], **options: Any) -> int:
     if options["notify"]:
         check_target(options["notify"])
     if options["dry_run"]:
-        rows = [[ask.name or "-", ask.cwd, ask.command] for ask in asks]
-        table([["NAME", "FOLDER", "COMMAND"], *rows])
-        talk(f"{len(asks)} jobs would be queued in project {options['project']}")
+        if json_:
+            print_json(asks)
+        else:
+            rows = [[ask.name or "-", ask.cwd, ask.command] for ask in asks]
+            table([["NAME", "FOLDER", "COMMAND"], *rows])
+        count = "1 job" if len(asks) == 1 else f"{len(asks)} jobs"
+        talk(f"{count} would be queued in project {options['project']}")
         return 0
     make_base(view)
     jobs = submit(view.files, view.base, asks, project=options["project"])
     if options["notify"]:
         notify_of(view.files, view.base, jobs, options["notify"])
-    for job in jobs:
-        click.echo(job.short)
+    if json_:
+        click.echo(json.dumps([str(job) for job in jobs]))
+    else:
+        for job in jobs:
+            click.echo(job.short)
     _advise(view)
-    return wait_for(view, jobs) if options["wait"] else 0
+    return wait_for(view, jobs, json_=json_) if options["wait"] else 0
 
 
 def _asks(view: View, words: Sequence[str], options: dict[str, Any]) -> list[Ask]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 
@@ -11,7 +12,7 @@ from ..ids import JobId
 from ..queue.rows import PENDING, RUNNING
 from ..queue.view import View
 from . import codes
-from .queue_options import CONTEXT, in_base, jobs_argument, some_jobs, talk
+from .queue_options import CONTEXT, as_json, in_base, jobs_argument, some_jobs, talk
 
 LOOK_S = 0.3
 
@@ -20,8 +21,11 @@ LOOK_S = 0.3
 @jobs_argument(required=False)
 @click.option("-P", "--project", default="", help="All jobs of a project that have not ended.")
 @click.option("--timeout", "timeout_s", type=click.FloatRange(0), metavar="S", help="Exit 124.")
+@as_json
 @in_base
-def command(view: View, jobs: tuple[str, ...], project: str, timeout_s: float | None) -> int:
+def command(
+    view: View, jobs: tuple[str, ...], project: str, timeout_s: float | None, json_: bool
+) -> int:
     """Wait until JOBs have ended; print each with its outcome. Exit code 1 if any failed.
 
     \b
@@ -31,12 +35,14 @@ def command(view: View, jobs: tuple[str, ...], project: str, timeout_s: float | 
     if bool(jobs) == bool(project):
         raise click.UsageError("name jobs, or a project with --project")
     if jobs:
-        return wait_for(view, some_jobs(view, jobs), timeout_s)
+        return wait_for(view, some_jobs(view, jobs), timeout_s, json_=json_)
     page = view.jobs(project=project, state=",".join((*RUNNING, *PENDING)), count=100_000)
-    return wait_for(view, [JobId(row.run, row.number) for row in page.jobs], timeout_s)
+    return wait_for(view, [JobId(row.run, row.number) for row in page.jobs], timeout_s, json_=json_)
 
 
-def wait_for(view: View, jobs: Sequence[JobId], timeout_s: float | None = None) -> int:
+def wait_for(
+    view: View, jobs: Sequence[JobId], timeout_s: float | None = None, *, json_: bool = False
+) -> int:
     """Wait until jobs have ended; print each as it does, and return the exit code."""
     give_up_at = None if timeout_s is None else time.monotonic() + timeout_s
     left = list(jobs)
@@ -49,7 +55,8 @@ def wait_for(view: View, jobs: Sequence[JobId], timeout_s: float | None = None) 
             if outcome is not None:
                 left.remove(job)
                 failed += outcome != "ok"
-                click.echo(f"{job.short} {outcome}")
+                said = {"job": str(job), "state": outcome}
+                click.echo(json.dumps(said) if json_ else f"{job.short} {outcome}")
         if not left:
             break
         if give_up_at is not None and time.monotonic() >= give_up_at:

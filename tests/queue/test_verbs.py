@@ -191,6 +191,32 @@ def test_requests_are_written_for_the_master(base: Base) -> None:
     assert pause.everything and pause.preempt
 
 
+def test_every_verb_speaks_json_too(base: Base, view: View) -> None:
+    (job,) = json.loads(call(base, "submit", "--json", "true").stdout)
+    short = JobId.parse(job).short
+    (shown,) = json.loads(call(base, "submit", "--json", "--dry-run", "x y").stdout)
+    assert shown["command"] == "x y"
+    for words in (
+        ["kill", short],
+        ["hold", short],
+        ["release", short],
+        ["priority", short, "1"],
+        ["move", short, "last"],
+        ["pause"],
+        ["resume"],
+        ["drain"],
+        ["drain", "--undo"],
+    ):
+        answer = json.loads(call(base, *words, "--json").stdout)
+        assert (answer["settled"], answer["request"] in pending(FILES, base)) == (False, True)
+    end(base, JobId.parse(job), FAILURE)
+    said = json.loads(call(base, "wait", "--json", short, code=1).stdout)
+    assert said == {"job": job, "state": "failed"}
+    again = json.loads(call(base, "rerun", "--failed", "--json").stdout)
+    assert again["jobs"] == [view.jobs(state="queued").jobs[0].id]
+    assert json.loads(call(base, "clean", "--json", "--dry-run").stdout)["runs"] == []
+
+
 def test_nothing_is_asked_about_what_is_over(base: Base) -> None:
     (job,) = queue(base, "a")
     end(base, job)
