@@ -119,7 +119,7 @@ class Guard:
             raise Refused(
                 421,
                 "This page does not answer to that name. Use the address that `postroom ui` "
-                "printed, or start it with --host NAME.",
+                "printed, or start it with --name and the name by which it is to be reached.",
             )
         own = {f"http://{hosts[0]}".lower(), f"https://{hosts[0]}".lower()}
         origins = headers.get("origin", [])
