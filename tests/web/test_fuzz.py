@@ -120,7 +120,7 @@ def send(page: Page, client: httpx.Client, made: dict[str, Any], **headers: str)
 
 
 SPEED = settings(
-    max_examples=150,
+    max_examples=100,
     deadline=None,
     derandomize=True,
     suppress_health_check=list(HealthCheck),
