@@ -14,9 +14,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from postroom.files import LocalFiles
+from postroom.queue.submission import Ask, submit
 from postroom.session.launch import stop_sessions
 from postroom.status import AgentStatus, snapshot
 from postroom.testing import Sessions, sessions
+from postroom.wishes import Wishes
 
 from .conftest import chromium, start_page
 
@@ -292,6 +295,30 @@ def test_a_hidden_page_holds_no_line(desk: Desk) -> None:
     window.wait_for_function("() => document.documentElement.dataset.live === 'no'")
     window.evaluate(hide, False)
     window.wait_for_function("() => document.documentElement.dataset.live === 'yes'")
+
+
+def test_a_list_holds_still_while_jobs_are_chosen(desk: Desk) -> None:
+    def hand_in(name: str) -> None:
+        asks = [Ask("true", name=name, cwd="/", wishes=Wishes(held=True))]
+        submit(LocalFiles(), desk.room.base, asks, project="still")
+
+    hand_in("first")
+    window = desk.open("/jobs?project=still")
+    window.wait_for_function("() => document.documentElement.dataset.live === 'yes'")
+    hand_in("second")
+    window.get_by_role("link", name="second", exact=True).wait_for()  # by news alone
+    window.evaluate(
+        "() => document.body.addEventListener('htmx:beforeRequest', (e) => "
+        "{ window.held = e.defaultPrevented; })"
+    )
+    box = window.locator("input[name=job]").first
+    box.check()
+    hand_in("third")
+    window.wait_for_function("() => window.held === true")
+    assert box.is_checked()
+    assert window.get_by_role("link", name="third", exact=True).count() == 0
+    box.uncheck()
+    window.get_by_role("link", name="third", exact=True).wait_for()
 
 
 def test_no_request_has_left_the_host(desk: Desk) -> None:

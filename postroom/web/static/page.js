@@ -12,14 +12,21 @@
   document.body.addEventListener("htmx:beforeSwap", (event) => {
     if (event.detail.xhr.status === 400) event.detail.shouldSwap = true;
   });
-  // While jobs are chosen or something is typed, the list holds still.
+  // While jobs are chosen or something is typed, the list holds still; what was missed comes after.
+  let missed = false;
+  function busy() {
+    const live = one("#live"), at = document.activeElement;
+    return one("dialog[open]") || (live && (live.querySelector("input:checked") ||
+      (live.contains(at) && at.matches("input:not([type=checkbox]), select, textarea"))));
+  }
   document.body.addEventListener("htmx:beforeRequest", (event) => {
-    const live = event.detail.elt;
-    if (live.id !== "live") return;
-    const busy = live.querySelector("input:checked") ||
-      (live.contains(document.activeElement) && document.activeElement.matches("input, select, textarea"));
-    if (busy || one("dialog[open]")) event.preventDefault();
+    if (event.detail.elt.id !== "live" || !busy()) return;
+    missed = true;
+    event.preventDefault();
   });
+  for (const name of ["htmx:sendError", "htmx:responseError"]) {
+    document.body.addEventListener(name, () => { missed = true; });
+  }
 
   // One open connection per visible page; a hidden one needs none.
   let source = null, retry = 0, failures = 0;
@@ -75,6 +82,11 @@
   }
   setInterval(() => {
     if (document.hidden) return;
+    if (missed && !busy()) {
+      missed = false;
+      tell("postroom:change");
+      tell("postroom:job");
+    }
     for (const element of document.querySelectorAll("[data-since]")) {
       element.textContent = spell(Date.now() / 1000 - Number(element.dataset.since));
     }
