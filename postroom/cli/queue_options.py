@@ -28,6 +28,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 CONTEXT = {"help_option_names": ["-h", "--help"]}
 DEFAULT_BASE = "./base"
 SETTLE_S = 5.0
+WIDE = 120
 _COLOURS = {
     "running": "cyan",
     "stopping": "yellow",
@@ -220,20 +221,25 @@ def note(row: JobView) -> str:
     return f"agent {row.agent}" if row.agent else ""
 
 
-def job_rows(rows: Sequence[JobView]) -> list[list[str]]:
-    """The table of some jobs."""
-    found = [["JOB", "STATE", "PROJECT", "NAME", "FOR", "COMMAND", "NOTE"]]
+def job_rows(rows: Sequence[JobView], *, narrow: bool = False) -> list[list[str]]:
+    """The table of some jobs; a narrow one says of each why it waits or failed, or what it runs."""
+    last = ["WHAT"] if narrow else ["NOTE", "COMMAND"]
+    found = [["JOB", "STATE", "PROJECT", "NAME", "FOR", *last]]
     for row in rows:
         seconds = row.seconds
         if seconds is None and row.ended_at is None:
             seconds = time.time() - row.submitted_at
-        command = row.command if len(row.command) <= 40 else f"{row.command[:39]}…"
         name = row.name if row.name != row.command else ""
-        found.append([row.short, row.state, row.project, name or "-", took(seconds), command])
-        found[-1].append(note(row))
+        said = note(row)
+        if narrow:
+            last = [row.command if row.state in ("running", "ok") else said or row.command]
+        else:
+            last = [said, row.command]
+        found.append([row.short, row.state, row.project, name or "-", took(seconds), *last])
     return found
 
 
 def print_jobs(rows: Sequence[JobView], *, indent: str = "") -> None:
     """Print the table of some jobs."""
-    table(job_rows(rows), states=[row.state for row in rows], indent=indent)
+    narrow = sys.stdout.isatty() and shutil.get_terminal_size().columns < WIDE
+    table(job_rows(rows, narrow=narrow), states=[row.state for row in rows], indent=indent)

@@ -17,14 +17,13 @@ from ..gpus.sizes import from_mib
 from ..queue.rows import CardView, JobView, Overview
 from ..queue.view import View
 from ..report import printable
-from .queue_options import CONTEXT, in_base, note, took
+from .queue_options import CONTEXT, WIDE, in_base, note, took
 from .status import head
 
 # A line is pieces of text, each with a style that rich knows; empty for none.
 Line = list[tuple[str, str]]
 
 BAR = 10
-WIDE = 120
 _STYLES = {
     "running": "cyan",
     "stopping": "yellow",

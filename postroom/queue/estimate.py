@@ -154,11 +154,10 @@ class Oracle:
         return max(0.0, mean_s - (self._scene.at - agent.job_since))
 
     def _mean(self, project: str) -> float | None:
-        """How long a job of a project takes: its last ones, else those of any project."""
+        """How long a job of a project takes, from its last ones; None: none has ended."""
         if project not in self._means:
-            every = list(self._scene.shelves.values())
-            own = [shelf for shelf in every if shelf.project == project]
-            self._means[project] = self._mean_of(own) or self._mean_of(every)
+            own = [shelf for shelf in self._scene.shelves.values() if shelf.project == project]
+            self._means[project] = self._mean_of(own)
         return self._means[project]
 
     def _mean_of(self, shelves: list[Shelf]) -> float | None:

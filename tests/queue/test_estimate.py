@@ -96,6 +96,16 @@ def test_the_start_is_reckoned_from_what_jobs_of_the_project_took(base: Base, vi
     assert after == pytest.approx([1.0, 1.5, 2.5])
 
 
+def test_what_other_projects_took_says_nothing(base: Base, view: View) -> None:
+    (other,) = queue(base, "other", project="q")
+    end(base, other)
+    first, second = queue(base, "a", "b", project="p")
+    scene = staffed(view, agent("0"))
+    shelf = scene.shelves[first.run]
+    assert Oracle(scene, "BASE").when(shelf, first.number, "queued") == (1, scene.at)
+    assert Oracle(scene, "BASE").when(shelf, second.number, "queued") == (2, None)
+
+
 def test_a_job_that_is_late_is_expected_any_moment(base: Base, view: View) -> None:
     jobs = queue(base, "a", "b", "c")
     end(base, jobs[2])
