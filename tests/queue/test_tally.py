@@ -21,6 +21,7 @@ class Counting(LocalFiles):
     """Counts the ends of files that were read."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.tails = 0
 
     def tail(self, path: str, size: int) -> bytes:
