@@ -5,10 +5,10 @@ simulated, the decisions are not: `packing` says how much each job asks for, and
 begin and where, as in `postroom run --memory auto`. At every instant it is checked that no card is
 over-booked, by what is reserved and by what is used.
 
-The makespan is compared with two lower bounds, and with one job per card in the same simulation:
+The makespan is compared with lower bounds, and with one job per card in the same simulation:
 
-    area   what is used, in GB times seconds with the ramps as they are, over what the cards have;
-           or the longest job
+    area   GB times seconds over what the cards have, or the longest job: once with what each job
+           has to be kept, its peak, and once with what is really used, ramps and all
     cover  no schedule beats it that keeps a job's peak for it from its first moment: see `cover_s`;
            also with the margins of memory that we keep beside the peak
 
@@ -223,10 +223,14 @@ class Simulation:
             self.fullest_mib = max(self.fullest_mib, used)
 
 
-def area_s(done: Sequence[Task]) -> float:
-    """No schedule is shorter: the memory used over what there is, or the longest job."""
-    area = sum(task.gib_s for task in done) / (len(CARDS) * CARD_MIB / 1024)
-    return max(area, max(task.ends_after_s for task in done))
+def area_s(done: Sequence[Task], *, peaks: bool = False) -> float:
+    """No schedule is shorter: the memory used, or kept, over what there is; or the longest job."""
+    if peaks:
+        area = sum(task.kind.peak_mib / 1024 * task.ends_after_s for task in done)
+    else:
+        area = sum(task.gib_s for task in done)
+    capacity = len(CARDS) * CARD_MIB / 1024
+    return max(area / capacity, max(task.ends_after_s for task in done))
 
 
 def cover_s(done: Sequence[Task], *, margins: bool = False) -> float:
@@ -291,6 +295,7 @@ class Result:
     packed_s: float
     alone_s: float
     area_s: float
+    peak_area_s: float
     cover_s: float
     kept_s: float
     endings: dict[str, int]
@@ -299,6 +304,11 @@ class Result:
     def by_area(self) -> float:
         """The makespan over the bound of what is used."""
         return self.packed_s / self.area_s
+
+    @property
+    def by_peaks(self) -> float:
+        """The makespan over the bound of peaks times seconds."""
+        return self.packed_s / self.peak_area_s
 
     @property
     def by_cover(self) -> float:
@@ -320,8 +330,16 @@ def simulate(seed: int, mix: Sequence[Kind] = KINDS) -> tuple[Result, list[Task]
     for task in packed:
         assert task.ended is not None
         endings[task.ending] = endings.get(task.ending, 0) + 1
-    kept_s = cover_s(packed, margins=True)
-    result = Result(seed, packed_s, alone_s, area_s(packed), cover_s(packed), kept_s, endings)
+    result = Result(
+        seed,
+        packed_s,
+        alone_s,
+        area_s=area_s(packed),
+        peak_area_s=area_s(packed, peaks=True),
+        cover_s=cover_s(packed),
+        kept_s=cover_s(packed, margins=True),
+        endings=endings,
+    )
     return result, packed
 
 
@@ -332,6 +350,7 @@ def tell(title: str, results: Sequence[Result]) -> None:
     for bound, ratios in (
         ("what fits together", [result.by_cover for result in results]),
         ("what fits with margins", [result.by_kept for result in results]),
+        ("peaks times seconds", [result.by_peaks for result in results]),
         ("what is used", [result.by_area for result in results]),
     ):
         middle = statistics.median(ratios)
