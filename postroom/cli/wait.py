@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import click
 
+from ..errors import PostroomError
 from ..ids import JobId
 from ..queue.rows import PENDING, RUNNING
 from ..queue.view import View
@@ -15,6 +16,7 @@ from . import codes
 from .queue_options import CONTEXT, as_json, in_base, jobs_argument, some_jobs, talk
 
 LOOK_S = 0.3
+UNENDED = (*RUNNING, *PENDING)
 
 
 @click.command(context_settings=CONTEXT)
@@ -36,8 +38,12 @@ def command(
         raise click.UsageError("name jobs, or a project with --project")
     if jobs:
         return wait_for(view, some_jobs(view, jobs), timeout_s, json_=json_)
-    page = view.jobs(project=project, state=",".join((*RUNNING, *PENDING)), count=100_000)
-    return wait_for(view, [JobId(row.run, row.number) for row in page.jobs], timeout_s, json_=json_)
+    scene = view.look()
+    shelves = [shelf for shelf in scene.shelves.values() if shelf.project == project]
+    if not shelves:
+        raise PostroomError(f"there is no project {project!r}; see `postroom status`")
+    left = [shelf.job_id(number) for shelf, number, _ in scene.spots(UNENDED, shelves)]
+    return wait_for(view, left, timeout_s, json_=json_)
 
 
 def wait_for(
@@ -49,14 +55,17 @@ def wait_for(
     failed = 0
     while True:
         scene = view.look()
-        for job in list(left):
+        unended = []
+        for job in left:
             shelf = scene.shelves.get(job.run)
             outcome = "gone" if shelf is None else shelf.outcome(job.number)
-            if outcome is not None:
-                left.remove(job)
-                failed += outcome != "ok"
-                said = {"job": str(job), "state": outcome}
-                click.echo(json.dumps(said) if json_ else f"{job.short} {outcome}")
+            if outcome is None:
+                unended.append(job)
+                continue
+            failed += outcome != "ok"
+            said = {"job": str(job), "state": outcome}
+            click.echo(json.dumps(said) if json_ else f"{job.short} {outcome}")
+        left = unended
         if not left:
             break
         if give_up_at is not None and time.monotonic() >= give_up_at:

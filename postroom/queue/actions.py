@@ -374,8 +374,8 @@ def _rerun_already(scene: Scene, *, since: str) -> set[JobId]:
         if not shelf.card.queue or shelf.run < since:
             continue
         for number in range(shelf.asked):
-            with contextlib.suppress(BadFileError, OSError, ValueError, TypeError):
-                again = plain(shelf.read_jobs(number), number).get("rerun_of")
+            with contextlib.suppress(BadFileError, OSError, ValueError):
+                again = shelf.read_jobs(number).text(number, "rerun_of")
                 if again:
                     found.add(JobId.parse(again))
     return found
