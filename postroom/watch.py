@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import resource
 import select
 import struct
 import time
@@ -32,7 +31,8 @@ POLL_S = 0.001
 # ... and first without sleeping, if the last wait was as short: to put a core to sleep and wake it
 # takes as long as a short job, but where others want the core, spinning only delays the answer.
 SPIN_S = 0.0005
-# Whoever had to give up the core to others while it wanted it does not spin for so long.
+# Whoever had to wait for a core since it last asked, longer than this, does not spin for so long.
+QUEUED_NS = 100_000
 CROWDED_S = 0.1
 # Without events (no inotify left, a system that has none) polling goes on at this pace.
 BLIND_S = 0.05
@@ -59,7 +59,10 @@ class Waiter:
         self.blind = False
         self._hot_until = 0.0
         self._short = True  # whether the last wait was
-        self._given_up = 0  # how often this thread has had to give up its core
+        self._queued_ns = 0  # how long this process has had to wait for a core
+        self._schedule = -1
+        with contextlib.suppress(OSError):  # not every kernel tells
+            self._schedule = os.open("/proc/self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
         self._crowded_until = 0.0
         self._names: set[str] = set()
         self._anything = True
@@ -104,10 +107,13 @@ class Waiter:
 
     def _is_crowded(self, now: float) -> bool:
         """Whether others want this core, too: then the answer comes sooner from who sleeps."""
-        given_up = resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
-        if given_up != self._given_up:
-            self._given_up = given_up
+        if self._schedule < 0:
+            return False
+        # Nanoseconds at work, nanoseconds in the queue, and how often it was its turn.
+        queued_ns = int(os.pread(self._schedule, 100, 0).split()[1])
+        if queued_ns > self._queued_ns + QUEUED_NS:
             self._crowded_until = now + CROWDED_S
+        self._queued_ns = queued_ns
         return now < self._crowded_until
 
     def take_names(self) -> set[str] | None:
@@ -139,10 +145,10 @@ class Waiter:
 
     def close(self) -> None:
         """Stop watching."""
-        for fd in (self._events, self._bell):
+        for fd in (self._events, self._bell, self._schedule):
             if fd >= 0:
                 os.close(fd)
-        self._events = self._bell = -1
+        self._events = self._bell = self._schedule = -1
         self.blind = True
 
     def _watch(self) -> None:

@@ -5,13 +5,12 @@ import os
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from postroom.files import LocalFiles
 from postroom.testing import wait_until
-from postroom.watch import CROWDED_S, Bell, Waiter
+from postroom.watch import CROWDED_S, QUEUED_NS, Bell, Waiter
 
 
 def test_a_new_watch_asks_for_another_look_before_it_waits(tmp_path: Path) -> None:
@@ -142,17 +141,22 @@ def test_who_rests_hears_nothing_and_closes(tmp_path: Path) -> None:
     waiter.close()
 
 
-def test_who_had_to_give_up_its_core_does_not_spin_for_a_while(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given_up = 5
-    usage = SimpleNamespace(getrusage=lambda _: SimpleNamespace(ru_nivcsw=given_up))
-    usage.RUSAGE_THREAD = 1
-    monkeypatch.setattr("postroom.watch.resource", usage)
+def test_who_had_to_wait_for_a_core_does_not_spin_for_a_while(tmp_path: Path) -> None:
     waiter = Waiter([str(tmp_path)])
+    told = tmp_path / "schedstat"
+
+    def wait_ns(queued_ns: int) -> None:
+        told.write_text(f"123456789 {queued_ns} 3\n")
+
+    os.close(waiter._schedule)
+    wait_ns(5)
+    waiter._schedule = os.open(told, os.O_RDONLY)
+    assert not waiter._is_crowded(1.0)
+    wait_ns(5 + QUEUED_NS)
+    assert not waiter._is_crowded(2.0)
+    wait_ns(5 + 3 * QUEUED_NS)
     assert waiter._is_crowded(10.0)
     assert waiter._is_crowded(10.0 + CROWDED_S / 2)
     assert not waiter._is_crowded(10.0 + 2 * CROWDED_S)
-    given_up = 6
-    assert waiter._is_crowded(20.0)
     waiter.close()
+    assert not waiter._is_crowded(20.0)
