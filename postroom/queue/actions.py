@@ -265,7 +265,8 @@ def _ask_agents(
         at=time.time(),
     )
     whom = f"agent {', '.join(agents)}" if agents else "all agents"
-    return Answer(ask(view.files, view.base, request), f"{text} {whom}{_standing(view, scene)}")
+    words = f"{text} {whom}" + ("; what runs there goes on elsewhere" if preempt else "")
+    return Answer(ask(view.files, view.base, request), words + _standing(view, scene))
 
 
 def _standing(view: View, scene: Scene) -> str:
