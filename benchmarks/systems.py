@@ -15,6 +15,9 @@ from .lines import Figures, Sizes
 
 Kernel = Callable[..., Any]
 
+# The kernel counts a process's time in such steps: less than one cannot be told from none.
+TICK_S = 0.01
+
 
 class System(Protocol):
     """A way to run functions in two other processes, driven through its normal interface."""
@@ -120,11 +123,12 @@ def shared(system: System, jobs: int) -> float | None:
 
 
 def cpu_share(seconds: float, wait: Callable[[float], None] = time.sleep) -> float:
-    """The share of one core that this process and all below it use in a while."""
+    """The share of one core that this process and all below it use in a while, or at most use."""
     before = _cpu_seconds()
     started = time.perf_counter()
     wait(seconds)
-    return (_cpu_seconds() - before) / (time.perf_counter() - started)
+    used = max(_cpu_seconds() - before, TICK_S)
+    return used / (time.perf_counter() - started)
 
 
 def _cpu_seconds() -> float:
