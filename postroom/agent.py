@@ -13,6 +13,9 @@ from .mailbox import Letter, is_plain_name
 from .schedule import Seat
 
 CARD_LIMIT = 64 << 10
+# Of the letters that a session understands. A session may be older than the Master: it runs for
+# weeks, and the package is updated meanwhile.
+VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,7 @@ class AgentCard:
     gpus: int = 1  # how many cards; 0 on the CPU
     memory_mib: int = 0  # of the smallest of them
     cgroup: str = ""  # where its commands are; "": in no group of their own
-    version: int = 1
+    version: int = VERSION
 
     def encode(self) -> bytes:
         """As JSON."""
@@ -59,6 +62,7 @@ class Agent:
     look_at: float = 0.0  # when to look for results in the middle of a letter
     probe_at: float = 0.0  # when to see whether it lives
     seat: Seat = field(default_factory=Seat)
+    outdated: bool = False  # it does not understand our letters
 
     @property
     def idle(self) -> bool:

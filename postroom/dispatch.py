@@ -12,7 +12,7 @@ import contextlib
 import json
 from collections.abc import Callable, Collection
 
-from .agent import Agent, list_agents, read_agent_card
+from .agent import VERSION, Agent, list_agents, read_agent_card
 from .base import Base
 from .contents import Done, Failure, Maker, Outcome, OutcomeSheet, pack_outcomes
 from .control import Orders, read_orders
@@ -196,7 +196,8 @@ class Dispatcher:
             return None
         if box is None:
             return None
-        agent = self.agents[agent_id] = Agent(agent_id, box, seat=self._seat(agent_id))
+        agent = self.agents[agent_id] = Agent(agent_id, box)
+        self._read_card(agent)
         data = box.read()
         if data:
             letter = None if new else Letter.decode(data)
@@ -208,9 +209,15 @@ class Dispatcher:
                 agent.reached = letter.first
         return agent
 
-    def _seat(self, agent_id: str) -> Seat:
-        card = read_agent_card(self._files, self._base, agent_id)
-        return Seat() if card is None else Seat(card.gpus, card.memory_mib)
+    def _read_card(self, agent: Agent) -> None:
+        card = read_agent_card(self._files, self._base, agent.agent_id)
+        if card is not None:
+            agent.seat = Seat(card.gpus, card.memory_mib)
+            agent.outdated = card.version != VERSION
+        if agent.outdated:
+            self._journal.log(
+                "error", f"agent {agent.agent_id} runs another version of Postroom: start it anew"
+            )
 
     def _check_idle(self, agent: Agent) -> None:
         if agent.box.gone():
@@ -421,7 +428,8 @@ class Dispatcher:
     def _deploy(self, now: float) -> bool:
         moved = False
         for agent in list(self.agents.values()):
-            if agent.idle and agent.agent_id not in self._steward.orders.drained:
+            may_work = not agent.outdated and agent.agent_id not in self._steward.orders.drained
+            if agent.idle and may_work:
                 moved |= self._send_next(agent, now)
                 if now < self._blocked_until:
                     break

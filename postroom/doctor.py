@@ -212,6 +212,12 @@ def _agents(base: Base, seen: Snapshot) -> Iterator[Finding]:
                 f"agent {agent.agent} has results that it cannot write",
                 "make room on the disk; they wait in its memory",
             )
+        elif agent.state == "outdated":
+            yield Finding(
+                "error",
+                f"agent {agent.agent} is of another version of Postroom, and is sent nothing",
+                f"python agent.py stop '{base.root}' {agent.agent}, and start it again",
+            )
         else:
             yield Finding("ok", f"agent {agent.agent} is {agent.state} (pid {agent.pid})")
 

@@ -6,7 +6,7 @@ import contextlib
 import json
 from dataclasses import dataclass
 
-from .agent import AgentCard, read_agent_card
+from .agent import VERSION, AgentCard, read_agent_card
 from .base import Base
 from .errors import BadFileError
 from .files import LETTER_LIMIT, Files, LocalFiles
@@ -20,7 +20,9 @@ class AgentStatus:
     """One session, seen from outside."""
 
     agent: str
-    state: str  # "starting", "idle", "running", "blocked", "finishing" (a command), "dead"
+    # "starting", "idle", "running", "blocked", "finishing" (a command), "dead", or "outdated": of
+    # another version than the Master, which sends it nothing
+    state: str
     gpu: str
     gpu_name: str
     pid: int
@@ -95,6 +97,8 @@ def _agent(files: Files, base: Base, agent_id: str) -> AgentStatus:
     state = _state(lives, has_mailbox, letter, hand)
     if state == "dead" and letter is not None and _is_locked(files, base, agent_id):
         state = "finishing"  # its guardian was killed: the command in hand goes on
+    if state == "idle" and card is not None and card.version != VERSION:
+        state = "outdated"
     return AgentStatus(
         agent=agent_id,
         state=state,
@@ -108,7 +112,7 @@ def _agent(files: Files, base: Base, agent_id: str) -> AgentStatus:
         first=letter.first if letter else None,
         attempt=letter.attempt if letter else 0,
         job_since=hand.since if hand and begun else None,
-        memory_mib=getattr(card, "memory_mib", 0),
+        memory_mib=card.memory_mib if card else 0,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from postroom.agent import VERSION, AgentCard
 from postroom.contents import Done, JobSheet
 from postroom.files import Box, LocalBox, LocalFiles
 from postroom.mailbox import Letter, put_up
@@ -64,6 +65,16 @@ class TestSending:
         assert room.values() == {n: 2 * n for n in range(40)}
         assert dispatcher.runs["r"].queue.finished
         assert sum(count for _, _, count in room.delivered) == 40
+
+    def test_an_agent_of_another_version_is_sent_nothing(self, room: PostRoom) -> None:
+        room.run(3)
+        for agent_id, version in (("0", VERSION - 1), ("1", VERSION)):
+            card = AgentCard(agent_id, "g", "G", "h", "b", 1, 1, 0.0, version=version)
+            room.files.write_new(room.base.agent_card(agent_id), [card.encode()])
+            room.desk(agent_id)
+        room.step(room.dispatcher())
+        assert room.letter("0") is None
+        assert room.letter("1") is not None
 
     def test_two_runs_take_turns(self, room: PostRoom) -> None:
         room.run(5)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from postroom.agent import AgentCard
+from postroom.agent import VERSION, AgentCard
 from postroom.base import Base
 from postroom.gpus.processes import myself
 from postroom.jobs import Job
@@ -13,10 +13,20 @@ from tests.office import office
 DOUBLE = "def double(x):\n    return x * 2\n"
 
 
-def write_card(base: Base, agent_id: str, *, started: int | None = None) -> None:
+def write_card(
+    base: Base, agent_id: str, *, started: int | None = None, version: int = VERSION
+) -> None:
     me = myself()
     card = AgentCard(
-        agent_id, "cpu", "CPU", "host", me.boot_id, me.pid, started or me.started_ticks, since=1.0
+        agent_id,
+        "cpu",
+        "CPU",
+        "host",
+        me.boot_id,
+        me.pid,
+        started or me.started_ticks,
+        since=1.0,
+        version=version,
     )
     Path(base.agent_card(agent_id)).write_bytes(card.encode())
 
@@ -36,6 +46,8 @@ def test_a_snapshot_tells_idle_running_and_dead_agents_apart(tmp_path: Path) -> 
         assert states["2"].state == "starting"
         room.finish(pool)
         assert [agent.state for agent in snapshot(room.base).agents[:2]] == ["idle", "dead"]
+        write_card(room.base, "0", version=VERSION - 1)
+        assert snapshot(room.base).agents[0].state == "outdated"
 
 
 def test_a_snapshot_counts_runs_and_names_the_acting_master(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from .shelf import Shelf
 # How many of a project's last jobs say how long its next ones will take.
 SAMPLE = 20
 # An agent that has died and one that does not take letters yet can be given nothing.
-_GONE = ("dead", "finishing")
+_GONE = ("dead", "finishing", "outdated")
 
 
 class Oracle:

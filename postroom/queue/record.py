@@ -110,6 +110,7 @@ class Records:
             after=[_link(scene, one, any_end=False) for one in wishes.after]
             + [_link(scene, one, any_end=True) for one in wishes.after_any],
             traceback=_traceback(shelf, number),
+            timeline=paths.timeline if paths and os.path.exists(paths.timeline) else "",
         )
 
     def _attempts(

@@ -660,8 +660,8 @@ MUTANTS = [
     Mutant(
         "an agent that is drained gets no letter",
         DISPATCH,
-        "if agent.idle and agent.agent_id not in self._steward.orders.drained:",
-        "if agent.idle:",
+        "agent.agent_id not in self._steward.orders.drained",
+        "True",
         "tests/queue/test_steward.py",
     ),
     Mutant(
