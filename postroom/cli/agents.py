@@ -10,17 +10,13 @@ import click
 
 from ..base import create_base, open_base
 from ..batch.cards import parse_gpus
-from ..control import Request, Verb, ask, is_settled
-from ..errors import PostroomError
-from ..files import LocalFiles
 from ..gpus import inventory
-from ..runs import user_name
+from ..queue import actions
+from ..queue.view import View
 from ..session.launch import start_sessions, stop_sessions
 from ..session.slots import choose_gpus
 from ..status import AgentStatus, snapshot
-
-# How long a request is waited for; an acting Master hears it at once.
-SETTLE_S = 3.0
+from .queue_options import settle
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -100,7 +96,8 @@ def add(base: str, gpus: str) -> None:
 @click.option("--now", is_flag=True, help="Stop the jobs in hand; they go on elsewhere, or later.")
 def drain(base: str, agents: tuple[str, ...], now: bool) -> None:
     """Give the AGENTS of BASE (all of them, if none is named) no more work; they stay."""
-    _request(base, Verb.DRAIN, agents, now=now)
+    with View(open_base(base)) as view:
+        settle(view, actions.drain(view, agents, now), json_=False)
 
 
 @command.command()
@@ -108,7 +105,8 @@ def drain(base: str, agents: tuple[str, ...], now: bool) -> None:
 @click.argument("agents", nargs=-1)
 def fill(base: str, agents: tuple[str, ...]) -> None:
     """Give the AGENTS of BASE (all of them, if none is named) work again."""
-    _request(base, Verb.FILL, agents)
+    with View(open_base(base)) as view:
+        settle(view, actions.fill(view, agents), json_=False)
 
 
 @command.command()
@@ -137,33 +135,6 @@ def list_(base: str, as_json: bool) -> None:
     for row in rows:
         line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         click.echo(line.rstrip())
-
-
-def _request(base: str, verb: Verb, agents: tuple[str, ...], *, now: bool = False) -> None:
-    opened, files = open_base(base), LocalFiles()
-    known = [agent.agent for agent in snapshot(opened, runs=False).agents]
-    for agent in agents:
-        if agent not in known:
-            raise PostroomError(
-                f"there is no agent {agent!r}; there are {', '.join(known) or 'none'}"
-            )
-    request = Request(
-        verb,
-        agents=agents,
-        everything=not agents,
-        preempt=now,
-        by=user_name(),
-        at=time.time(),
-    )
-    name = ask(files, opened, request)
-    give_up_at = time.monotonic() + SETTLE_S
-    while not is_settled(files, opened, name):
-        if time.monotonic() > give_up_at:
-            click.echo("asked; it is done as soon as a Master stands at the base", err=True)
-            return
-        time.sleep(0.02)
-    who = ", ".join(agents) or "all agents"
-    click.echo(f"{who}: {'no more work' if verb is Verb.DRAIN else 'work again'}")
 
 
 def _slots(gpus: str) -> list[tuple[str, str]]:
