@@ -121,6 +121,9 @@ def _pack(first: int, batch: Batch, *, called: int | None = None) -> list[Buffer
 
 def _batches(jobs: Sequence[Job]) -> Iterator[Batch]:
     """Cut a list into parcels: neighbours with the same task and options, small enough together."""
+    if len(jobs) == 1:
+        yield [(jobs[0], jobs[0].deploy())]
+        return
     batch: Batch = []
     size = 0
     for job in jobs:

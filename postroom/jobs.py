@@ -7,6 +7,7 @@ import enum
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from .base import Base
@@ -48,7 +49,7 @@ class Job:
     ) -> None:
         self.task = task_name(task)
         self.name = name
-        self.options = Options(retries, timeout_s, exclusive, tensors, pickle)
+        self.options = _options(retries, timeout_s, exclusive, tensors, pickle)
         self.arguments = arguments
 
     def deploy(self) -> dict[str, Any]:
@@ -67,8 +68,7 @@ class Job:
 def task_name(task: str | Callable[..., Any]) -> str:
     """Return the `module:function` that a session can import."""
     if isinstance(task, str):
-        module, _, function = task.partition(":")
-        if not all(part.isidentifier() for part in [*module.split("."), *function.split(".")]):
+        if not _names_a_task(task):
             raise PostroomError(f"{task!r} names no task: write 'module:function'")
         return task
     home, name = getattr(task, "__module__", None), getattr(task, "__qualname__", None)
@@ -80,6 +80,16 @@ def task_name(task: str | Callable[..., Any]) -> str:
             "module of its own, such as expensive_task.py"
         )
     return f"{home}:{name}"
+
+
+# Thousands of jobs that are alike share what they ask.
+_options = lru_cache(maxsize=256)(Options)
+
+
+@lru_cache(maxsize=256)
+def _names_a_task(text: str) -> bool:
+    module, _, function = text.partition(":")
+    return all(part.isidentifier() for part in [*module.split("."), *function.split(".")])
 
 
 @dataclass(frozen=True)

@@ -28,9 +28,12 @@ if TYPE_CHECKING:
 # While things move, `ready` is asked this often, for this long, even if no event comes.
 HOT_S = 0.004
 POLL_S = 0.001
-# ... and first without sleeping, if the last wait was as short: to put a core to sleep and wake it
+# ... and first without sleeping, if the last wait was short: to put a core to sleep and wake it
 # takes as long as a short job, but where others want the core, spinning only delays the answer.
 SPIN_S = 0.0005
+# A wait up to this long counts as short. It is more than the time that is spun for: whoever once
+# slept, and was woken late, would else go on sleeping through answers that are nearly there.
+SHORT_S = 0.002
 # Whoever had to wait for a core since it last asked, longer than this, does not spin for so long.
 QUEUED_NS = 100_000
 CROWDED_S = 0.1
@@ -97,12 +100,12 @@ class Waiter:
             else:
                 timeout = max(until - now, 0.0)
             if timeout and (listed := self._take_events(timeout)) is not None:
-                self._short = time.monotonic() < began + SPIN_S
+                self._short = time.monotonic() < began + SHORT_S
                 return listed
             now = time.monotonic()
             if now >= until:
                 return self.blind
-        self._short = now < began + SPIN_S
+        self._short = now < began + SHORT_S
         return False
 
     def _is_crowded(self, now: float) -> bool:
