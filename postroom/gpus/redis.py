@@ -43,6 +43,9 @@ from .sight import Sight
 from .store import TTL_S, Row, Store
 
 LOOK_LIMIT_S = 0.25  # a look here is one question to the server
+# From the decision to the lock, on this host. Who is between them is neither in the line nor a
+# holder, and may come back into the line: so long nobody behind it is next.
+GRANT_S = 0.5
 
 
 class RedisLedger:
@@ -109,9 +112,21 @@ class RedisLedger:
         tickets = [
             row for row in rows if not row.entry.cards and processes.alive(row.waiter) is not False
         ]
+        tickets += [row for row in rows if self._is_about_to_lock(row)]
         tickets.sort(key=lambda row: int(row.number))
         line = here.line + [row.entry for row in tickets]
         return version, Snapshot(here.held + others, line, here.dead)
+
+    def _is_about_to_lock(self, row: Row) -> bool:
+        """Whether a grant on this host has just been decided, and its lock is to come."""
+        granted_at = row.entry.granted_at
+        return (
+            row.place == self.place
+            and not row.locked
+            and granted_at is not None
+            and 0 <= time.time() - granted_at < GRANT_S
+            and processes.alive(row.waiter) is not False
+        )
 
     # Taking
 
@@ -213,6 +228,7 @@ class _Attempt:
     def _lock(self, row: Row, found: tuple[str, ...]) -> Lease:
         wanted = replace(self.entry, among=found, count=len(found))
         lease = self.ledger.local.take(wanted, self.sight.cards(), timeout_s=0)
+        row = replace(row, locked=True)
         try:
             if not self.store.confirm(row):
                 raise CardHeld("the grant had expired before the card was locked")

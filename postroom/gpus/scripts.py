@@ -51,11 +51,12 @@ redis.call('SET', KEYS[1] .. ':alive:' .. ARGV[2], '1', 'PX', ARGV[5])
 return token
 """
 
-# ARGV: id, token, milliseconds to live. Returns 0 when the entry does not stand any more.
+# ARGV: id, token, milliseconds to live, text. Returns 0 when the entry does not stand any more.
 CONFIRM = """
 if redis.call('HGET', KEYS[1] .. ':tokens', ARGV[1]) ~= ARGV[2] then return 0 end
 if redis.call('EXISTS', KEYS[1] .. ':alive:' .. ARGV[1]) == 0 then return 0 end
 redis.call('PEXPIRE', KEYS[1] .. ':alive:' .. ARGV[1], ARGV[3])
+redis.call('HSET', KEYS[1] .. ':entries', ARGV[1], ARGV[4])
 return 1
 """
 

@@ -27,6 +27,9 @@ class Row(Frozen):
     waiter: Process  # whose death ends it while it waits; then the lock does
     number: str = ""  # its place in the line
     token: str = ""  # of its latest change; tokens only grow
+    locked: bool = (
+        False  # its cards were locked on its host: from then on, the lock says who has them
+    )
 
     def encode(self) -> str:
         """Return what is kept as the entry's text."""
@@ -39,6 +42,7 @@ class Row(Frozen):
                 "request": records.encode_request(self.entry).decode(),
                 "cards": self.entry.cards,
                 "granted_at": self.entry.granted_at,
+                "locked": self.locked,
             }
         )
 
@@ -54,7 +58,8 @@ class Row(Frozen):
             raise ValueError("no entry of ours")
         entry = replace(entry, user=str(value["user"]), token=int(token))
         waiter = Process.decode(value["waiter"])
-        return cls(entry, str(value["place"]), waiter, number.decode(), token.decode())
+        locked = bool(value.get("locked", False))
+        return cls(entry, str(value["place"]), waiter, number.decode(), token.decode(), locked)
 
 
 class Store:
@@ -104,8 +109,9 @@ class Store:
         return replace(row, number=row.number or token, token=token) if int(token) else None
 
     def confirm(self, row: Row) -> bool:
-        """Say whether an entry still stands as it was put."""
-        return bool(self._call(scripts.CONFIRM, row.entry.lease_id, row.token, _ttl_ms()))
+        """Say whether an entry still stands as it was put, and then that its cards are locked."""
+        arguments = (row.entry.lease_id, row.token, _ttl_ms(), row.encode())
+        return bool(self._call(scripts.CONFIRM, *arguments))
 
     def renew(self, row: Row) -> bool:
         """Keep an entry alive, or bring it back after a flush; False: its token has passed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ from typing import Any
 import pytest
 
 from postroom.errors import CardHeld, GpuError
+from postroom.gpus import inventory, processes, redis
 from postroom.gpus.files import FileLedger
+from postroom.gpus.frozen import replace
 from postroom.gpus.ledger import Lease, Request, open_ledger
 from postroom.gpus.redis import RedisLedger
 from postroom.gpus.store import Row, Store
@@ -95,6 +98,21 @@ def test_who_slept_between_grant_and_lock_is_fenced_off(
     with open_ledger().acquire(Request(cards=("FAKE-0",)), timeout_s=30) as lease:
         assert len(tokens) == 2
         assert lease.entry.token == tokens[1] > tokens[0]
+
+
+def test_nobody_overtakes_who_is_about_to_lock(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redis, "GRANT_S", 60.0)
+    ledger, request = RedisLedger(url), Request(cards=("FAKE-0",))
+    entry = ledger.local.entry(request, inventory.cards())
+    first = ledger.store.put(Row(entry, ledger.place, processes.myself()))
+    assert first is not None
+    granted = replace(entry, cards=("FAKE-0",), granted_at=time.time())
+    row = ledger.store.put(replace(first, entry=granted))
+    assert row is not None
+    with pytest.raises(CardHeld):
+        ledger.try_acquire(request)
+    assert ledger.store.confirm(replace(row, locked=True))
+    ledger.try_acquire(request).release()  # it let go again: the lock is the truth
 
 
 def test_nobody_decides_on_what_is_no_longer_true(url: str) -> None:
