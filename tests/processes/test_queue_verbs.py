@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from postroom.status import snapshot
-from postroom.testing import Sessions
+from postroom.testing import Sessions, wait_until
 
 # Says that it is there, and goes on until it is told to stop; then from where it was.
 SAVING = """
@@ -104,7 +104,8 @@ def test_a_pause_saves_a_checkpoint_from_which_the_job_goes_on(desk: Desk) -> No
 
 def test_a_job_killed_from_outside_is_said_to_be(desk: Desk) -> None:
     job = desk.call("submit", "exec sleep 600")
-    pid = desk.wait_for(job, "running")["pid"]
+    desk.wait_for(job, "running")
+    pid = wait_until(lambda: desk.show(job)["pid"], what="its process")
     os.kill(pid, signal.SIGKILL)
     assert desk.call("wait", job, code=1) == f"{job} failed"
     assert "killed from outside" in desk.show(job)["job"]["error"]
