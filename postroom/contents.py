@@ -11,20 +11,20 @@ from __future__ import annotations
 
 import enum
 import json
-from bisect import bisect_left
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from math import isfinite
 from types import NoneType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .errors import BadFileError
 from .files import Buffer
 from .parcel import Mark, Parcel, pack
 
 if TYPE_CHECKING:
-    from .payload import Decoder
+    from .payload import Decoder, Tree
 
 VERSION = 1
 _PLAIN_DEPTH = 16
@@ -35,6 +35,10 @@ WISHES_FLAG = "w"  # of jobs: at least one has wishes
 _ALIKE_BYTES = 4096
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
+
+# What stands in a sheet of outcomes before the times, and between them.
+_SECONDS = b'{"seconds":['
+_STARTED = '],"maker":{"started_at":'
 
 
 class Outcome(enum.Enum):
@@ -47,8 +51,7 @@ class Outcome(enum.Enum):
     CANCELLED = "cancelled"
 
 
-@dataclass(frozen=True)
-class Options:
+class Options(NamedTuple):
     """What a job asks of whoever runs it."""
 
     retries: int = 0
@@ -68,8 +71,7 @@ class Failure:
     traceback: str = ""
 
 
-@dataclass(frozen=True)
-class Done:
+class Done(NamedTuple):
     """One finished job, before it is published or after it is read."""
 
     value: Any = None
@@ -78,8 +80,7 @@ class Done:
     nbytes: int = 0  # how large the value's arrays are
 
 
-@dataclass(frozen=True)
-class Maker:
+class Maker(NamedTuple):
     """Who made the results of a parcel."""
 
     agent: str
@@ -89,33 +90,65 @@ class Maker:
     attempt: int = 1
 
 
+class _Values:
+    """The values of a parcel as its sheet describes them; sheets may have them in common."""
+
+    __slots__ = ("_tree", "raw")
+
+    def __init__(self, raw: Any) -> None:
+        self.raw = raw
+        self._tree: Tree | None = None
+
+    def decoder(self, parcel: Parcel, *, pickle: bool) -> Decoder:
+        """What builds them from the arrays of a parcel."""
+        from .payload import Decoder, Tree
+
+        if self._tree is None:
+            with suppress(ValueError):  # the decoder finds the same, and names the file
+                self._tree = Tree(self.raw)
+        return Decoder(self._tree or self.raw, parcel, pickle=pickle)
+
+    def tree(self, position: int) -> Any:
+        """One value as it is described, undecoded and not to be changed; None: there is none."""
+        try:
+            trees = self.raw["trees"]
+            return trees[0] if len(trees) == 1 else trees[position]
+        except (KeyError, IndexError, TypeError):
+            return None
+
+
+class _JobHead(NamedTuple):
+    """What a sheet of jobs says."""
+
+    task: str
+    options: Options
+    names: list[str] | None
+    values: _Values
+
+
 class JobSheet:
     """The jobs of one parcel, decoded one by one."""
 
     def __init__(self, path: str, data: Buffer, *, number: int | None = None) -> None:
         """With `number`, the parcel's own numbers begin at 0, and its first job is that one."""
-        self.parcel = Parcel(path, data)
+        self.parcel = parcel = Parcel(path, data)
         self._decoder: Decoder | None = None
         self.nbytes = len(data)
-        fields = _sheet(self.parcel, "jobs.json", "jobs")
-        if number is not None and self.parcel.mark.first != 0:
-            raise BadFileError(path, f"holds jobs from {self.parcel.mark.first} on, not from 0")
+        body = _sheet(parcel, "jobs.json", "jobs")
+        if number is not None and parcel.mark.first != 0:
+            raise BadFileError(path, f"holds jobs from {parcel.mark.first} on, not from 0")
+        self.first = parcel.mark.first if number is None else number
+        self.count = parcel.mark.jobs
         try:
-            self.first = self.parcel.mark.first if number is None else number
-            self.count = self.parcel.mark.count
-            self.task = str(fields["task"])
-            self.options = _options(tuple(fields["options"].items()))
-            self.names: list[str] | None = fields["names"]
-            self._values = fields["values"]
-        except (KeyError, TypeError, AttributeError) as error:
-            raise BadFileError(path, f"has a jobs.json that lacks {error}") from None
+            head = _read_jobs_again(body) if len(body) <= _ALIKE_BYTES else _read_jobs(body)
+        except ValueError as error:
+            raise BadFileError(path, f"has a jobs.json that {error}") from None
+        self.task, self.options, self.names, self._values = head
 
     def arguments(self, job: int) -> dict[str, Any]:
         """What job number `job` is passed."""
         if self._decoder is None:
-            from .payload import Decoder
-
-            self._decoder = Decoder(self._values, self.parcel, pickle=self.options.pickle)
+            self._decoder = self._values.decoder(self.parcel, pickle=self.options.pickle)
         value = self._decoder.value(job - self.first)
         if not isinstance(value, dict):
             raise BadFileError(self.parcel.path, f"passes job {job} something other than arguments")
@@ -143,11 +176,7 @@ class JobSheet:
         return value if isinstance(value, str) else ""
 
     def _tree(self, job: int) -> dict[str, Any]:
-        try:
-            trees = self._values["trees"]
-            tree = trees[0] if len(trees) == 1 else trees[job - self.first]
-        except (KeyError, IndexError, TypeError):
-            return {}
+        tree = self._values.tree(job - self.first)
         return tree if isinstance(tree, dict) else {}
 
     def name(self, job: int) -> str:
@@ -172,7 +201,7 @@ def pack_jobs(
     members: list[tuple[str, Sequence[Buffer]]]
     called = first if called is None else called
     if all(map(_is_json, arguments)):
-        text, members = _encode(_plain_values(first, arguments)), []
+        text, members = _encode(_plain_values(arguments)), []
     else:
         from . import payload
 
@@ -184,16 +213,18 @@ def pack_jobs(
         )
     head = _job_head(task, options, None if names is None else tuple(names))
     body = f"{head}{text}}}".encode()
-    # A kernel may have an argument of that name, with anything in it.
-    wishes = [passed.get("wishes") for passed in arguments]
-    flags = WISHES_FLAG if any(isinstance(wish, dict) and wish for wish in wishes) else ""
+    flags = ""
+    for passed in arguments:
+        # A kernel may have an argument of that name, with anything in it.
+        if isinstance(wish := passed.get("wishes"), dict) and wish:
+            flags = WISHES_FLAG
     return pack(Mark("jobs", first, len(arguments), flags), [("jobs.json", [body]), *members])
 
 
 @lru_cache(maxsize=64)
 def _job_head(task: str, options: Options, names: tuple[str, ...] | None) -> str:
     """How the sheet of jobs begins: the same for all that differ in their values alone."""
-    sheet = {"version": VERSION, "task": task, "options": vars(options), "names": names}
+    sheet = {"version": VERSION, "task": task, "options": options._asdict(), "names": names}
     return _encode(sheet)[:-1] + ',"values":'
 
 
@@ -201,49 +232,35 @@ class OutcomeSheet:
     """The outcomes of one parcel, decoded one by one."""
 
     def __init__(self, path: str, data: Buffer) -> None:
-        self.parcel = Parcel(path, data)
+        self.parcel = parcel = Parcel(path, data)
         self.nbytes = len(data)
         self._decoder: Decoder | None = None
-        fields = _sheet(self.parcel, "outcomes.json", "results")
+        self.first = parcel.mark.first
+        self.count = parcel.mark.jobs
         try:
-            self.first = self.parcel.mark.first
-            self.count = self.parcel.mark.count
-            self.maker = Maker(**fields["maker"])
-            self.seconds: list[float] = fields["seconds"]
-            self.pickle = bool(fields["pickle"])
-            self._values = fields["values"]
-            self.failures = {
-                int(job): Failure(**{**failure, "outcome": Outcome(failure["outcome"])})
-                for job, failure in fields["failures"].items()
-            }
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise BadFileError(path, f"has an outcomes.json that lacks {error}") from None
+            sheet = _read_outcomes(_sheet(parcel, "outcomes.json", "results"))
+        except ValueError as error:
+            raise BadFileError(path, f"has an outcomes.json that {error}") from None
+        self.seconds, started_at, head = sheet
+        self.maker = Maker(head.agent, head.gpu, head.pid, started_at, head.attempt)
+        self.pickle, self.failures, self._values = head.pickle, head.failures, head.values
         if len(self.seconds) != self.count:
             raise BadFileError(path, "has an outcomes.json of another length")
-        self._failed = sorted(self.failures)
 
     def done(self, job: int) -> Done:
         """How job number `job` ended."""
-        seconds = self.seconds[job - self.first]
-        if job in self.failures:
-            return Done(failure=self.failures[job], seconds=seconds)
-        position = job - self.first - bisect_left(self._failed, job)
-        if (plain := self._plain(position)) is not None:
-            return Done(plain, seconds=seconds)
+        position = job - self.first
+        seconds = self.seconds[position]
+        if self.failures:
+            if job in self.failures:
+                return Done(failure=self.failures[job], seconds=seconds)
+            position -= sum(failed < job for failed in self.failures)
+        tree = self._values.tree(position)
+        if isinstance(tree, dict) and _is_plain(tree):
+            return Done(tree, seconds=seconds)  # nobody needs numpy to read that
         if self._decoder is None:
-            from .payload import Decoder
-
-            self._decoder = Decoder(self._values, self.parcel, pickle=self.pickle)
+            self._decoder = self._values.decoder(self.parcel, pickle=self.pickle)
         return Done(self._decoder.value(position), seconds=seconds)
-
-    def _plain(self, position: int) -> dict[str, Any] | None:
-        """A value, if it is an object of plain JSON: nobody needs numpy to read that."""
-        try:
-            trees = self._values["trees"]
-            tree = trees[0] if len(trees) == 1 else trees[position]
-        except (KeyError, IndexError, TypeError):
-            return None
-        return tree if isinstance(tree, dict) and _is_plain(tree) else None
 
 
 def pack_outcomes(
@@ -254,7 +271,7 @@ def pack_outcomes(
     text: str
     members: list[tuple[str, Sequence[Buffer]]]
     if all(map(_is_json, values)):
-        text, members = _encode(_plain_values(first, values)), []
+        text, members = _encode(_plain_values(values)), []
     else:
         from . import payload
 
@@ -276,14 +293,70 @@ def _outcomes(
         for n, one in enumerate(done)
         if one.failure is not None
     }
-    sheet = {
-        "version": VERSION,
-        "maker": vars(maker),
-        "seconds": [round(one.seconds, 7) for one in done],
-        "pickle": pickle,
-        "failures": failures,
-    }
-    return f'{_encode(sheet)[:-1]},"values":{values}}}'.encode()
+    # By hand, since it is written for every turn. What differs from turn to turn stands in front,
+    # and with a fixed number of digits: parcels that are alike are of one size.
+    seconds = ",".join([f"{one.seconds:.7f}" for one in done])
+    rest = _outcomes_end(maker.agent, maker.gpu, maker.pid, maker.attempt, pickle)
+    failed = _encode(failures) if failures else "{}"
+    return (
+        f'{{"seconds":[{seconds}{_STARTED}{maker.started_at:.6f},{rest}{failed},"values":{values}}}'
+    ).encode()
+
+
+@lru_cache(maxsize=64)
+def _outcomes_end(agent: str, gpu: str, pid: int, attempt: int, pickle: bool) -> str:
+    """How a sheet of outcomes goes on behind the time of its begin, up to the failures."""
+    maker = _encode({"agent": agent, "gpu": gpu, "pid": pid, "attempt": attempt})[1:]
+    return f'{maker},"version":{VERSION},"pickle":{_encode(pickle)},"failures":'
+
+
+class _OutcomeHead(NamedTuple):
+    """What a sheet of outcomes says, but for the times."""
+
+    agent: str
+    gpu: str
+    pid: int
+    attempt: int
+    pickle: bool
+    failures: dict[int, Failure]
+    values: _Values
+
+
+def _read_outcomes(body: bytes) -> tuple[list[float], float, _OutcomeHead]:
+    """Seconds, begin and all else that a sheet of outcomes says; ValueError if it is none.
+
+    All else is the same in sheets that are alike, and then read once.
+    """
+    seconds, _, rest = body.partition(_STARTED.encode())
+    started_at, _, rest = rest.partition(b",")
+    if rest and len(rest) <= _ALIKE_BYTES and seconds.startswith(_SECONDS):
+        with suppress(ValueError):  # so it is another sheet than we write: read as a whole
+            each = [float(one) for one in seconds[len(_SECONDS) :].split(b",")]
+            return each, float(started_at), _read_outcome_head_again(b'{"maker":{' + rest)
+    fields = _fields(body)
+    try:
+        return fields["seconds"], fields["maker"].pop("started_at"), _outcome_head(fields)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"lacks {error}") from None
+
+
+def _outcome_head(fields: dict[str, Any]) -> _OutcomeHead:
+    try:
+        failures = {
+            int(job): Failure(**{**failure, "outcome": Outcome(failure["outcome"])})
+            for job, failure in fields["failures"].items()
+        }
+        maker, values = fields["maker"], _Values(fields["values"])
+        return _OutcomeHead(
+            **maker, pickle=bool(fields["pickle"]), failures=failures, values=values
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"lacks {error}") from None
+
+
+@lru_cache(maxsize=64)
+def _read_outcome_head_again(text: bytes) -> _OutcomeHead:
+    return _outcome_head(_fields(text))
 
 
 def pack_data(value: Any) -> list[Buffer]:
@@ -300,16 +373,20 @@ def unpack_data(path: str, data: Buffer) -> Any:
     from . import payload
 
     parcel = Parcel(path, data)
-    return payload.decode(_sheet(parcel, "data.json", "data").get("values"), parcel, 0)
+    try:
+        fields = _fields(_sheet(parcel, "data.json", "data"))
+    except ValueError as error:
+        raise BadFileError(path, f"has a data.json that {error}") from None
+    return payload.decode(fields.get("values"), parcel, 0)
 
 
-def _plain_values(first: int, values: Sequence[Any]) -> object:
+def _plain_values(values: Sequence[Any]) -> object:
     """What `payload.encode` makes of values that stand for themselves."""
     trees = list(values)
     # Compared as text, since 1, 1.0 and True are equal, and so are dicts in another order.
     if trees and all(repr(tree) == repr(trees[0]) for tree in trees):
         del trees[1:]
-    return {"first": first, "count": len(values), "arrays": {}, "trees": trees}
+    return {"first": 0, "count": len(values), "arrays": {}, "trees": trees}
 
 
 def _is_json(value: Any, depth: int = 0) -> bool:
@@ -363,26 +440,40 @@ def weight(value: Any) -> int:
     return int(getattr(value, "nbytes", 8))
 
 
-# What comes out is shared by all who read the same bytes, and so must not be changed.
-_loads_again = lru_cache(maxsize=64)(json.loads)
-
-
-@lru_cache(maxsize=64)
-def _options(fields: tuple[tuple[str, Any], ...]) -> Options:
-    return Options(**dict(fields))
-
-
-def _sheet(parcel: Parcel, name: str, kind: str) -> dict[str, Any]:
+def _sheet(parcel: Parcel, name: str, kind: str) -> bytes:
+    """The text of a parcel's sheet."""
     if parcel.mark.kind != kind:
         raise BadFileError(parcel.path, f"is a parcel of {parcel.mark.kind}, not of {kind}")
     try:
-        body = bytes(parcel.member(name))
-        again = kind == "jobs" and len(body) <= _ALIKE_BYTES
-        fields = _loads_again(body) if again else json.loads(str(body, "utf-8"))
+        return bytes(parcel.member(name))
     except KeyError:
         raise BadFileError(parcel.path, f"has no {name}") from None
-    except (ValueError, RecursionError):
-        raise BadFileError(parcel.path, f"has a {name} that is not JSON") from None
+
+
+def _fields(body: bytes) -> dict[str, Any]:
+    """What a sheet says; ValueError if it says nothing."""
+    fields = _read_json(body)
     if not isinstance(fields, dict) or fields.get("version") != VERSION:
-        raise BadFileError(parcel.path, f"has a {name} that is not of version {VERSION}")
+        raise ValueError(f"is not of version {VERSION}")
     return fields
+
+
+def _read_json(text: bytes) -> Any:
+    try:
+        return json.loads(str(text, "utf-8"))
+    except (ValueError, RecursionError):
+        raise ValueError("is not JSON") from None
+
+
+def _read_jobs(body: bytes) -> _JobHead:
+    """What a sheet of jobs says; ValueError if it says nothing."""
+    fields = _fields(body)
+    try:
+        options = Options(**fields["options"])
+        return _JobHead(str(fields["task"]), options, fields["names"], _Values(fields["values"]))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"lacks {error}") from None
+
+
+# What comes out is shared by all who read the same bytes, and so must not be changed.
+_read_jobs_again = lru_cache(maxsize=64)(_read_jobs)

@@ -95,22 +95,25 @@ class Dispatcher:
         if active is not None and active.roll is not None and active.roll.number == record.number:
             active.roll.passed(record)
             active.queue.extend([record.number], record.stop, [record.at])
-            self._appended += record.count
+            self._appended += record.jobs
         else:
             self.hint({run})
 
-    def may_wait(self, run: str) -> bool:
-        """Whether what was appended here may wait for company, while another agent is at work.
+    def is_due(self, run: str) -> bool:
+        """Whether what was appended here is worth a round: it is our turn at a mailbox.
 
-        A letter and its answer cost as much as some tens of the shortest jobs.
+        The shortest jobs wait for company while an agent is at work: a letter and its answer cost
+        as much as some tens of them.
         """
         active = self.runs.get(run)
-        return (
+        if (
             active is not None
             and self._appended < COMPANY
             and active.queue.is_short(self._appended)
             and self.at_work
-        )
+        ):
+            return False
+        return any(not agent.box.size() for agent in self.agents.values())
 
     def step(self, now: float) -> bool:
         """One round; True when something moved."""
@@ -120,7 +123,8 @@ class Dispatcher:
             self._list_at = now + LIST_S
             moved = self._list(now)
         for agent in list(self.agents.values()):
-            moved |= self._look(agent, now)
+            if agent.letter is not None or now >= agent.probe_at:
+                moved |= self._look(agent, now)
         if now >= self._blocked_until:
             moved |= self._deploy(now)
         return moved
@@ -133,15 +137,14 @@ class Dispatcher:
     @property
     def at_work(self) -> bool:
         """Whether a letter is out, so that rounds should follow closely."""
-        return any(not agent.idle for agent in self.agents.values())
+        return any(agent.letter is not None for agent in self.agents.values())
 
     def settled(self) -> bool:
         """Whether a mailbox has been emptied since the last step: the cheapest look there is."""
-        return any(a.letter is not None and not a.box.size() for a in self.agents.values())
-
-    def awaits_us(self) -> bool:
-        """Whether it is our turn at a mailbox."""
-        return any(not a.box.size() for a in self.agents.values())
+        for agent in self.agents.values():
+            if agent.letter is not None and not agent.box.size():
+                return True
+        return False
 
     # Recovery and listing
 
@@ -346,7 +349,7 @@ class Dispatcher:
             seconds = sum(sheet.seconds)
             if active is not None:
                 active.queue.covered(sheet.count, seconds)
-            self._journal.event(
+            self._journal.event_soon(
                 "done",
                 run=run,
                 first=sheet.first,

@@ -217,7 +217,8 @@ class LocalBox:
         self._fd = fd
 
     def size(self) -> int:
-        return os.fstat(self._fd).st_size
+        # A third of what `fstat` takes: nobody uses the descriptor's place.
+        return os.lseek(self._fd, 0, os.SEEK_END)
 
     def read(self) -> bytes:
         return os.pread(self._fd, LETTER_LIMIT, 0)
@@ -248,10 +249,12 @@ class LocalRoll:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
+        status = os.fstat(fd)
+        self._inode = status.st_ino, status.st_dev
         _held.add(self)
 
     def size(self) -> int:
-        return os.fstat(self._fd).st_size
+        return os.lseek(self._fd, 0, os.SEEK_END)
 
     def read(self, at: int, size: int) -> bytes:
         return _read_exactly(self._fd, size, at)
@@ -269,9 +272,10 @@ class LocalRoll:
 
     def lies_at(self, path: str) -> bool:
         try:
-            return os.path.samestat(os.lstat(path), os.fstat(self._fd))
+            status = os.lstat(path)
         except (FileNotFoundError, NotADirectoryError):
             return False
+        return (status.st_ino, status.st_dev) == self._inode
 
     def close(self) -> None:
         _held.discard(self)

@@ -59,7 +59,8 @@ def roll_jobs(roll: RollWriter, jobs: Sequence[Job], *, guess: int) -> list[Reco
     run, a power loss, too. `guess` is what an error calls the first of them.
     """
     records = []
-    for batch in _batches(jobs):
+    # One by one, without the detour of a generator.
+    for batch in _batches(jobs) if len(jobs) > 1 else [[(job, job.deploy()) for job in jobs]]:
         records.append(roll.append(len(batch), _pack(0, batch, called=guess)))
         guess = records[-1].stop
     return records
@@ -112,18 +113,15 @@ def _holds(files: Files, path: str, chunks: Sequence[Buffer]) -> bool:
 
 
 def _pack(first: int, batch: Batch, *, called: int | None = None) -> list[Buffer]:
-    task, options = batch[0][0].task, batch[0][0].options
-    named = any(job.name is not None for job, _ in batch)
-    names = [job.name or "" for job, _ in batch] if named else None
+    model = batch[0][0]
+    given = [job.name for job, _ in batch]
+    names = None if given == [None] * len(given) else [name or "" for name in given]
     passed = [passed for _, passed in batch]
-    return pack_jobs(first, task, options, names, passed, called=called)
+    return pack_jobs(first, model.task, model.options, names, passed, called=called)
 
 
 def _batches(jobs: Sequence[Job]) -> Iterator[Batch]:
     """Cut a list into parcels: neighbours with the same task and options, small enough together."""
-    if len(jobs) == 1:
-        yield [(jobs[0], jobs[0].deploy())]
-        return
     batch: Batch = []
     size = 0
     for job in jobs:

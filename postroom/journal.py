@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import deque
 from typing import Any
 
 from .base import Base
@@ -21,25 +22,35 @@ class Journal:
 
     def __init__(self, base: Base, role: str, *, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
-        self._role = role
+        self._role = f'"role":{_encode(role)}'
         self._log = _Appender(base.log)
         self._events = _Appender(base.events)
+        self._waiting: deque[tuple[float, dict[str, Any]]] = deque()
 
     def log(self, level: str, text: str, **fields: Any) -> None:
         """Say something to a person: level is "debug", "info", "warning" or "error"."""
-        self._log.append(self._line(level=level, text=text, **fields))
+        line = self._line(self._clock.wall(), {"level": level, "text": text, **fields})
+        self._log.append(line)
 
     def event(self, event: str, **fields: Any) -> None:
         """Record a state change."""
-        self._events.append(self._line(event=event, **fields))
+        self.event_soon(event, **fields)
+        self.catch_up()
 
-    def _line(self, **fields: Any) -> dict[str, Any]:
-        return {
-            "at": round(self._clock.wall(), 6),
-            "role": self._role,
-            "pid": os.getpid(),
-            **fields,
-        }
+    def event_soon(self, event: str, **fields: Any) -> None:
+        """Record a state change when there is time for it: with the next, or when told to."""
+        self._waiting.append((self._clock.wall(), {"event": event, **fields}))
+
+    def catch_up(self) -> None:
+        """Write what had to wait."""
+        while self._waiting:
+            self._events.append(self._line(*self._waiting.popleft()))
+
+    def _line(self, at: float, fields: dict[str, Any]) -> str:
+        said = ",".join(
+            [f'"{key}":{repr(v) if type(v) is int else _encode(v)}' for key, v in fields.items()]
+        )
+        return f'{{"at":{at:.6f},{self._role},"pid":{os.getpid()},{said}'
 
 
 class Silence(Journal):
@@ -51,8 +62,11 @@ class Silence(Journal):
     def log(self, level: str, text: str, **fields: Any) -> None:
         """Drop it."""
 
-    def event(self, event: str, **fields: Any) -> None:
+    def event_soon(self, event: str, **fields: Any) -> None:
         """Drop it."""
+
+    def catch_up(self) -> None:
+        """There is nothing."""
 
 
 class _Appender:
@@ -61,11 +75,11 @@ class _Appender:
         self._fd = -1
         self._dropped = 0
 
-    def append(self, line: dict[str, Any]) -> None:
-        if self._dropped:
-            line["dropped_before"] = self._dropped
+    def append(self, line: str) -> None:
+        """Append what is a line but for its end."""
+        dropped = f',"dropped_before":{self._dropped}' if self._dropped else ""
         # ASCII: control characters of a job's output can't reach the terminal or break a line.
-        data = _encode(line).encode("ascii") + b"\n"
+        data = f"{line}{dropped}}}\n".encode("ascii")
         try:
             if self._fd < 0:
                 flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK

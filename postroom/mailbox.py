@@ -43,10 +43,9 @@ work; after it, the results count and the rest of the range waits again.
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import zlib
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from .base import Base
 from .errors import BadFileError
@@ -56,10 +55,15 @@ _STAMP = b"POSTROOM "
 _PREFIX = len("POSTROOM 0000 00000000 ")
 _HAND_LIMIT = 256
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
+_NUMBERS = ("parcel", "first", "stop", "attempt", "failed", "place")
+_BODY = re.compile(
+    rb'\{"epoch":([0-9]{1,18}),"serial":([0-9]{1,18}),"run":"([A-Za-z0-9_-]{1,100})",'
+    + b",".join(b'"%b":([0-9]{1,18})' % name.encode() for name in _NUMBERS)
+    + rb"\}"
+)
 
 
-@dataclass(frozen=True, slots=True)
-class Letter:
+class Letter(NamedTuple):
     """The range of jobs that a session is to run now."""
 
     epoch: int
@@ -80,16 +84,16 @@ class Letter:
     def encode(self) -> bytes:
         """One line, with its length and checksum in front."""
         # Written by hand, since a letter is written for every turn: the run is a plain name.
+        epoch, serial, run, parcel, first, stop, attempt, failed, place = self
         body = (
-            f'{{"epoch":{self.epoch},"serial":{self.serial},"run":"{self.run}",'
-            f'"parcel":{self.parcel},"first":{self.first},"stop":{self.stop},'
-            f'"attempt":{self.attempt},"failed":{self.failed},"place":{self.place}}}'
+            f'{{"epoch":{epoch},"serial":{serial},"run":"{run}","parcel":{parcel},"first":{first},'
+            f'"stop":{stop},"attempt":{attempt},"failed":{failed},"place":{place}}}'
         ).encode()
         return b"%s%04d %08x %s" % (_STAMP, len(body), zlib.crc32(body), body)
 
     def shortened(self, stop: int) -> tuple[Letter, bytes]:
         """The same letter for fewer jobs, and the line that says so when put behind it."""
-        return replace(self, stop=stop), self._cut(stop)
+        return self._replace(stop=stop), self._cut(stop)
 
     def _cut(self, stop: int) -> bytes:
         body = b"%s %09d" % (self.letter_id.encode(), stop)
@@ -101,37 +105,28 @@ class Letter:
         data, _, cut = data.partition(b"\n")
         body = data[_PREFIX:]
         head = b"%s%04d %08x " % (_STAMP, len(body), zlib.crc32(body))
-        if not body or data[:_PREFIX] != head:
+        said = _BODY.fullmatch(body)
+        if said is None or data[:_PREFIX] != head:
             return None
-        try:
-            fields = json.loads(body)
-            letter = cls(**fields)
-        except (ValueError, TypeError):
+        epoch, serial, run, *numbers = said.groups()
+        letter = cls(int(epoch), int(serial), run.decode(), *map(int, numbers))
+        if not letter._sensible():
             return None
-        return letter._as_cut(cut) if letter._sensible() else None
+        return letter._as_cut(cut) if cut else letter
 
     def _as_cut(self, cut: bytes) -> Letter:
         """This letter as its holder has shortened it; half a line says nothing."""
         with contextlib.suppress(ValueError, IndexError):
             stop = int(cut.split()[1])
             if self.first < stop < self.stop and cut == self._cut(stop)[1:]:
-                return replace(self, stop=stop)
+                return self._replace(stop=stop)
         return self
 
     def _sensible(self) -> bool:
-        numbers = (self.epoch, self.serial, self.parcel, self.first, self.stop)
-        return (
-            all(type(n) is int for n in (*numbers, self.attempt, self.failed, self.place))
-            and 0 <= self.parcel <= self.first < self.stop
-            and self.attempt >= 1
-            and self.place >= 0
-            and isinstance(self.run, str)
-            and is_plain_name(self.run)
-        )
+        return self.parcel <= self.first < self.stop and self.attempt >= 1
 
 
-@dataclass(frozen=True, slots=True)
-class InHand:
+class InHand(NamedTuple):
     """The line in `in_hand/`: what the worker is doing, readable while it does it."""
 
     state: str  # "idle", "running", "blocked"
@@ -142,7 +137,7 @@ class InHand:
 
     def encode(self) -> bytes:
         """A line of fixed length, so that it is overwritten in place."""
-        return b"%-8s %-24s %10d %17.6f %10d\n" % (
+        return b"%-8b %-24b %10d %17.6f %10d\n" % (
             self.state.encode(),
             self.letter_id.encode(),
             self.job,

@@ -206,8 +206,7 @@ class Master:
         if not isinstance(job, Job):
             raise PostroomError(f"{job!r} is not a Job: write Job('module:function', x=...)")
         (number,) = self._append(pool, [job])
-        dispatcher = self._dispatcher
-        if dispatcher is None or (not dispatcher.may_wait(pool.run) and dispatcher.awaits_us()):
+        if self._dispatcher is None or self._dispatcher.is_due(pool.run):
             self.step(self._clock.monotonic())
         return number
 
@@ -216,10 +215,10 @@ class Master:
         return self._append(pool, jobs)
 
     def _append(self, pool: JobPool, jobs: Sequence[Job]) -> list[int]:
-        run, known, dispatcher = pool.run, len(pool), self._dispatcher
+        run, known, dispatcher = pool.run, len(pool.jobs), self._dispatcher
         card = self._cards[run]
         records: list[Record] = []
-        with self._in_words("hand in jobs"):
+        try:
             for job in jobs:
                 if job.task not in self._versions:
                     self._versions[job.task] = source_version(self.project, job.task)
@@ -228,7 +227,9 @@ class Master:
                 numbers = [n for record in records for n in range(record.number, record.stop)]
             else:
                 numbers = append_jobs(self._files, self.base, card, jobs, guess=known)
-            pool.apart.update({record.number: record.apart for record in records if record.apart})
+            for record in records:
+                if record.apart:
+                    pool.apart[record.number] = record.apart
             if numbers and numbers[-1] >= known + len(jobs):  # others appended, too
                 pool.jobs += self._read_jobs(run, Job)[known : numbers[-1] + 1]
                 for number, job in zip(numbers, jobs, strict=True):
@@ -236,6 +237,8 @@ class Master:
                 pool.refresh()
             else:
                 pool.jobs += jobs
+        except OSError as error:
+            raise self._cannot("hand in jobs", error) from error
         if dispatcher is None:
             with contextlib.suppress(OSError):  # it is found without, in a second
                 self._files.touch(self.base.asked(run))
@@ -296,7 +299,7 @@ class Master:
     def _read_jobs(self, run: str, job: type[Job]) -> list[Job]:
         jobs: list[Job] = []
         for sheet in self._sheets(run):
-            options = {k: getattr(sheet.options, k) for k in sheet.options.__dataclass_fields__}
+            options = sheet.options._asdict()
             for number in range(sheet.first, sheet.first + sheet.count):
                 arguments = {**options, **sheet.arguments(number)}
                 jobs.append(job(sheet.task, sheet.name(number) or None, **arguments))
@@ -330,35 +333,42 @@ class Master:
         try:
             yield
         except OSError as error:
-            why = error.strerror or str(error)
-            raise BaseFolderError(f"cannot {what} at {self.base.root}: {why}") from error
+            raise self._cannot(what, error) from error
+
+    def _cannot(self, what: str, error: OSError) -> BaseFolderError:
+        why = error.strerror or str(error)
+        return BaseFolderError(f"cannot {what} at {self.base.root}: {why}")
 
     # Working
 
     def step(self, now: float) -> bool:
         """One round: act, or stand by; True when something moved."""
         try:
-            self._see_base(now)
-            return self._round(now)
+            if now >= self._see_at:
+                self._see_at = now + SEE_S
+                self._see_base()
+            if self._dispatcher is None:
+                self._stand_by(now)
+            if self._dispatcher is not None:
+                return self._dispatcher.step(now)
+            return self._refresh(now)
         except OSError as error:
             self._step_down()
             self._ask_at = now + STAND_BY_S
             self._journal.log("error", f"blocked, and trying again: {error}")
         return False
 
-    def _see_base(self, now: float) -> None:
-        if now >= self._see_at:
-            self._see_at = now + SEE_S
-            # An absent folder lists as an empty one, so it has to be looked for.
-            if not self._files.exists(self.base.root):
-                raise BaseFolderError(f"the base {self.base.root} was removed while it was in use")
+    def _see_base(self) -> None:
+        # An absent folder lists as an empty one, so it has to be looked for.
+        if not self._files.exists(self.base.root):
+            raise BaseFolderError(f"the base {self.base.root} was removed while it was in use")
 
-    def _round(self, now: float) -> bool:
-        if self._dispatcher is None and now >= self._ask_at:
+    def _stand_by(self, now: float) -> None:
+        if now >= self._ask_at:
             self._ask_at = now + STAND_BY_S
             self._try_to_act()
-        if self._dispatcher is not None:
-            return self._dispatcher.step(now)
+
+    def _refresh(self, now: float) -> bool:
         if now < self._refresh_at:
             return False
         moved = [pool.refresh() for pool in self._pools.values() if not pool.done]
@@ -370,6 +380,7 @@ class Master:
     def _step_down(self) -> None:
         """Stop acting. What was known may be half of it: acting again begins with recovery."""
         self._dispatcher = None
+        self._journal.catch_up()
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -422,6 +433,7 @@ class Master:
                     self._pause(now, None)
 
     def _pause(self, now: float, deadline: float | None) -> None:
+        self._journal.catch_up()
         dispatcher = self._dispatcher
         at_work = dispatcher is not None and dispatcher.at_work
         seconds = 0.05 if at_work else STAND_BY_S

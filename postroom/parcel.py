@@ -18,14 +18,14 @@ its last MARK_SIZE bytes alone. This module does without numpy, so that sorting 
 
 from __future__ import annotations
 
+import itertools
 import json
 import mmap
 import re
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from .checksum import checksum, crc32
 from .errors import BadFileError
@@ -43,9 +43,8 @@ _NAME = re.compile(rb"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 # Chunks below this size are joined with their neighbours: a copy costs less than a write each.
 SMALL = 1 << 16
 
-# Parcels of few members, and small, share the layout of the one before: see `_Layout`.
-_LAYOUT_MEMBERS = 16
-_LAYOUT_BYTES = 1 << 16
+# Parcels of few members, and small, are cast: see `Mould`.
+_MOULD_MEMBERS = 16
 
 # A field that is too narrow for its value is full, and the value stands in a 64-bit counterpart.
 _FULL = 0xFFFF_FFFF
@@ -79,57 +78,71 @@ _WIDE_END = struct.Struct("<4sQHHIIQQQQ")
 _WIDE_LOCATOR = struct.Struct("<4sIQI")
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """What a parcel holds: `count` jobs from number `first` on."""
+class Mark(NamedTuple):
+    """What a parcel holds: so many jobs, from number `first` on."""
 
     kind: str  # "jobs", "results" or "data"
     first: int
-    count: int  # below ten million: a few bytes must not claim to be endless work
+    jobs: int  # below ten million: a few bytes must not claim to be endless work
     flags: str = ""  # up to eight lower-case letters, such as "x" for exclusive
 
 
-_HEAD = re.compile(
-    rb"postroom/1 (jobs|results|data) {0,3} ([0-9]{12}) ([0-9]{7}) ([a-z]{0,8})-{0,8} "
-)
+_KIND = re.compile(rb"postroom/1 (jobs|results|data) {0,3} ")
+_REST = re.compile(rb" ([0-9]{7}) ([a-z]{0,8})-{0,8} ")
+# Where a mark states the number of its first job: all before and behind it, up to the checksums,
+# is the same in parcels that are alike.
+_FIRST_AT, _FIRST_END = 19, 31
+_MOST_FIRST = 10**12
 _HEX = re.compile(rb"[0-9a-f]{8}")
 
 
 @lru_cache(maxsize=256)
-def _mark_head(mark: Mark) -> bytes:
-    """What a mark says, without the checksums behind it; ValueError if it cannot be said."""
-    head = (
-        f"postroom/1 {mark.kind:7} {mark.first:012d} {mark.count:07d} {mark.flags:-<8} "
-    ).encode()
-    if not _HEAD.fullmatch(head):
-        raise ValueError(f"{mark} cannot be written")
-    return head
+def _mark_words(kind: str, count: int, flags: str) -> tuple[bytes, bytes]:
+    """What a mark says before its first number, and behind it; ValueError if it cannot be said."""
+    before, behind = f"postroom/1 {kind:7} ".encode(), f" {count:07d} {flags:-<8} ".encode()
+    if not _KIND.fullmatch(before) or not _REST.fullmatch(behind):
+        raise ValueError(f"a mark of {count} {kind} with the flags {flags!r} cannot be written")
+    return before, behind
+
+
+@lru_cache(maxsize=256)
+def _parse_words(before: bytes, behind: bytes) -> tuple[str, int, str] | None:
+    """Kind, count and flags of a mark; None if it is none."""
+    kind, rest = _KIND.fullmatch(before), _REST.fullmatch(behind)
+    if kind is None or rest is None:
+        return None
+    words = kind[1].decode(), int(rest[1]), rest[2].decode()
+    return words if _mark_words(*words) == (before, behind) else None
 
 
 def _mark_line(mark: Mark, directory_crc: int) -> bytes:
     """The mark as it stands at the end of a file."""
-    line = b"%b%08x " % (_mark_head(mark), directory_crc)
+    kind, first, count, flags = mark
+    if not 0 <= first < _MOST_FIRST:
+        raise ValueError(f"a mark of jobs from {first} on cannot be written")
+    before, behind = _mark_words(kind, count, flags)
+    line = b"%b%012d%b%08x " % (before, first, behind, directory_crc)
     return b"%b%08x\n" % (line, crc32(line))
 
 
 MARK_SIZE = len(_mark_line(Mark("data", 0, 0), 0))
-_HEAD_SIZE = len(_mark_head(Mark("data", 0, 0)))
+_HEAD_SIZE = MARK_SIZE - len("01234567 01234567\n")
 
 
-@lru_cache(maxsize=256)
-def _parse_head(head: bytes) -> Mark | None:
-    try:
-        _, kind, first, count, flags = head.decode("ascii").split()
-        mark = Mark(kind, int(first), int(count), flags.rstrip("-"))
-        return mark if _mark_head(mark) == head else None  # in any other spelling it is none
-    except ValueError:
+def _parse_head(line: bytes) -> Mark | None:
+    """What a mark says; whether it says so in these very words, the checksums tell."""
+    words = _parse_words(line[:_FIRST_AT], line[_FIRST_END:_HEAD_SIZE])
+    first = line[_FIRST_AT:_FIRST_END]
+    if words is None or not first.isdigit():
         return None
+    kind, count, flags = words
+    return Mark(kind, int(first), count, flags)
 
 
 def _parse_mark(path: str, tail: bytes) -> tuple[Mark, int]:
     """The mark, and the checksum of the directory that it vouches for."""
     line = tail[-MARK_SIZE:]
-    mark = _parse_head(line[:_HEAD_SIZE])
+    mark = _parse_head(line)
     directory_crc = line[_HEAD_SIZE : _HEAD_SIZE + 8]
     if mark is None or not _HEX.fullmatch(directory_crc):
         raise BadFileError(path, "it does not end with the mark of a parcel")
@@ -151,88 +164,141 @@ def pack(mark: Mark, members: Iterable[tuple[str, Sequence[Buffer]]]) -> list[Bu
     this but when the chunks are written: whoever changes them in between spoils the checksums.
     """
     data: list[list[Buffer]] = []
-    crcs: list[int] = []
     shape: list[tuple[str, int]] = []
+    whole = 0
     for name, buffers in members:
         joined = _join_small(buffers)
+        size = sum(map(len, joined))
+        whole += size
         data.append(joined)
-        shape.append((name, sum(map(len, joined))))
+        shape.append((name, size))
+    if len(shape) > MAX_MEMBERS:
+        raise ValueError(f"a parcel cannot have {len(shape)} members")
+    if whole < SMALL and len(shape) <= _MOULD_MEMBERS:
+        mould = _mould(tuple(shape), mark.kind, mark.jobs, mark.flags)
+        return [mould.cast(mark.first, [b"".join(joined) for joined in data])]
+    crcs: list[int] = []
+    for joined in data:
         crc = 0
         for chunk in joined:
             crc = checksum(chunk, crc)
         crcs.append(crc)
-    if len(shape) > MAX_MEMBERS:
-        raise ValueError(f"a parcel cannot have {len(shape)} members")
-    layout = _layout(tuple(shape))
+    frame = _Layout(tuple(shape)).frame(crcs, mark)
     chunks: list[Buffer] = []
-    for local, joined in zip(layout.locals(crcs), data, strict=True):
-        chunks.append(local)
+    for before, joined in zip(frame, data, strict=False):
+        chunks.append(before)
         chunks += joined
-    directory = layout.directory(crcs)
-    chunks += (directory, layout.ending, _mark_line(mark, crc32(directory)))
+    chunks.append(frame[-1])
     return _join_small(chunks)
 
 
-def _layout(shape: tuple[tuple[str, int], ...]) -> _Layout:
-    return _cached_layout(shape) if len(shape) <= _LAYOUT_MEMBERS else _Layout(shape)
-
-
 class _Layout:
-    """The headers of members with these names and sizes, all but the checksums.
+    """All of a parcel with members of these names and sizes, but their data and the mark."""
 
-    Jobs that are handed in one by one are alike, and so are their outcomes: what is the same in
-    each of them is made once, when it is written and when it is compared.
-    """
-
-    __slots__ = ("_central", "_central_crcs", "_local", "ending", "places")
+    __slots__ = ("_blank", "_cuts", "crcs_at", "directory", "places")
 
     def __init__(self, shape: tuple[tuple[str, int], ...]) -> None:
-        self._local: list[tuple[bytes, bytes]] = []
-        self.places: list[tuple[str, int, int, int]] = []  # name; header at, data from, until
-        self._central_crcs: list[int] = []
-        central: list[bytes] = []
+        self.places: list[tuple[str, int, int]] = []  # name; data from, until
+        headers: list[bytes] = []
+        entries: list[bytes] = []
         names: set[str] = set()
-        offset = size = 0
+        offset = 0
         for name, length in shape:
             raw = name.encode("ascii", "replace")
             if not _NAME.fullmatch(raw) or name in names:
                 raise ValueError(f"{name!r} cannot be the name of a member, or is already")
             names.add(name)
             header, entry = _headers(raw, length, 0, offset)
-            self._local.append((header[: len(_LOCAL)], header[len(_LOCAL) + _CRC.size :]))
-            self._central_crcs.append(size + len(_CENTRAL))
-            central.append(entry)
-            size += len(entry)
+            headers.append(header)
+            entries.append(entry)
             start = offset + len(header)
-            self.places.append((name, offset, start, start + length))
             offset = start + length
-        self._central = b"".join(central)
-        self.ending = _ending(len(shape), size, offset)
-
-    def locals(self, crcs: Sequence[int]) -> list[bytes]:
-        """The header in front of each member."""
-        return [
-            b"%b%b%b" % (head, _CRC.pack(crc), rest)
-            for (head, rest), crc in zip(self._local, crcs, strict=True)
+            self.places.append((name, start, offset))
+        size = sum(map(len, entries))
+        self._blank = b"".join((*headers, *entries, _ending(len(shape), size, offset)))
+        ends = list(itertools.accumulate(map(len, (*headers, *entries)), initial=0))
+        locals_at, directory_at = ends[: len(shape)], ends[len(shape)]
+        self.crcs_at = [
+            (at + len(_LOCAL), central_at + len(_CENTRAL))
+            for at, central_at in zip(locals_at, ends[len(shape) :], strict=False)
         ]
+        self.directory = slice(directory_at, directory_at + size)
+        bounds = itertools.pairwise((*locals_at, directory_at))
+        self._cuts = [*itertools.starmap(slice, bounds), slice(directory_at, None)]
 
-    def directory(self, crcs: Sequence[int]) -> bytes:
-        """The headers behind all members."""
-        directory = bytearray(self._central)
-        for at, crc in zip(self._central_crcs, crcs, strict=True):
-            _CRC.pack_into(directory, at, crc)
-        return bytes(directory)
+    def frame(self, crcs: Sequence[int], mark: Mark) -> list[bytes]:
+        """What stands before each member, and behind the last."""
+        filled = bytearray(self._blank)
+        for (at, central_at), crc in zip(self.crcs_at, crcs, strict=True):
+            _CRC.pack_into(filled, at, crc)
+            _CRC.pack_into(filled, central_at, crc)
+        whole = bytes(filled)
+        frame = [whole[cut] for cut in self._cuts]
+        frame[-1] += _mark_line(mark, crc32(whole[self.directory]))
+        return frame
 
 
-_cached_layout = lru_cache(maxsize=256)(_Layout)
-# The layout of the last parcel of a size: the next of that size is likely to have it, too.
-_last_layouts: dict[tuple[int, bytes], _Layout] = {}
-_MOST_LAYOUTS = 256
+class Mould:
+    """A small parcel with nothing in it yet.
+
+    Jobs that are handed in one by one are alike, and so are their outcomes: what is the same in
+    each of them is made once, when it is written and when it is compared.
+    """
+
+    __slots__ = ("_blank", "_directory", "_mark", "_members", "arrays", "places", "words")
+
+    def __init__(
+        self, shape: tuple[tuple[str, int], ...], kind: str, count: int, flags: str
+    ) -> None:
+        layout = _Layout(shape)
+        self.words = kind, count, flags
+        self._mark = _mark_words(kind, count, flags)
+        self.places = layout.places
+        # What readers have learned of members that are arrays, by name.
+        self.arrays: dict[str, Any] = {}
+        frame = layout.frame([0] * len(shape), Mark(kind, 0, count, flags))
+        pieces: list[bytes] = []
+        self._members: list[tuple[int, int, int, int]] = []
+        before, all_data = 0, sum(size for _, size in shape)
+        for header, (_, size), (_, start, end), (at, central_at) in zip(
+            frame, shape, layout.places, layout.crcs_at, strict=False
+        ):
+            pieces += (header, bytes(size))
+            # A frame lacks the data that stands between its pieces.
+            self._members.append((start, end, at + before, central_at + all_data))
+            before += size
+        self._blank = b"".join((*pieces, frame[-1]))
+        directory = layout.directory
+        self._directory = slice(directory.start + all_data, directory.stop + all_data)
+
+    def cast(self, first: int, data: Sequence[Buffer]) -> bytes:
+        """The parcel of jobs from `first` on whose members hold this data."""
+        if not 0 <= first < _MOST_FIRST:
+            raise ValueError(f"a mark of jobs from {first} on cannot be written")
+        whole = bytearray(self._blank)
+        for (start, end, at, central_at), piece in zip(self._members, data, strict=True):
+            whole[start:end] = piece
+            crc = crc32(piece)
+            _CRC.pack_into(whole, at, crc)
+            _CRC.pack_into(whole, central_at, crc)
+        before, behind = self._mark
+        line = b"%b%012d%b%08x " % (before, first, behind, crc32(whole[self._directory]))
+        whole[-MARK_SIZE:] = b"%b%08x\n" % (line, crc32(line))
+        return bytes(whole)
+
+
+_mould = lru_cache(maxsize=256)(Mould)
+# The mould of the last parcel that looked like this: the next is likely to be of it, too.
+_last_moulds: dict[tuple[int, bytes, bytes], Mould] = {}
+_MOST_MOULDS = 256
 
 
 def _join_small(buffers: Sequence[Buffer]) -> list[Buffer]:
     """The same bytes in fewer chunks, each of them bytes or a view of single bytes."""
-    if set(map(type, buffers)) == {bytes} and sum(map(len, buffers)) < SMALL:
+    size = 0
+    for buffer in buffers:
+        size += len(buffer) if type(buffer) is bytes else SMALL
+    if size < SMALL:
         return [b"".join(buffers)]
     chunks: list[Buffer] = []
     small: list[Buffer] = []
@@ -285,6 +351,14 @@ def _ending(count: int, size: int, offset: int) -> bytes:
     return wide + _END.pack(b"PK\5\6", 0, 0, fields[0], *fields, MARK_SIZE)
 
 
+def _looks(data: bytes) -> tuple[int, bytes, bytes]:
+    """What parcels of one mould have in common, and most others do not.
+
+    Alignment gives parcels of one length whose first members, the sheets, differ in theirs.
+    """
+    return len(data), data[_SIZE_AT], data[_FIRST_END - MARK_SIZE : _HEAD_SIZE - MARK_SIZE]
+
+
 class Parcel:
     """A parcel that is in memory or memory-mapped; the whole structure is checked at once.
 
@@ -292,52 +366,52 @@ class Parcel:
     parcel keep `data` alive.
     """
 
-    __slots__ = ("_members", "_view", "_views", "mark", "opened", "path")
+    __slots__ = ("_members", "_view", "_views", "mark", "mould", "opened", "path")
 
     def __init__(self, path: str, data: bytes | memoryview | mmap.mmap) -> None:
         self.path = path
-        self._view = view = memoryview(data).toreadonly()
         self._views: dict[str, memoryview] = {}
         self.opened: dict[str, Any] = {}  # what readers make of members, so that it is made once
-        self.mark, directory_crc = _parse_mark(path, bytes(view[-MARK_SIZE:]))
         self._members: dict[str, tuple[int, int, int]] = {}
-        # Alignment gives parcels of one length whose first members, the sheets, differ in theirs.
-        like = len(view), bytes(view[_SIZE_AT])
-        layout = _last_layouts.get(like)
-        if layout is not None and self._is_as(layout, directory_crc):
+        self.mould: Mould | None = None  # what it was cast in, if it is small
+        small = len(data) <= SMALL
+        # A small one is copied, if need be: bytes are compared faster than views of them.
+        whole = bytes(data) if small else b""
+        self._view = view = memoryview(whole if small else data).toreadonly()
+        if small and self._is_of_a_mould(whole):
             return
+        self.mark, directory_crc = _parse_mark(path, bytes(view[-MARK_SIZE:]))
         count, directory_at, directory_end = self._find_directory()
         # A copy, but of no more than the file itself has; searching bytes is faster than a view.
         directory = bytes(view[directory_at:directory_end])
         if crc32(directory) != directory_crc:
             raise self._bad("its directory does not match the checksum in its mark")
         self._members = self._walk(directory, count, directory_at)
-        if len(view) <= _LAYOUT_BYTES and count <= _LAYOUT_MEMBERS:
-            if len(_last_layouts) >= _MOST_LAYOUTS:
-                _last_layouts.clear()
+        if small and count <= _MOULD_MEMBERS:
+            if len(_last_moulds) >= _MOST_MOULDS:
+                _last_moulds.clear()
             shape = tuple((name, size) for name, (_, size, _) in self._members.items())
-            _last_layouts[like] = _layout(shape)
+            kind, _, jobs, flags = self.mark
+            _last_moulds[_looks(whole)] = self.mould = _mould(shape, kind, jobs, flags)
 
-    def _is_as(self, layout: _Layout, directory_crc: int) -> bool:
-        """Whether the file is, byte by byte, what the writer would make with this layout.
+    def _is_of_a_mould(self, data: bytes) -> bool:
+        """Whether this is, byte by byte, what the mould of another would make of its data.
 
         All data is checked at once. If anything differs, the long way finds out what.
         """
+        mould = _last_moulds.get(_looks(data))
+        first = data[-MARK_SIZE + _FIRST_AT : -MARK_SIZE + _FIRST_END]
+        if mould is None or not first.isdigit():
+            return False
+        pieces = [data[start:end] for _, start, end in mould.places]
+        if mould.cast(int(first), pieces) != data:
+            return False
         view = self._view
-        views = [view[start:end] for _, _, start, end in layout.places]
-        crcs = [crc32(data) for data in views]
-        directory = layout.directory(crcs)
-        if crc32(directory) != directory_crc:
-            return False
-        behind = layout.places[-1][3] if layout.places else 0
-        if view[behind : len(view) - MARK_SIZE] != directory + layout.ending:
-            return False
-        for local, (_, at, start, _) in zip(layout.locals(crcs), layout.places, strict=True):
-            if view[at:start] != local:
-                return False
-        for (name, _, start, end), crc, data in zip(layout.places, crcs, views, strict=True):
-            self._members[name] = (start, end - start, crc)
-            self._views[name] = data
+        for name, start, end in mould.places:
+            self._views[name] = view[start:end]
+        self.mould = mould
+        kind, count, flags = mould.words
+        self.mark = Mark(kind, int(first), count, flags)
         return True
 
     def _bad(self, reason: str) -> BadFileError:
@@ -393,7 +467,7 @@ class Parcel:
     @property
     def names(self) -> tuple[str, ...]:
         """The names of all members, in the order of the file."""
-        return tuple(self._members)
+        return tuple(self._members or self._views)
 
     def member(self, name: str) -> memoryview:
         """The data of a member, not copied; KeyError if there is none of that name."""

@@ -67,32 +67,71 @@ def encode(
         if all(repr(tree) == common for tree in trees):
             del trees[1:]
     stacked, members = _members(encoder.columns, first, len(values))
-    tree = {"first": first, "count": len(values), "arrays": stacked, "trees": trees}
-    return tree, members
+    # No member is named by a job's number where all are stacks: alike values have the same tree.
+    first = 0 if all(stacked.values()) else first
+    return _tree(first, len(values), stacked, trees), members
+
+
+def _tree(first: int, count: int, arrays: dict[str, bool], trees: list[object]) -> object:
+    return {"first": first, "count": count, "arrays": arrays, "trees": trees}
 
 
 def encode_text(
     values: Sequence[Any], *, first: int = 0, label: Label = "value", pickle: bool = False
 ) -> tuple[str, list[tuple[str, Sequence[Buffer]]]]:
     """The same as `encode`, with the tree as JSON; arrays that are alike go a shorter way."""
+    if len(values) == 1 and (lone := _lone(values[0])) is not None:
+        return lone
     columns = _alike(values)
     if columns is None:
         tree, members = encode(values, first=first, label=label, pickle=pickle)
         return _dump(tree), members
     members = []
+    count = len(values)
     for name, column in columns.items():
-        header = npy_header(column[0].dtype, (len(values), *column[0].shape), False)
+        model = column[0]
+        header = npy_header(model.dtype, (count, *model.shape), False)
         members.append((f"{name}.npy", [header, *map(_buffer, column)]))
-    bare = type(values[0]) is np.ndarray
-    rest = _alike_text(tuple(columns), bare=bare)
-    return f'{{"first":{first},"count":{len(values)},{rest}', members
+    return _alike_text(count, tuple(columns), bare=type(values[0]) is np.ndarray), members
+
+
+def _lone(value: Any) -> tuple[str, list[tuple[str, Sequence[Buffer]]]] | None:
+    """What `encode_text` makes of a single value; None: it is no array, nor a dict of them."""
+    bare = type(value) is np.ndarray
+    if bare:
+        value = {"value": value}
+    elif type(value) is not dict or not value:
+        return None
+    names = tuple(value)
+    if not _are_safe(names):
+        return None
+    members: list[tuple[str, Sequence[Buffer]]] = []
+    for name, array in value.items():
+        if type(array) is not np.ndarray:
+            return None
+        header = _stack_header(array.dtype, array.shape)
+        if header is None or array.flags.fnc:
+            return None
+        members.append((f"{name}.npy", [header, _buffer(array)]))
+    return _alike_text(1, names, bare=bare), members
+
+
+@lru_cache(maxsize=128)
+def _stack_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes | None:
+    """The header of a stack of one array; None: it cannot be in one."""
+    if len(shape) > _STACKED_DIMENSIONS:
+        return None
+    try:
+        return npy_header(dtype, (1, *shape), False)
+    except (TypeError, ValueError):
+        return None
 
 
 @lru_cache(maxsize=256)
-def _alike_text(names: tuple[str, ...], *, bare: bool) -> str:
-    """How the tree of values goes on that are alike: a bare array each, or a dict of arrays."""
+def _alike_text(count: int, names: tuple[str, ...], *, bare: bool) -> str:
+    """The tree of values that are alike: a bare array each, or a dict of arrays."""
     tree: object = {"$array": names[0]} if bare else {name: {"$array": name} for name in names}
-    return _dump({"arrays": dict.fromkeys(names, True), "trees": [tree]})[1:]
+    return _dump(_tree(0, count, dict.fromkeys(names, True), [tree]))
 
 
 def decode(tree: object, parcel: Parcel, position: int, *, pickle: bool = False) -> Any:
@@ -111,18 +150,23 @@ def _alike(values: Sequence[Any]) -> dict[str, list[Array]] | None:
     common = values[0]
     if type(common) is np.ndarray:
         columns = {"value": list(values)}
-    elif type(common) is dict and common and all(map(_is_safe, common)):
-        keys = list(common)
-        if not all(type(value) is dict and list(value) == keys for value in values):
-            return None
+    elif type(common) is dict and common and _are_safe(keys := tuple(common)):
+        for value in values:
+            if value is not common and (type(value) is not dict or tuple(value) != keys):
+                return None
         columns = {key: [value[key] for value in values] for key in keys}
     else:
         return None
-    return columns if all(map(_is_stack, columns.values())) else None
+    for column in columns.values():
+        if not _is_stack(column):
+            return None
+    return columns
 
 
-def _is_safe(key: object) -> bool:
-    return type(key) is str and _SAFE.fullmatch(key) is not None
+@lru_cache(maxsize=256, typed=True)
+def _are_safe(keys: tuple[object, ...]) -> bool:
+    """Whether arrays may be named by these keys as they are."""
+    return all(type(key) is str and _SAFE.fullmatch(key) for key in keys)
 
 
 def _is_stack(column: Sequence[Any]) -> bool:
@@ -354,6 +398,42 @@ def _buffer(array: Array) -> Buffer:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
+class Tree:
+    """What describes the values of a parcel, checked as a whole: parcels may have it in common."""
+
+    __slots__ = ("bare", "columns", "count", "first", "stacked", "trees")
+
+    def __init__(self, tree: object) -> None:
+        """ValueError, with the reason, if it describes nothing."""
+        if type(tree) is not dict or tree.keys() != {"first", "count", "arrays", "trees"}:
+            raise ValueError("its tree is not that of a parcel")
+        self.first, self.count = tree["first"], tree["count"]
+        self.stacked, self.trees = tree["arrays"], tree["trees"]
+        if not _is_count(self.first) or not _is_count(self.count) or type(self.stacked) is not dict:
+            raise ValueError("its tree is not that of a parcel")
+        if type(self.trees) is not list or len(self.trees) not in (min(1, self.count), self.count):
+            raise ValueError("its tree does not describe all its values")
+        common = self.trees[0] if len(self.trees) == 1 else None
+        self.bare = self._stack(common)  # the name of the array that each value is, and no more
+        self.columns = self._find_columns(common)  # ... or those of its arrays, by key
+
+    def _find_columns(self, common: object) -> dict[str, str] | None:
+        if type(common) is not dict or any(key[:1] == "$" for key in common):
+            return None
+        columns: dict[str, str] = {}
+        for key, node in common.items():
+            name = self._stack(node)
+            if name is None or name in columns.values():  # twice: refused where it is read
+                return None
+            columns[key] = name
+        return columns
+
+    def _stack(self, node: object) -> str | None:
+        """The name of the stack that a node stands for a row of, if it does."""
+        name = node.get("$array") if type(node) is dict and len(node) == 1 else None
+        return name if type(name) is str and self.stacked.get(name) is True else None
+
+
 class Decoder:
     """Builds values from their nodes, trusting neither tree nor members."""
 
@@ -362,25 +442,23 @@ class Decoder:
         self._position = 0
         self._pickle = pickle
         self._used: set[str] = set()
-        if type(tree) is not dict or tree.keys() != {"first", "count", "arrays", "trees"}:
-            raise self._bad("its tree is not that of a parcel")
-        first, count, arrays, trees = tree["first"], tree["count"], tree["arrays"], tree["trees"]
-        if not _is_count(first) or not _is_count(count) or type(arrays) is not dict:
-            raise self._bad("its tree is not that of a parcel")
-        if type(trees) is not list or len(trees) not in (min(1, count), count):
-            raise self._bad("its tree does not describe all its values")
-        self._first = first
-        self._count = count
-        self._stacked = arrays
-        self._trees = trees
+        try:
+            self._tree = tree if type(tree) is Tree else Tree(tree)
+        except ValueError as error:
+            raise self._bad(str(error)) from None
 
     def value(self, position: int) -> Any:
         """Value number `position` (from 0); whatever is amiss makes the parcel a bad file."""
-        if not 0 <= position < self._count:
-            raise self._bad(f"it has {self._count} values, and none at position {position}")
+        tree = self._tree
+        if not 0 <= position < tree.count:
+            raise self._bad(f"it has {tree.count} values, and none at position {position}")
         self._position = position
+        if tree.bare is not None:
+            return self._row(tree.bare)
+        if tree.columns is not None:
+            return {key: self._row(name) for key, name in tree.columns.items()}
         self._used.clear()
-        return self._node(self._trees[position if len(self._trees) > 1 else 0], 0)
+        return self._node(tree.trees[position if len(tree.trees) > 1 else 0], 0)
 
     def _bad(self, reason: str) -> BadFileError:
         return BadFileError(self._parcel.path, reason)
@@ -498,11 +576,15 @@ class Decoder:
             # One large member named many times would be a bomb.
             raise self._bad(f"its tree uses array {brief(name)} twice")
         self._used.add(name)
-        if self._stacked.get(name) is not True:
-            return self._open(_member_of_one(name, self._first + self._position))[...]
+        if self._tree.stacked.get(name) is not True:
+            return self._open(_member_of_one(name, self._tree.first + self._position))[...]
+        return self._row(name)
+
+    def _row(self, name: str) -> Array:
         stack = self._open(f"{name}.npy")
-        if stack.ndim == 0 or len(stack) != self._count:
-            raise self._bad(f"array {brief(name)} is not a stack of {self._count}")
+        count = self._tree.count
+        if stack.ndim == 0 or len(stack) != count:
+            raise self._bad(f"array {brief(name)} is not a stack of {count}")
         value: Array = stack[self._position, ...]
         return value
 
@@ -515,16 +597,23 @@ class Decoder:
             view = self._parcel.member(member)
         except KeyError:
             raise self._bad(f"it has no member {brief(member)}") from None
-        try:
-            header = header_of(view)
-            dtype, shape, fortran, data_size = parse_header(header)
-            if len(header) + data_size != len(view):
-                raise ValueError("its shape and the size of its data differ")
-            # Not np.ndarray(buffer=...), which would let a memory map be closed under the array.
-            flat = np.frombuffer(view, dtype, math.prod(shape), len(header))
-            array: Array = flat.reshape(shape, order="F" if fortran else "C")
-        except ValueError as error:
-            raise self._bad(f"member {member}: {error}") from None
+        mould = self._parcel.mould
+        known = mould.arrays.get(member) if mould is not None else None
+        if known is not None and view[: len(known[0])].tobytes() == known[0]:
+            header, dtype, shape, order, items = known
+        else:
+            try:
+                header = header_of(view)
+                dtype, shape, fortran, data_size = parse_header(header)
+                if len(header) + data_size != len(view):
+                    raise ValueError("its shape and the size of its data differ")
+            except ValueError as error:
+                raise self._bad(f"member {member}: {error}") from None
+            order, items = "F" if fortran else "C", math.prod(shape)
+            if mould is not None:
+                mould.arrays[member] = header, dtype, shape, order, items
+        # Not np.ndarray(buffer=...), which would let a memory map be closed under the array.
+        array: Array = np.frombuffer(view, dtype, items, len(header)).reshape(shape, order=order)
         self._parcel.opened[member] = array
         return array
 

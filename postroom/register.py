@@ -162,7 +162,7 @@ class Register:
             found: list[Wishes] = []
             try:
                 mark = read_mark(path, self._files.tail(path, MARK_SIZE))
-                end = max(end, min(stop, mark.first + mark.count))
+                end = max(end, min(stop, mark.first + mark.jobs))
                 if WISHES_FLAG in mark.flags:
                     sheet = JobSheet(path, read_parcel_bytes(self._files, path))
                     passed = (sheet.plain(number) for number in range(job, end))

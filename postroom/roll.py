@@ -29,7 +29,7 @@ import errno
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from isal.isal_zlib import crc32
 
@@ -57,12 +57,11 @@ _FEW = 1 << 16
 _FILLING = b"-"
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """One entry of a roll: jobs `number` up to, not including, `stop`."""
 
     number: int
-    count: int
+    jobs: int
     at: int  # the byte of the roll where its header begins
     length: int  # of its parcel, or of the slip that names it
     apart: str = ""  # the file of a parcel that was just written apart
@@ -70,7 +69,7 @@ class Record:
     @property
     def stop(self) -> int:
         """One behind its last job."""
-        return self.number + self.count
+        return self.number + self.jobs
 
     @property
     def end(self) -> int:
@@ -81,7 +80,7 @@ class Record:
 def _header(record: Record, crc: int) -> bytes:
     line = b"roll/1 %09d %07d %011x %08x %08x " % (
         record.number,
-        record.count,
+        record.jobs,
         record.at,
         record.length,
         crc,
@@ -101,7 +100,7 @@ def _record_at(data: bytes, at: int, start: int) -> Record | None:
     number, count, said_at, length, crc, header_crc = match.groups()
     record = Record(int(number), int(count), int(said_at, 16), int(length, 16))
     body, end = begin + _HEADER_SIZE, record.end - start
-    if record.at != at or record.count < 1 or record.length > RECORD_BYTES or end > len(data):
+    if record.at != at or record.jobs < 1 or record.length > RECORD_BYTES or end > len(data):
         return None
     line = data[begin : body - _CRC_SIZE]
     if crc32(line) != int(header_crc, 16) or crc32(data[body:end]) != int(crc, 16):
@@ -293,7 +292,7 @@ class Unroller:
             record = self._search(at, job)
         self._behind = record.end
         body = record.at - self._start + _HEADER_SIZE
-        parcel = memoryview(self._data)[body : body + record.length]
+        parcel = self._data[body : body + record.length]
         return open_record(self._files, self._base, self._run, record, parcel)
 
     def close(self) -> None:
@@ -375,6 +374,6 @@ def open_record(files: Files, base: Base, run: str, record: Record, data: Buffer
         path = base.apart(run, name)
         data = files.view(path, PARCEL_LIMIT)
     sheet = JobSheet(path, data, number=record.number)
-    if sheet.count != record.count:
+    if sheet.count != record.jobs:
         raise BadFileError(path, f"holds {sheet.count} jobs from {record.number} on, not as said")
     return sheet

@@ -150,11 +150,11 @@ def reach(files: Files, path: str, kind: str) -> int:
     except FileNotFoundError:
         return 0
     mark = read_mark(path, tail)
-    if mark.kind != kind or mark.count < 1 or number_of(path.rsplit("/", 1)[1]) != mark.first:
+    if mark.kind != kind or mark.jobs < 1 or number_of(path.rsplit("/", 1)[1]) != mark.first:
         raise BadFileError(
             path, f"holds {mark.kind} from {mark.first} on, as its name does not say"
         )
-    return mark.count
+    return mark.jobs
 
 
 def asked_until(files: Files, base: Base, run: str, firsts: Sequence[int]) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import zlib
 from pathlib import Path
@@ -18,7 +17,9 @@ LETTER = Letter(3, 17, "20250101-000000-abcdef", 256, 300, 310, attempt=2, faile
 
 def sealed(fields: object) -> bytes:
     """A letter with a right length and checksum, whatever it says."""
-    body = fields if isinstance(fields, bytes) else json.dumps(fields).encode()
+    body = (
+        fields if isinstance(fields, bytes) else json.dumps(fields, separators=(",", ":")).encode()
+    )
     return b"POSTROOM %04d %08x %s" % (len(body), zlib.crc32(body), body)
 
 
@@ -50,7 +51,7 @@ def test_what_is_left_of_a_longer_letter_makes_it_no_letter() -> None:
 
 
 def test_a_letter_over_half_of_an_older_one_is_no_letter() -> None:
-    older = dataclasses.replace(LETTER, serial=16).encode()
+    older = LETTER._replace(serial=16).encode()
     newer = LETTER.encode()
     for cut in range(1, len(newer)):
         mixed = newer[:cut] + older[cut:]
@@ -73,7 +74,9 @@ def test_a_sealed_letter_that_makes_no_sense_is_no_letter(change: dict[str, obje
     assert Letter.decode(sealed({**FIELDS, **change})) is None
 
 
-@pytest.mark.parametrize("body", [b"[]", b"null", b"{}", b"\xff", b'{"epoch":', b"[" * 900])
+@pytest.mark.parametrize(
+    "body", [b"[]", b"null", b"{}", b"\xff", b'{"epoch":', b"[" * 900, LETTER.encode()[23:] + b" "]
+)
 def test_garbage_with_a_good_seal_is_no_letter(body: bytes) -> None:
     assert Letter.decode(sealed(body)) is None
 
@@ -158,5 +161,5 @@ class TestAShortenedLetter:
             assert Letter.decode(LETTER.encode() + LETTER.shortened(stop)[1]) == LETTER
 
     def test_the_line_of_another_letter_changes_nothing(self) -> None:
-        other = dataclasses.replace(LETTER, serial=16)
+        other = LETTER._replace(serial=16)
         assert Letter.decode(LETTER.encode() + other.shortened(303)[1]) == LETTER

@@ -21,7 +21,7 @@ from postroom import parcel as parcel_module
 from postroom.errors import BadFileError
 from postroom.parcel import MARK_SIZE, MAX_MEMBERS, Mark, Parcel, pack, read_mark
 
-MARK = Mark("results", first=100, count=2, flags="x")
+MARK = Mark("results", first=100, jobs=2, flags="x")
 MEMBERS = [("outcomes.json", [b'{"a": 1}']), ("x.npy", [b"01234567" * 9]), ("empty", [])]
 
 
@@ -144,7 +144,7 @@ def address(buffer: memoryview) -> int:
 
 def test_a_memory_mapped_member_is_not_copied(tmp_path: Path) -> None:
     path = tmp_path / "p.npz"
-    path.write_bytes(build())
+    path.write_bytes(build([("x.npy", [bytes(100_000)])]))
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
         start = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
         parcel = Parcel(str(path), mapped)
@@ -227,7 +227,7 @@ def test_more_members_than_allowed_are_neither_written_nor_read(
 ) -> None:
     data = build()
     monkeypatch.setattr(parcel_module, "MAX_MEMBERS", 2)
-    monkeypatch.setattr(parcel_module, "_last_layouts", {})
+    monkeypatch.setattr(parcel_module, "_last_moulds", {})
     with pytest.raises(ValueError, match="3 members"):
         build()
     with pytest.raises(BadFileError, match="directory is not where"):
@@ -369,8 +369,8 @@ def test_a_lying_end_record_is_refused(field: int, new: bytes) -> None:
 def test_wide_fields_are_written_where_they_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit is lowered here, so that a few bytes are large; any zip reader must agree."""
     monkeypatch.setattr(parcel_module, "_WIDE_FROM", 100)
-    monkeypatch.setattr(parcel_module, "_cached_layout", parcel_module._Layout)
-    monkeypatch.setattr(parcel_module, "_last_layouts", {})
+    monkeypatch.setattr(parcel_module, "_mould", parcel_module.Mould)
+    monkeypatch.setattr(parcel_module, "_last_moulds", {})
     members = [("a", [b"1"]), ("b", [b"2" * 100]), ("c", [b"3"]), ("d", [b"4" * 200])]
     data = build(members)
     expected = {name: b"".join(buffers) for name, buffers in members}

@@ -68,7 +68,7 @@ def read(data: bytes) -> tuple[Parcel, list[Any]]:
     for name in parcel.names:
         parcel.member(name)
     tree = parcel.json("jobs.json")
-    count = min(parcel.mark.count, 100)
+    count = min(parcel.mark.jobs, 100)
     return parcel, [decode(tree, parcel, position) for position in range(count)]
 
 

@@ -264,7 +264,8 @@ def test_large_arrays_are_not_copied_on_the_way_out() -> None:
 
 def test_arrays_are_read_only_views_of_a_memory_mapped_file(tmp_path: Path) -> None:
     path = tmp_path / "p.npz"
-    path.write_bytes(ship([{"x": np.arange(100.0), "y": np.ones((3, i + 1))} for i in range(2)]))
+    items = [{"x": np.arange(10_000.0), "y": np.ones((3, i + 1))} for i in range(2)]
+    path.write_bytes(ship(items))
     with path.open("r+b") as file:
         mapped = mmap.mmap(file.fileno(), 0)
     start = np.frombuffer(mapped, np.uint8).ctypes.data
@@ -292,7 +293,7 @@ def test_a_memory_mapped_array_travels_without_a_copy(tmp_path: Path) -> None:
 def test_every_members_data_is_aligned(tmp_path: Path) -> None:
     path = tmp_path / "p.npz"
     path.write_bytes(
-        ship([{"x": np.arange(3.0), "y": np.arange(5, dtype="i1"), "z" * 99: np.ones(2)}])
+        ship([{"x": np.arange(9e3), "y": np.arange(5, dtype="i1"), "z" * 99: np.ones(2)}])
     )
     with path.open("rb") as file:
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

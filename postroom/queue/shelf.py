@@ -183,7 +183,7 @@ class Shelf:
         count = 0
         with contextlib.suppress(BadFileError, FileNotFoundError):
             mark = read_mark(path, self._files.tail(path, MARK_SIZE))
-            count = mark.count
+            count = mark.jobs
             if FAILED_FLAG in mark.flags:
                 sheet = self.read_outcomes(first)
                 self.failures[first] = {
