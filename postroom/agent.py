@@ -59,6 +59,7 @@ class Agent:
     size: int = 0  # of the mailbox when it was last read: it grows when the letter is shortened
     doubtful: bool = False  # writing the letter failed: half of it may lie there, or all
     reached: int = 0  # the first job of the letter whose result has not been seen
+    answer: str = ""  # where that result will lie; "": it is looked for behind the turn
     look_at: float = 0.0  # when to look for results in the middle of a letter
     probe_at: float = 0.0  # when to see whether it lives
     seat: Seat = field(default_factory=Seat)

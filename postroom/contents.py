@@ -14,7 +14,7 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import isfinite
 from types import NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -90,6 +90,14 @@ class Maker(NamedTuple):
     attempt: int = 1
 
 
+@cache
+def _payload() -> Any:
+    """What knows arrays; with it comes numpy."""
+    from . import payload
+
+    return payload
+
+
 class _Values:
     """The values of a parcel as its sheet describes them; sheets may have them in common."""
 
@@ -101,12 +109,12 @@ class _Values:
 
     def decoder(self, parcel: Parcel, *, pickle: bool) -> Decoder:
         """What builds them from the arrays of a parcel."""
-        from .payload import Decoder, Tree
-
+        payload = _payload()
         if self._tree is None:
             with suppress(ValueError):  # the decoder finds the same, and names the file
-                self._tree = Tree(self.raw)
-        return Decoder(self._tree or self.raw, parcel, pickle=pickle)
+                self._tree = payload.Tree(self.raw)
+        decoder: Decoder = payload.Decoder(self._tree or self.raw, parcel, pickle=pickle)
+        return decoder
 
     def tree(self, position: int) -> Any:
         """One value as it is described, undecoded and not to be changed; None: there is none."""
@@ -203,9 +211,7 @@ def pack_jobs(
     if all(map(_is_json, arguments)):
         text, members = _encode(_plain_values(arguments)), []
     else:
-        from . import payload
-
-        text, members = payload.encode_text(
+        text, members = _payload().encode_text(
             arguments,
             first=first,
             label=lambda n: f"job {names[n] if names else called + n}: arguments",
@@ -249,18 +255,20 @@ class OutcomeSheet:
 
     def done(self, job: int) -> Done:
         """How job number `job` ended."""
-        position = job - self.first
-        seconds = self.seconds[position]
-        if self.failures:
-            if job in self.failures:
-                return Done(failure=self.failures[job], seconds=seconds)
-            position -= sum(failed < job for failed in self.failures)
-        tree = self._values.tree(position)
-        if isinstance(tree, dict) and _is_plain(tree):
-            return Done(tree, seconds=seconds)  # nobody needs numpy to read that
+        seconds = self.seconds[job - self.first]
+        if job in self.failures:
+            return Done(failure=self.failures[job], seconds=seconds)
+        return Done(self.value(job), seconds=seconds)
+
+    def value(self, job: int) -> Any:
+        """What job number `job`, which ended well, has returned."""
+        position = job - self.first - sum([failed < job for failed in self.failures])
         if self._decoder is None:
+            tree = self._values.tree(position)
+            if isinstance(tree, dict) and _is_plain(tree):
+                return tree  # nobody needs numpy to read that
             self._decoder = self._values.decoder(self.parcel, pickle=self.pickle)
-        return Done(self._decoder.value(position), seconds=seconds)
+        return self._decoder.value(position)
 
 
 def pack_outcomes(
@@ -273,9 +281,7 @@ def pack_outcomes(
     if all(map(_is_json, values)):
         text, members = _encode(_plain_values(values)), []
     else:
-        from . import payload
-
-        text, members = payload.encode_text(values, first=first, label="result", pickle=pickle)
+        text, members = _payload().encode_text(values, first=first, label="result", pickle=pickle)
     body = _outcomes(first, done, maker, text, pickle=pickle)
     return pack(_results_mark(first, done), [("outcomes.json", [body]), *members])
 
@@ -361,23 +367,19 @@ def _read_outcome_head_again(text: bytes) -> _OutcomeHead:
 
 def pack_data(value: Any) -> list[Buffer]:
     """Make a parcel of shared data."""
-    from . import payload
-
-    tree, members = payload.encode([value], label="shared")
+    tree, members = _payload().encode([value], label="shared")
     body = _encode({"version": VERSION, "values": tree}).encode()
     return pack(Mark("data", 0, 1), [("data.json", [body]), *members])
 
 
 def unpack_data(path: str, data: Buffer) -> Any:
     """Read shared data back."""
-    from . import payload
-
     parcel = Parcel(path, data)
     try:
         fields = _fields(_sheet(parcel, "data.json", "data"))
     except ValueError as error:
         raise BadFileError(path, f"has a data.json that {error}") from None
-    return payload.decode(fields.get("values"), parcel, 0)
+    return _payload().decode(fields.get("values"), parcel, 0)
 
 
 def _plain_values(values: Sequence[Any]) -> object:

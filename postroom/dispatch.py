@@ -139,11 +139,15 @@ class Dispatcher:
         """Whether a letter is out, so that rounds should follow closely."""
         return any(agent.letter is not None for agent in self.agents.values())
 
-    def settled(self) -> bool:
-        """Whether a mailbox has been emptied since the last step: the cheapest look there is."""
+    def is_answered(self) -> bool:
+        """Whether a mailbox has been emptied, or a result has come, since the last step."""
         for agent in self.agents.values():
-            if agent.letter is not None and not agent.box.size():
-                return True
+            if agent.letter is not None:
+                if not agent.box.size():
+                    return True
+                if agent.answer and self._files.exists(agent.answer):
+                    agent.look_at = 0.0
+                    return True
         return False
 
     # Recovery and listing
@@ -325,8 +329,20 @@ class Dispatcher:
                 break
             agent.reached += sheet.count
             found.append(sheet)
-        self._count(letter.run, found)
+        if found:
+            self._expect(agent, letter)
+            self._count(letter.run, found)
         return bool(found)
+
+    def _expect(self, agent: Agent, letter: Letter) -> None:
+        """Know where the next result of a letter will lie.
+
+        In a durable run its name has to be synced first: whoever publishes it does that, and
+        empties the mailbox when it is done.
+        """
+        active = self.runs.get(letter.run)
+        early = active is not None and not active.card.durable and agent.reached < letter.stop
+        agent.answer = self._base.result(letter.run, agent.reached) if early else ""
 
     def _gather_behind(self, letter: Letter, reached: int) -> list[tuple[int, int]]:
         """What of a letter is left behind a hole in its chain, which a power loss may have torn."""
@@ -430,17 +446,26 @@ class Dispatcher:
 
     def _deploy(self, now: float) -> bool:
         moved = False
+        orders = self._steward.orders
+        serving = [
+            active
+            for run, active in self.runs.items()
+            if not active.queue.finished
+            and active.wanted
+            and not orders.is_paused(run, active.project)
+        ]
+        if not serving:
+            return False
         for agent in list(self.agents.values()):
-            may_work = not agent.outdated and agent.agent_id not in self._steward.orders.drained
-            if agent.idle and may_work:
-                moved |= self._send_next(agent, now)
+            if agent.idle and not agent.outdated and agent.agent_id not in orders.drained:
+                moved |= self._send_next(agent, serving, now)
                 if now < self._blocked_until:
                     break
         return moved
 
-    def _send_next(self, agent: Agent, now: float) -> bool:
+    def _send_next(self, agent: Agent, serving: list[ActiveRun], now: float) -> bool:
         """Give an idle agent what is most urgent; False: nothing waits that it could do."""
-        active = self._most_urgent(agent.seat)
+        active = self._most_urgent(serving, agent.seat)
         if active is None:
             return False
         span = active.queue.take(agents=len(self.agents), seat=agent.seat)
@@ -458,16 +483,8 @@ class Dispatcher:
             return False
         return True
 
-    def _most_urgent(self, seat: Seat) -> ActiveRun | None:
+    def _most_urgent(self, serving: list[ActiveRun], seat: Seat) -> ActiveRun | None:
         """The run of the highest priority; among equals, the one whose turn it is."""
-        orders = self._steward.orders
-        serving = [
-            active
-            for run, active in self.runs.items()
-            if active.wanted
-            and not active.queue.finished
-            and not orders.is_paused(run, active.project)
-        ]
         best: tuple[int, int] | None = None
         for turn in range(len(serving)):
             active = serving[(self._turn + turn) % len(serving)]
@@ -502,6 +519,7 @@ class Dispatcher:
         # or may have taken its mailbox down with it. What came of it, its results tell.
         agent.letter = letter
         agent.reached = letter.first
+        self._expect(agent, letter)
         agent.look_at = now + LOOK_S
         agent.probe_at = now + PROBE_S
         words = letter.encode()

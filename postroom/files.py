@@ -486,15 +486,19 @@ def _read_exactly(fd: int, size: int, offset: int) -> bytes:
 
 def _write_all(fd: int, chunks: Sequence[Buffer]) -> None:
     """Write every byte: a short write is taken up where it stopped."""
-    views = [memoryview(chunk).cast("B") for chunk in chunks if len(chunk)]
+    written = os.writev(fd, chunks[:MOST_BUFFERS])
+    if written == sum(map(len, chunks)):
+        return
+    views = [memoryview(chunk).cast("B") for chunk in chunks]
     start = 0
-    while start < len(views):
-        written = os.writev(fd, views[start : start + MOST_BUFFERS])
+    while True:
         while start < len(views) and written >= len(views[start]):
             written -= len(views[start])
             start += 1
-        if written:
-            views[start] = views[start][written:]
+        if start == len(views):
+            return
+        views[start] = views[start][written:]
+        written = os.writev(fd, views[start : start + MOST_BUFFERS])
 
 
 def _same_file(one: str, other: str) -> bool:

@@ -147,7 +147,7 @@ class Receipt:
 
         Raises JobFailed when it has none, TimeoutError when the time is up.
         """
-        return self.pool.wait_for(self.number, timeout_s).result()
+        return self.pool.result(self.number, timeout_s)
 
 
 @dataclass
@@ -233,15 +233,25 @@ class JobPool:
 
     def wait_for(self, number: int, timeout_s: float | None = None) -> Finished:
         """Have the Master work until one job is done; raises TimeoutError when the time is up."""
-
-        def arrived() -> bool:
-            return number in self._first_of
-
-        for _ in self._master.rounds(self, timeout_s, until=arrived):
-            pass
-        if not arrived():
-            raise TimeoutError(f"job {number} of run {self.run} is not done")
+        self._await(number, timeout_s)
         return self[number]
+
+    def result(self, number: int, timeout_s: float | None = None) -> Any:
+        """Have the Master work until one job is done, and return its output.
+
+        Raises JobFailed when it has none, TimeoutError when the time is up.
+        """
+        self._await(number, timeout_s)
+        if number in self._failures:
+            return self[number].result()
+        return self.jobs[number].collect(self._sheet(self._first_of[number]).value(number))
+
+    def _await(self, number: int, timeout_s: float | None) -> None:
+        known = self._first_of
+        for _ in self._master.rounds(self, timeout_s, until=lambda: number in known):
+            pass
+        if number not in known:
+            raise TimeoutError(f"job {number} of run {self.run} is not done")
 
     def wait(self, timeout_s: float | None = None) -> JobPool:
         """Have the Master work until every job is done, or the time is up."""

@@ -439,7 +439,7 @@ class Master:
         seconds = 0.05 if at_work else STAND_BY_S
         if deadline is not None:
             seconds = min(seconds, max(deadline - now, 0.0))
-        ready = dispatcher.settled if dispatcher is not None else _never
+        ready = dispatcher.is_answered if dispatcher is not None else _never
         if self._waiter.wait(seconds, ready) and dispatcher is not None:
             dispatcher.hint(self._waiter.take_names())
 

@@ -34,9 +34,10 @@ SPIN_S = 0.0005
 # A wait up to this long counts as short. It is more than the time that is spun for: whoever once
 # slept, and was woken late, would else go on sleeping through answers that are nearly there.
 SHORT_S = 0.002
-# Whoever had to wait for a core since it last asked, longer than this, does not spin for so long.
-QUEUED_NS = 100_000
-CROWDED_S = 0.1
+# Whoever has waited for a core for this share of some time does not spin: others want it, too. The
+# kernel's own threads, which come now and then, do not count for so much.
+CROWDED_SHARE = 0.1
+CROWDED_S = 0.02
 # Without events (no inotify left, a system that has none) polling goes on at this pace.
 BLIND_S = 0.05
 
@@ -66,7 +67,8 @@ class Waiter:
         self._schedule = -1
         with contextlib.suppress(OSError):  # not every kernel tells
             self._schedule = os.open("/proc/self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-        self._crowded_until = 0.0
+        self._asked_at = 0.0
+        self._crowded = False
         self._names: set[str] = set()
         self._anything = True
 
@@ -110,14 +112,13 @@ class Waiter:
 
     def _is_crowded(self, now: float) -> bool:
         """Whether others want this core, too: then the answer comes sooner from who sleeps."""
-        if self._schedule < 0:
-            return False
-        # Nanoseconds at work, nanoseconds in the queue, and how often it was its turn.
-        queued_ns = int(os.pread(self._schedule, 100, 0).split()[1])
-        if queued_ns > self._queued_ns + QUEUED_NS:
-            self._crowded_until = now + CROWDED_S
-        self._queued_ns = queued_ns
-        return now < self._crowded_until
+        since = now - self._asked_at
+        if since >= CROWDED_S and self._schedule >= 0:
+            # Nanoseconds at work, nanoseconds in the queue, and how often it was its turn.
+            queued_ns = int(os.pread(self._schedule, 100, 0).split()[1])
+            self._crowded = queued_ns - self._queued_ns > CROWDED_SHARE * since * 1e9
+            self._queued_ns, self._asked_at = queued_ns, now
+        return self._crowded
 
     def take_names(self) -> set[str] | None:
         """The names in watched folders that have changed since last asked; None: any may have."""

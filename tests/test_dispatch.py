@@ -76,6 +76,27 @@ class TestSending:
         assert room.letter("0") is None
         assert room.letter("1") is not None
 
+    @pytest.mark.parametrize("durable", [False, True])
+    def test_a_result_is_seen_before_the_mailbox_is_emptied_unless_it_has_to_be_synced(
+        self, room: PostRoom, durable: bool
+    ) -> None:
+        made = room.run(2, durable=durable)
+        room.desk()
+        dispatcher = room.dispatcher()
+        room.step(dispatcher)
+        assert not dispatcher.is_answered()
+        publish(room, made, 0, [0])
+        assert dispatcher.is_answered() is not durable
+        room.step(dispatcher, after=0.001)
+        assert room.delivered == ([] if durable else [("r", 0, 1)])
+        assert not dispatcher.is_answered()
+        assert dispatcher.at_work  # its holder has yet to empty it
+        Path(room.base.mailbox("0")).write_bytes(b"")
+        assert dispatcher.is_answered()
+        room.step(dispatcher, after=0.001)
+        assert room.delivered == [("r", 0, 1)]
+        assert (letter := room.letter()) is not None and letter.first == 1
+
     def test_two_runs_take_turns(self, room: PostRoom) -> None:
         room.run(5)
         room.run(5, "s")

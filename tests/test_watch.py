@@ -10,7 +10,7 @@ import pytest
 
 from postroom.files import LocalFiles
 from postroom.testing import wait_until
-from postroom.watch import CROWDED_S, QUEUED_NS, Bell, Waiter
+from postroom.watch import CROWDED_S, Bell, Waiter
 
 
 def test_a_new_watch_asks_for_another_look_before_it_waits(tmp_path: Path) -> None:
@@ -141,22 +141,24 @@ def test_who_rests_hears_nothing_and_closes(tmp_path: Path) -> None:
     waiter.close()
 
 
-def test_who_had_to_wait_for_a_core_does_not_spin_for_a_while(tmp_path: Path) -> None:
+def test_who_has_to_wait_for_a_core_again_and_again_does_not_spin(tmp_path: Path) -> None:
     waiter = Waiter([str(tmp_path)])
     told = tmp_path / "schedstat"
+    moment_ns = int(CROWDED_S * 1e9)
 
     def wait_ns(queued_ns: int) -> None:
         told.write_text(f"123456789 {queued_ns} 3\n")
 
     os.close(waiter._schedule)
-    wait_ns(5)
+    wait_ns(moment_ns)
     waiter._schedule = os.open(told, os.O_RDONLY)
-    assert not waiter._is_crowded(1.0)
-    wait_ns(5 + QUEUED_NS)
-    assert not waiter._is_crowded(2.0)
-    wait_ns(5 + 3 * QUEUED_NS)
-    assert waiter._is_crowded(10.0)
-    assert waiter._is_crowded(10.0 + CROWDED_S / 2)
-    assert not waiter._is_crowded(10.0 + 2 * CROWDED_S)
+    assert not waiter._is_crowded(1.0)  # what was before it began does not count
+    wait_ns(moment_ns + moment_ns // 20)
+    assert not waiter._is_crowded(1.0 + CROWDED_S)  # somebody came by
+    wait_ns(2 * moment_ns)
+    assert not waiter._is_crowded(1.0 + 1.5 * CROWDED_S)  # too early to tell
+    assert waiter._is_crowded(1.0 + 2 * CROWDED_S)
+    assert waiter._is_crowded(1.0 + 2.5 * CROWDED_S)
+    assert not waiter._is_crowded(1.0 + 4 * CROWDED_S)
     waiter.close()
     assert not waiter._is_crowded(20.0)

@@ -353,11 +353,12 @@ class Desk:
         pickle = self._options.pickle
 
         def pack(start: int) -> list[Buffer]:
+            done = self._done if start == first else self._done[start - first :]
             try:
-                return pack_outcomes(start, self._done[start - first :], maker, pickle=pickle)
+                return pack_outcomes(start, done, maker, pickle=pickle)
             except PayloadError:
-                self._done = [_saveable(done, pickle=pickle) for done in self._done]
-                return pack_outcomes(start, self._done[start - first :], maker, pickle=pickle)
+                done = [_saveable(one, pickle=pickle) for one in done]
+                return pack_outcomes(start, done, maker, pickle=pickle)
 
         stop = first + len(self._done)
         prepared, self._prepared = self._prepared, None

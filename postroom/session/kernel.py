@@ -49,6 +49,7 @@ class Kernels:
         self._journal = journal
         self._shares = shares
         self._run = ""
+        self._attempt = 0  # the last that a job was told
         self._project = ""
         self._loaded: dict[str, _Kernel] = {}
         self._shared_digest: str | None = None
@@ -59,7 +60,9 @@ class Kernels:
         """Run one job; whatever goes wrong in it is its outcome."""
         started = time.perf_counter()
         os.environ["POSTROOM_JOB"] = f"{card.run}/{job}"
-        os.environ["POSTROOM_ATTEMPT"] = str(attempt)
+        if attempt != self._attempt:
+            os.environ["POSTROOM_ATTEMPT"] = str(attempt)
+            self._attempt = attempt
         try:
             if card.run != self._run:
                 self._begin_run(card)
@@ -173,12 +176,19 @@ class _Kernel:
         self._rest = next(
             (p for p in self._parameters.values() if p.kind is inspect.Parameter.VAR_KEYWORD), None
         )
+        self._tensors: dict[str, bool] = {}
 
     def names(self, name: str) -> bool:
         return name in self._parameters
 
     def wants_tensor(self, name: str) -> bool:
         """Whether a parameter is annotated with a tensor, or a container of them."""
+        known = self._tensors.get(name)
+        if known is None:
+            known = self._tensors[name] = self._is_tensor(name)
+        return known
+
+    def _is_tensor(self, name: str) -> bool:
         parameter = self._parameters.get(name, self._rest)
         if parameter is None or parameter.annotation is inspect.Parameter.empty:
             return False

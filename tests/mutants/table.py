@@ -660,7 +660,7 @@ MUTANTS = [
     Mutant(
         "an agent that is drained gets no letter",
         DISPATCH,
-        "agent.agent_id not in self._steward.orders.drained",
+        "agent.agent_id not in orders.drained",
         "True",
         "tests/queue/test_steward.py",
     ),
