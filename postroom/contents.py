@@ -399,13 +399,12 @@ def _is_json(value: Any, depth: int = 0) -> bool:
     if kind is str:
         return bool(value.isascii())
     if kind is dict:
-        return all(
-            type(key) is str
-            and key.isascii()
-            and not key.startswith("$")
-            and _is_json(item, depth + 1)
-            for key, item in value.items()
-        )
+        for key, item in value.items():
+            if type(key) is not str or not key.isascii() or key.startswith("$"):
+                return False
+            if not _is_json(item, depth + 1):
+                return False
+        return True
     if kind is list:
         return all(_is_json(item, depth + 1) for item in value)
     if kind is int:

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from .base import Base
-from .contents import Done, Failure, Options, Outcome, OutcomeSheet, pack_data, weight
+from .contents import Done, Failure, Options, Outcome, OutcomeSheet, pack_data
 from .errors import BadFileError, JobFailed, PostroomError, RemoteTraceback
 from .files import MAP_FROM_BYTES, Files
 from .pages import LARGE
@@ -173,7 +173,7 @@ class JobPool:
         self.run = run
         self.jobs = list(jobs)
         self.agents: dict[str, AgentShare] = {}
-        self.apart: dict[int, str] = {}  # the files of jobs that were too large for the roll
+        self.large: dict[int, str] = {}  # the files of jobs that have one of their own
         self._files = files
         self._base = base
         self._master = master
@@ -321,10 +321,10 @@ class JobPool:
         failures = {n: sheet.failures[n] for n in numbers if n in sheet.failures}
         self._failures.update(failures)
         self._arrived.extend(numbers)
-        for number in numbers:
-            if weight(self.jobs[number].arguments) >= LARGE:
-                parcel = self._base.parcel(self.run, number)
-                self._files.let_go(self.apart.pop(number, parcel))
+        if self.large:
+            for number in numbers:
+                if number in self.large:
+                    self._files.let_go(self.large.pop(number))
         share = self.agents.setdefault(sheet.maker.agent, AgentShare())
         share.jobs += len(numbers)
         share.failed += len(failures)

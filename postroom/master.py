@@ -17,7 +17,7 @@ from typing import Any
 
 from .agent import list_agents, read_agent_card
 from .base import Base, create_base, new_run_id
-from .contents import JobSheet, OutcomeSheet
+from .contents import JobSheet, OutcomeSheet, weight
 from .dispatch import Dispatcher
 from .errors import BadFileError, BaseFolderError, PostroomError
 from .files import Clock, Files, LocalFiles, Lock, SystemClock
@@ -25,6 +25,7 @@ from .intake import append_jobs, parcels, put_data, roll_jobs
 from .jobs import Job, JobPool
 from .journal import Journal
 from .kernels import source_version
+from .pages import LARGE
 from .roll import Record, RollWriter, read_sheets
 from .runs import (
     RunCard,
@@ -229,7 +230,7 @@ class Master:
                 numbers = append_jobs(self._files, self.base, card, jobs, guess=known)
             for record in records:
                 if record.apart:
-                    pool.apart[record.number] = record.apart
+                    pool.large[record.number] = record.apart
             if numbers and numbers[-1] >= known + len(jobs):  # others appended, too
                 pool.jobs += self._read_jobs(run, Job)[known : numbers[-1] + 1]
                 for number, job in zip(numbers, jobs, strict=True):
@@ -292,6 +293,9 @@ class Master:
 
     def _watch(self, pool: JobPool) -> JobPool:
         self._pools[pool.run] = pool
+        for number, job in enumerate(pool.jobs):
+            if weight(job.arguments) >= LARGE:
+                pool.large[number] = self.base.parcel(pool.run, number)
         if self._dispatcher is not None:
             self._dispatcher.hint({pool.run})
         return pool

@@ -36,7 +36,7 @@ SPIN_S = 0.0005
 SHORT_S = 0.002
 # Whoever has waited for a core for this share of some time does not spin: others want it, too. The
 # kernel's own threads, which come now and then, do not count for so much.
-CROWDED_SHARE = 0.1
+CROWDED_SHARE = 0.02
 CROWDED_S = 0.02
 # Without events (no inotify left, a system that has none) polling goes on at this pace.
 BLIND_S = 0.05

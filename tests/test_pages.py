@@ -118,7 +118,7 @@ def test_a_large_argument_is_in_nobodys_way_when_its_job_is_done(tmp_path: Path)
         pool = room.master.open()
         for number in range(3):
             pool.submit(Job("kernels:total", x=x))
-            parcel = pool.apart[number]
+            parcel = pool.large[number]
             room.finish(pool)
             assert parcel not in Path("/proc/self/maps").read_text()
             assert parcel in room.master._files._pages._idle  # type: ignore[attr-defined]

@@ -153,7 +153,7 @@ def test_who_has_to_wait_for_a_core_again_and_again_does_not_spin(tmp_path: Path
     wait_ns(moment_ns)
     waiter._schedule = os.open(told, os.O_RDONLY)
     assert not waiter._is_crowded(1.0)  # what was before it began does not count
-    wait_ns(moment_ns + moment_ns // 20)
+    wait_ns(moment_ns + moment_ns // 100)
     assert not waiter._is_crowded(1.0 + CROWDED_S)  # somebody came by
     wait_ns(2 * moment_ns)
     assert not waiter._is_crowded(1.0 + 1.5 * CROWDED_S)  # too early to tell
