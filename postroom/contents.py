@@ -15,19 +15,18 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from math import isfinite
-from types import NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .errors import BadFileError
 from .files import Buffer
-from .parcel import Mark, Parcel, pack
+from .mark import Mark
+from .parcel import Parcel, pack
+from .plain import copied, is_json, is_plain, plain_values
 
 if TYPE_CHECKING:
-    from .payload import Decoder, Tree
+    from .decoder import Decoder, Tree
 
 VERSION = 1
-_PLAIN_DEPTH = 16
 # What a mark says of its parcel, so that most need not be opened to be counted.
 FAILED_FLAG = "f"  # of results: at least one failed
 WISHES_FLAG = "w"  # of jobs: at least one has wishes
@@ -91,11 +90,11 @@ class Maker(NamedTuple):
 
 
 @cache
-def _payload() -> Any:
-    """What knows arrays; with it comes numpy."""
-    from . import payload
+def _arrays() -> tuple[Any, Any]:
+    """What packs arrays, and what unpacks them; with them comes numpy."""
+    from . import decoder, payload
 
-    return payload
+    return payload, decoder
 
 
 class _Values:
@@ -109,12 +108,12 @@ class _Values:
 
     def decoder(self, parcel: Parcel, *, pickle: bool) -> Decoder:
         """What builds them from the arrays of a parcel."""
-        payload = _payload()
+        _, decoder = _arrays()
         if self._tree is None:
             with suppress(ValueError):  # the decoder finds the same, and names the file
-                self._tree = payload.Tree(self.raw)
-        decoder: Decoder = payload.Decoder(self._tree or self.raw, parcel, pickle=pickle)
-        return decoder
+                self._tree = decoder.Tree(self.raw)
+        made: Decoder = decoder.Decoder(self._tree or self.raw, parcel, pickle=pickle)
+        return made
 
     def tree(self, position: int) -> Any:
         """One value as it is described, undecoded and not to be changed; None: there is none."""
@@ -165,9 +164,9 @@ class JobSheet:
     def plain(self, job: int) -> dict[str, Any]:
         """What job number `job` is passed, when that is plain JSON: without numpy."""
         tree = self._tree(job)
-        if tree and _is_plain(tree):
-            copied: dict[str, Any] = _copied(tree)  # what is read may be another's, too
-            return copied
+        if tree and is_plain(tree):
+            own: dict[str, Any] = copied(tree)  # what is read may be another's, too
+            return own
         return self.arguments(job)
 
     def passed(self, job: int) -> list[str]:
@@ -208,10 +207,10 @@ def pack_jobs(
     text: str
     members: list[tuple[str, Sequence[Buffer]]]
     called = first if called is None else called
-    if all(map(_is_json, arguments)):
-        text, members = _encode(_plain_values(arguments)), []
+    if all(map(is_json, arguments)):
+        text, members = _encode(plain_values(arguments)), []
     else:
-        text, members = _payload().encode_text(
+        text, members = _arrays()[0].encode_text(
             arguments,
             first=first,
             label=lambda n: f"job {names[n] if names else called + n}: arguments",
@@ -265,7 +264,7 @@ class OutcomeSheet:
         position = job - self.first - sum([failed < job for failed in self.failures])
         if self._decoder is None:
             tree = self._values.tree(position)
-            if isinstance(tree, dict) and _is_plain(tree):
+            if isinstance(tree, dict) and is_plain(tree):
                 return tree  # nobody needs numpy to read that
             self._decoder = self._values.decoder(self.parcel, pickle=self.pickle)
         return self._decoder.value(position)
@@ -278,10 +277,10 @@ def pack_outcomes(
     values = [one.value for one in done if one.failure is None]
     text: str
     members: list[tuple[str, Sequence[Buffer]]]
-    if all(map(_is_json, values)):
-        text, members = _encode(_plain_values(values)), []
+    if all(map(is_json, values)):
+        text, members = _encode(plain_values(values)), []
     else:
-        text, members = _payload().encode_text(values, first=first, label="result", pickle=pickle)
+        text, members = _arrays()[0].encode_text(values, first=first, label="result", pickle=pickle)
     body = _outcomes(first, done, maker, text, pickle=pickle)
     return pack(_results_mark(first, done), [("outcomes.json", [body]), *members])
 
@@ -367,7 +366,7 @@ def _read_outcome_head_again(text: bytes) -> _OutcomeHead:
 
 def pack_data(value: Any) -> list[Buffer]:
     """Make a parcel of shared data."""
-    tree, members = _payload().encode([value], label="shared")
+    tree, members = _arrays()[0].encode([value], label="shared")
     body = _encode({"version": VERSION, "values": tree}).encode()
     return pack(Mark("data", 0, 1), [("data.json", [body]), *members])
 
@@ -379,66 +378,7 @@ def unpack_data(path: str, data: Buffer) -> Any:
         fields = _fields(_sheet(parcel, "data.json", "data"))
     except ValueError as error:
         raise BadFileError(path, f"has a data.json that {error}") from None
-    return _payload().decode(fields.get("values"), parcel, 0)
-
-
-def _plain_values(values: Sequence[Any]) -> object:
-    """What `payload.encode` makes of values that stand for themselves."""
-    trees = list(values)
-    # Compared as text, since 1, 1.0 and True are equal, and so are dicts in another order.
-    if trees and all(repr(tree) == repr(trees[0]) for tree in trees):
-        del trees[1:]
-    return {"first": 0, "count": len(values), "arrays": {}, "trees": trees}
-
-
-def _is_json(value: Any, depth: int = 0) -> bool:
-    """Whether a value stands for itself, so that `payload` would leave it as it is."""
-    if depth > _PLAIN_DEPTH:
-        return False  # deep, or endless: payload says which
-    kind = type(value)
-    if kind is str:
-        return bool(value.isascii())
-    if kind is dict:
-        for key, item in value.items():
-            if type(key) is not str or not key.isascii() or key.startswith("$"):
-                return False
-            if not _is_json(item, depth + 1):
-                return False
-        return True
-    if kind is list:
-        return all(_is_json(item, depth + 1) for item in value)
-    if kind is int:
-        return bool(-(1 << 63) <= value < 1 << 63)
-    return kind in (bool, NoneType) or (kind is float and isfinite(value))
-
-
-def _copied(tree: Any) -> Any:
-    """A copy of a plain tree, at a tenth of what `deepcopy` takes."""
-    if isinstance(tree, dict):
-        return {key: _copied(item) for key, item in tree.items()}
-    return [_copied(item) for item in tree] if isinstance(tree, list) else tree
-
-
-def _is_plain(tree: Any, depth: int = 0) -> bool:
-    """Whether a tree stands for itself: no key begins with the sign of what JSON lacks."""
-    if depth > _PLAIN_DEPTH:
-        return False
-    if isinstance(tree, dict):
-        return all(
-            not key.startswith("$") and _is_plain(item, depth + 1) for key, item in tree.items()
-        )
-    return not isinstance(tree, list) or all(_is_plain(item, depth + 1) for item in tree)
-
-
-def weight(value: Any) -> int:
-    """Roughly how many bytes a value takes in a parcel: enough to tell large from small."""
-    if isinstance(value, dict):
-        return sum(weight(item) for item in value.values())
-    if isinstance(value, (list, tuple)):
-        return sum(weight(item) for item in value)
-    if isinstance(value, (str, bytes)):
-        return len(value)
-    return int(getattr(value, "nbytes", 8))
+    return _arrays()[1].decode(fields.get("values"), parcel, 0)
 
 
 def _sheet(parcel: Parcel, name: str, kind: str) -> bytes:

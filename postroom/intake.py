@@ -9,10 +9,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from .base import Base
-from .contents import pack_data, pack_jobs, weight
+from .contents import pack_data, pack_jobs
 from .errors import BadFileError
 from .files import Buffer, Files
 from .jobs import Job
+from .plain import weight
 from .roll import Record, RollWriter
 from .runs import RunCard, append, read_parcel_bytes
 

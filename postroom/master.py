@@ -17,7 +17,7 @@ from typing import Any
 
 from .agent import list_agents, read_agent_card
 from .base import Base, create_base, new_run_id
-from .contents import JobSheet, OutcomeSheet, weight
+from .contents import JobSheet, OutcomeSheet
 from .dispatch import Dispatcher
 from .errors import BadFileError, BaseFolderError, PostroomError
 from .files import Clock, Files, LocalFiles, Lock, SystemClock
@@ -26,6 +26,7 @@ from .jobs import Job, JobPool
 from .journal import Journal
 from .kernels import source_version
 from .pages import LARGE
+from .plain import weight
 from .roll import Record, RollWriter, read_sheets
 from .runs import (
     RunCard,

@@ -18,17 +18,25 @@ its last MARK_SIZE bytes alone. This module does without numpy, so that sorting 
 
 from __future__ import annotations
 
-import itertools
 import json
 import mmap
 import re
 import struct
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from .checksum import checksum, crc32
 from .errors import BadFileError
+from .mark import (
+    MARK_SIZE,
+    Mark,
+    Words,
+    first_and_words,
+    mark_line,
+    mark_words,
+    parse_mark,
+)
 
 Buffer: TypeAlias = bytes | memoryview
 
@@ -43,8 +51,10 @@ _NAME = re.compile(rb"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 # Chunks below this size are joined with their neighbours: a copy costs less than a write each.
 SMALL = 1 << 16
 
-# Parcels of few members, and small, are cast: see `Mould`.
+# Parcels of few members, and small, are cast: see `Mould`. So many moulds are kept.
 _MOULD_MEMBERS = 16
+_MOULD_BYTES = 8 << 10
+_MOST_MOULDS = 256
 
 # A field that is too narrow for its value is full, and the value stands in a 64-bit counterpart.
 _FULL = 0xFFFF_FFFF
@@ -78,85 +88,6 @@ _WIDE_END = struct.Struct("<4sQHHIIQQQQ")
 _WIDE_LOCATOR = struct.Struct("<4sIQI")
 
 
-class Mark(NamedTuple):
-    """What a parcel holds: so many jobs, from number `first` on."""
-
-    kind: str  # "jobs", "results" or "data"
-    first: int
-    jobs: int  # below ten million: a few bytes must not claim to be endless work
-    flags: str = ""  # up to eight lower-case letters, such as "x" for exclusive
-
-
-_KIND = re.compile(rb"postroom/1 (jobs|results|data) {0,3} ")
-_REST = re.compile(rb" ([0-9]{7}) ([a-z]{0,8})-{0,8} ")
-# Where a mark states the number of its first job: all before and behind it, up to the checksums,
-# is the same in parcels that are alike.
-_FIRST_AT, _FIRST_END = 19, 31
-_MOST_FIRST = 10**12
-_HEX = re.compile(rb"[0-9a-f]{8}")
-
-
-@lru_cache(maxsize=256)
-def _mark_words(kind: str, count: int, flags: str) -> tuple[bytes, bytes]:
-    """What a mark says before its first number, and behind it; ValueError if it cannot be said."""
-    before, behind = f"postroom/1 {kind:7} ".encode(), f" {count:07d} {flags:-<8} ".encode()
-    if not _KIND.fullmatch(before) or not _REST.fullmatch(behind):
-        raise ValueError(f"a mark of {count} {kind} with the flags {flags!r} cannot be written")
-    return before, behind
-
-
-@lru_cache(maxsize=256)
-def _parse_words(before: bytes, behind: bytes) -> tuple[str, int, str] | None:
-    """Kind, count and flags of a mark; None if it is none."""
-    kind, rest = _KIND.fullmatch(before), _REST.fullmatch(behind)
-    if kind is None or rest is None:
-        return None
-    words = kind[1].decode(), int(rest[1]), rest[2].decode()
-    return words if _mark_words(*words) == (before, behind) else None
-
-
-def _mark_line(mark: Mark, directory_crc: int) -> bytes:
-    """The mark as it stands at the end of a file."""
-    kind, first, count, flags = mark
-    if not 0 <= first < _MOST_FIRST:
-        raise ValueError(f"a mark of jobs from {first} on cannot be written")
-    before, behind = _mark_words(kind, count, flags)
-    line = b"%b%012d%b%08x " % (before, first, behind, directory_crc)
-    return b"%b%08x\n" % (line, crc32(line))
-
-
-MARK_SIZE = len(_mark_line(Mark("data", 0, 0), 0))
-_HEAD_SIZE = MARK_SIZE - len("01234567 01234567\n")
-
-
-def _parse_head(line: bytes) -> Mark | None:
-    """What a mark says; whether it says so in these very words, the checksums tell."""
-    words = _parse_words(line[:_FIRST_AT], line[_FIRST_END:_HEAD_SIZE])
-    first = line[_FIRST_AT:_FIRST_END]
-    if words is None or not first.isdigit():
-        return None
-    kind, count, flags = words
-    return Mark(kind, int(first), count, flags)
-
-
-def _parse_mark(path: str, tail: bytes) -> tuple[Mark, int]:
-    """The mark, and the checksum of the directory that it vouches for."""
-    line = tail[-MARK_SIZE:]
-    mark = _parse_head(line)
-    directory_crc = line[_HEAD_SIZE : _HEAD_SIZE + 8]
-    if mark is None or not _HEX.fullmatch(directory_crc):
-        raise BadFileError(path, "it does not end with the mark of a parcel")
-    crc = int(directory_crc, 16)
-    if _mark_line(mark, crc) != line:
-        raise BadFileError(path, "its mark does not match its checksum")
-    return mark, crc
-
-
-def read_mark(path: str, tail: bytes) -> Mark:
-    """The mark of the parcel at `path`, of whose bytes `tail` is the last MARK_SIZE or more."""
-    return _parse_mark(path, tail)[0]
-
-
 def pack(mark: Mark, members: Iterable[tuple[str, Sequence[Buffer]]]) -> list[Buffer]:
     """The chunks of a parcel, to be written one after another; large buffers are not copied.
 
@@ -174,7 +105,7 @@ def pack(mark: Mark, members: Iterable[tuple[str, Sequence[Buffer]]]) -> list[Bu
         shape.append((name, size))
     if len(shape) > MAX_MEMBERS:
         raise ValueError(f"a parcel cannot have {len(shape)} members")
-    if whole < SMALL and len(shape) <= _MOULD_MEMBERS:
+    if whole <= _MOULD_BYTES and len(shape) <= _MOULD_MEMBERS:
         mould = _mould(tuple(shape), mark.kind, mark.jobs, mark.flags)
         return [mould.cast(mark.first, [b"".join(joined) for joined in data])]
     crcs: list[int] = []
@@ -183,7 +114,7 @@ def pack(mark: Mark, members: Iterable[tuple[str, Sequence[Buffer]]]) -> list[Bu
         for chunk in joined:
             crc = checksum(chunk, crc)
         crcs.append(crc)
-    frame = _Layout(tuple(shape)).frame(crcs, mark)
+    frame = _frame(shape, crcs, mark)
     chunks: list[Buffer] = []
     for before, joined in zip(frame, data, strict=False):
         chunks.append(before)
@@ -192,50 +123,25 @@ def pack(mark: Mark, members: Iterable[tuple[str, Sequence[Buffer]]]) -> list[Bu
     return _join_small(chunks)
 
 
-class _Layout:
-    """All of a parcel with members of these names and sizes, but their data and the mark."""
-
-    __slots__ = ("_blank", "_cuts", "crcs_at", "directory", "places")
-
-    def __init__(self, shape: tuple[tuple[str, int], ...]) -> None:
-        self.places: list[tuple[str, int, int]] = []  # name; data from, until
-        headers: list[bytes] = []
-        entries: list[bytes] = []
-        names: set[str] = set()
-        offset = 0
-        for name, length in shape:
-            raw = name.encode("ascii", "replace")
-            if not _NAME.fullmatch(raw) or name in names:
-                raise ValueError(f"{name!r} cannot be the name of a member, or is already")
-            names.add(name)
-            header, entry = _headers(raw, length, 0, offset)
-            headers.append(header)
-            entries.append(entry)
-            start = offset + len(header)
-            offset = start + length
-            self.places.append((name, start, offset))
-        size = sum(map(len, entries))
-        self._blank = b"".join((*headers, *entries, _ending(len(shape), size, offset)))
-        ends = list(itertools.accumulate(map(len, (*headers, *entries)), initial=0))
-        locals_at, directory_at = ends[: len(shape)], ends[len(shape)]
-        self.crcs_at = [
-            (at + len(_LOCAL), central_at + len(_CENTRAL))
-            for at, central_at in zip(locals_at, ends[len(shape) :], strict=False)
-        ]
-        self.directory = slice(directory_at, directory_at + size)
-        bounds = itertools.pairwise((*locals_at, directory_at))
-        self._cuts = [*itertools.starmap(slice, bounds), slice(directory_at, None)]
-
-    def frame(self, crcs: Sequence[int], mark: Mark) -> list[bytes]:
-        """What stands before each member, and behind the last."""
-        filled = bytearray(self._blank)
-        for (at, central_at), crc in zip(self.crcs_at, crcs, strict=True):
-            _CRC.pack_into(filled, at, crc)
-            _CRC.pack_into(filled, central_at, crc)
-        whole = bytes(filled)
-        frame = [whole[cut] for cut in self._cuts]
-        frame[-1] += _mark_line(mark, crc32(whole[self.directory]))
-        return frame
+def _frame(shape: Sequence[tuple[str, int]], crcs: Sequence[int], mark: Mark) -> list[bytes]:
+    """What stands before each member of these names and sizes, and behind the last."""
+    headers: list[bytes] = []
+    entries: list[bytes] = []
+    names: set[str] = set()
+    offset = 0
+    for (name, size), crc in zip(shape, crcs, strict=True):
+        raw = name.encode("ascii", "replace")
+        if not _NAME.fullmatch(raw) or name in names:
+            raise ValueError(f"{name!r} cannot be the name of a member, or is already")
+        names.add(name)
+        header, entry = _headers(raw, size, crc, offset)
+        headers.append(header)
+        entries.append(entry)
+        offset += len(header) + size
+    directory = b"".join(entries)
+    words = mark_words(mark.kind, mark.jobs, mark.flags)
+    line = mark_line(words, mark.first, crc32(directory))
+    return [*headers, directory + _ending(len(shape), len(directory), offset) + line]
 
 
 class Mould:
@@ -245,52 +151,47 @@ class Mould:
     each of them is made once, when it is written and when it is compared.
     """
 
-    __slots__ = ("_blank", "_directory", "_mark", "_members", "arrays", "places", "words")
+    __slots__ = ("_blank", "_directory", "_members", "_words", "arrays", "kind", "places")
 
     def __init__(
-        self, shape: tuple[tuple[str, int], ...], kind: str, count: int, flags: str
+        self, shape: tuple[tuple[str, int], ...], kind: str, jobs: int, flags: str
     ) -> None:
-        layout = _Layout(shape)
-        self.words = kind, count, flags
-        self._mark = _mark_words(kind, count, flags)
-        self.places = layout.places
-        # What readers have learned of members that are arrays, by name.
-        self.arrays: dict[str, Any] = {}
-        frame = layout.frame([0] * len(shape), Mark(kind, 0, count, flags))
-        pieces: list[bytes] = []
-        self._members: list[tuple[int, int, int, int]] = []
-        before, all_data = 0, sum(size for _, size in shape)
-        for header, (_, size), (_, start, end), (at, central_at) in zip(
-            frame, shape, layout.places, layout.crcs_at, strict=False
-        ):
-            pieces += (header, bytes(size))
-            # A frame lacks the data that stands between its pieces.
-            self._members.append((start, end, at + before, central_at + all_data))
-            before += size
-        self._blank = b"".join((*pieces, frame[-1]))
-        directory = layout.directory
-        self._directory = slice(directory.start + all_data, directory.stop + all_data)
+        self.kind = kind, jobs, flags
+        self.places: list[tuple[str, int, int]] = []  # name; data from, until
+        self.arrays: dict[str, Any] = {}  # what readers have learned of members that are arrays
+        self._words = mark_words(kind, jobs, flags)
+        frame = _frame(shape, [0] * len(shape), Mark(kind, 0, jobs, flags))
+        blank = b""
+        crcs_at: list[int] = []
+        for header, (name, size) in zip(frame, shape, strict=False):
+            crcs_at.append(len(blank) + len(_LOCAL))
+            start = len(blank) + len(header)
+            self.places.append((name, start, start + size))
+            blank += header + bytes(size)
+        at = directory_at = len(blank)
+        self._blank = blank + frame[-1]
+        self._members: list[tuple[int, int, int, int]] = []  # data from, until; its checksums at
+        for (_, start, end), crc_at in zip(self.places, crcs_at, strict=True):
+            self._members.append((start, end, crc_at, at + len(_CENTRAL)))
+            _, _, _, name_size, extra_size = _FIELDS.unpack_from(self._blank, at + len(_CENTRAL))
+            at += _CENTRAL_SIZE + name_size + extra_size
+        self._directory = slice(directory_at, at)
 
-    def cast(self, first: int, data: Sequence[Buffer]) -> bytes:
+    def cast(self, first: int, data: Sequence[bytes]) -> bytes:
         """The parcel of jobs from `first` on whose members hold this data."""
-        if not 0 <= first < _MOST_FIRST:
-            raise ValueError(f"a mark of jobs from {first} on cannot be written")
         whole = bytearray(self._blank)
         for (start, end, at, central_at), piece in zip(self._members, data, strict=True):
             whole[start:end] = piece
             crc = crc32(piece)
             _CRC.pack_into(whole, at, crc)
             _CRC.pack_into(whole, central_at, crc)
-        before, behind = self._mark
-        line = b"%b%012d%b%08x " % (before, first, behind, crc32(whole[self._directory]))
-        whole[-MARK_SIZE:] = b"%b%08x\n" % (line, crc32(line))
+        whole[-MARK_SIZE:] = mark_line(self._words, first, crc32(whole[self._directory]))
         return bytes(whole)
 
 
-_mould = lru_cache(maxsize=256)(Mould)
+_mould = lru_cache(maxsize=_MOST_MOULDS)(Mould)
 # The mould of the last parcel that looked like this: the next is likely to be of it, too.
-_last_moulds: dict[tuple[int, bytes, bytes], Mould] = {}
-_MOST_MOULDS = 256
+_last_moulds: dict[tuple[int, bytes, Words], Mould] = {}
 
 
 def _join_small(buffers: Sequence[Buffer]) -> list[Buffer]:
@@ -351,14 +252,6 @@ def _ending(count: int, size: int, offset: int) -> bytes:
     return wide + _END.pack(b"PK\5\6", 0, 0, fields[0], *fields, MARK_SIZE)
 
 
-def _looks(data: bytes) -> tuple[int, bytes, bytes]:
-    """What parcels of one mould have in common, and most others do not.
-
-    Alignment gives parcels of one length whose first members, the sheets, differ in theirs.
-    """
-    return len(data), data[_SIZE_AT], data[_FIRST_END - MARK_SIZE : _HEAD_SIZE - MARK_SIZE]
-
-
 class Parcel:
     """A parcel that is in memory or memory-mapped; the whole structure is checked at once.
 
@@ -374,13 +267,16 @@ class Parcel:
         self.opened: dict[str, Any] = {}  # what readers make of members, so that it is made once
         self._members: dict[str, tuple[int, int, int]] = {}
         self.mould: Mould | None = None  # what it was cast in, if it is small
-        small = len(data) <= SMALL
+        small = len(data) <= 2 * _MOULD_BYTES
         # A small one is copied, if need be: bytes are compared faster than views of them.
         whole = bytes(data) if small else b""
         self._view = view = memoryview(whole if small else data).toreadonly()
-        if small and self._is_of_a_mould(whole):
+        # Alignment gives parcels of one length whose first members, the sheets, differ in theirs.
+        first, words = first_and_words(whole)
+        looks = len(whole), whole[_SIZE_AT], words
+        if small and self._is_of(_last_moulds.get(looks), whole, first):
             return
-        self.mark, directory_crc = _parse_mark(path, bytes(view[-MARK_SIZE:]))
+        self.mark, directory_crc = parse_mark(path, bytes(view[-MARK_SIZE:]))
         count, directory_at, directory_end = self._find_directory()
         # A copy, but of no more than the file itself has; searching bytes is faster than a view.
         directory = bytes(view[directory_at:directory_end])
@@ -392,15 +288,13 @@ class Parcel:
                 _last_moulds.clear()
             shape = tuple((name, size) for name, (_, size, _) in self._members.items())
             kind, _, jobs, flags = self.mark
-            _last_moulds[_looks(whole)] = self.mould = _mould(shape, kind, jobs, flags)
+            _last_moulds[looks] = self.mould = _mould(shape, kind, jobs, flags)
 
-    def _is_of_a_mould(self, data: bytes) -> bool:
-        """Whether this is, byte by byte, what the mould of another would make of its data.
+    def _is_of(self, mould: Mould | None, data: bytes, first: bytes) -> bool:
+        """Whether this is, byte by byte, what a mould would make of its data.
 
         All data is checked at once. If anything differs, the long way finds out what.
         """
-        mould = _last_moulds.get(_looks(data))
-        first = data[-MARK_SIZE + _FIRST_AT : -MARK_SIZE + _FIRST_END]
         if mould is None or not first.isdigit():
             return False
         pieces = [data[start:end] for _, start, end in mould.places]
@@ -409,9 +303,8 @@ class Parcel:
         view = self._view
         for name, start, end in mould.places:
             self._views[name] = view[start:end]
-        self.mould = mould
-        kind, count, flags = mould.words
-        self.mark = Mark(kind, int(first), count, flags)
+        kind, jobs, flags = mould.kind
+        self.mould, self.mark = mould, Mark(kind, int(first), jobs, flags)
         return True
 
     def _bad(self, reason: str) -> BadFileError:

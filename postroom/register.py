@@ -19,7 +19,7 @@ from .errors import BadFileError
 from .files import Files
 from .ids import JobId
 from .journal import Journal
-from .parcel import MARK_SIZE, read_mark
+from .mark import MARK_SIZE, read_mark
 from .roll import Record, RollReader
 from .runs import (
     RunCard,

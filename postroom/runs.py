@@ -17,7 +17,8 @@ from .base import Base, attempt_of, number_of
 from .errors import BadFileError
 from .files import Buffer, Files
 from .mailbox import Letter, is_plain_name, read_in_hand, read_letter
-from .parcel import MARK_SIZE, PARCEL_LIMIT, read_mark
+from .mark import MARK_SIZE, read_mark
+from .parcel import PARCEL_LIMIT
 from .roll import rolled_until
 
 VERSION = 1

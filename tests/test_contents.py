@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,12 @@ from postroom.contents import (
     pack_jobs,
     pack_outcomes,
     unpack_data,
-    weight,
 )
 from postroom.errors import BadFileError, PayloadError
 from postroom.files import Buffer
-from postroom.parcel import read_mark
+from postroom.mark import Mark, read_mark
+from postroom.parcel import pack
+from postroom.plain import weight
 
 MAKER = Maker("0", "cpu", 1, 2.0)
 
@@ -122,10 +124,66 @@ def test_what_is_nested_for_ever_is_refused_by_payload() -> None:
 
 
 def test_an_outcome_that_is_nested_too_deep_is_a_bad_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("postroom.contents._is_json", lambda value: True)
+    monkeypatch.setattr("postroom.contents.is_json", lambda value: True)
     value: dict[str, object] = {}
     for _ in range(200):
         value = {"x": value}
     data = b"".join(pack_outcomes(3, [Done(value)], Maker("0", "", 1, 0.0)))
     with pytest.raises(BadFileError):
         OutcomeSheet("x", data).done(3)
+
+
+FROZEN = Path(__file__).parent / "data"
+
+
+@pytest.mark.parametrize("tag", ["1", "2"])
+def test_parcels_of_earlier_versions_are_read_for_ever(tag: str) -> None:
+    jobs = JobSheet("jobs", (FROZEN / f"jobs-{tag}.npz").read_bytes())
+    assert (jobs.first, jobs.count, jobs.task, jobs.names) == (7, 2, "kernels:double", ["a", "b"])
+    assert jobs.options == Options(retries=2, timeout_s=1.5)
+    assert jobs.arguments(8)["x"].tolist() == [1.0, 2.0, 3.0]
+    assert jobs.arguments(8)["k"] == 1
+    results = OutcomeSheet("results", (FROZEN / f"results-{tag}.npz").read_bytes())
+    assert results.maker == Maker("0", "GPU-1", 42, 1700000000.25, attempt=3)
+    assert results.seconds == [0.25, 0.5, 1e-6]
+    assert results.done(7).value["y"].tolist() == [0, 1]
+    assert results.done(9).value["y"].tolist() == [1, 2]
+    failure = results.done(8).failure
+    assert failure is not None and failure.message == 'says "],"maker":{"started_at":'
+    shared = unpack_data("data", (FROZEN / f"data-{tag}.npz").read_bytes())
+    assert shared["w"].tolist() == [[1, 0], [0, 1]]
+    assert shared["n"] == [1, None, "ü"]
+
+
+def sheet_of(text: bytes, count: int = 1) -> OutcomeSheet:
+    chunks = pack(Mark("results", 0, count), [("outcomes.json", [text])])
+    return OutcomeSheet("x", b"".join(chunks))
+
+
+GOOD = (
+    b'{"seconds":[0.5],"maker":{"started_at":1.25,"agent":"0","gpu":"","pid":1,"attempt":1},'
+    b'"version":1,"pickle":false,"failures":{},'
+    b'"values":{"first":0,"count":1,"arrays":{},"trees":[7]}}'
+)
+
+
+def test_a_sheet_is_read_whatever_the_order_of_its_fields() -> None:
+    turned = json.dumps(dict(reversed(json.loads(GOOD).items()))).encode()
+    for text in (GOOD, turned, GOOD.replace(b"0.5", b"0.5 "), GOOD.replace(b",", b" , ")):
+        sheet = sheet_of(text)
+        assert (sheet.seconds, sheet.maker.started_at, sheet.value(0)) == ([0.5], 1.25, 7)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"version":1', b'"version":2'), (b'"version":1,', b""), (b"0.5", b"0.5,0.5"),
+        (b"0.5", b""), (b"0.5", b"x"), (b"1.25", b"x"), (b"1.25,", b""), (b'"pid":1,', b""),
+        (b'"pid":1,', b'"pid":1,"more":2,'), (b"}}", b"}"), (b"}}", b"}}}"), (b"{}", b"[]"),
+        (b'"failures":{}', b'"failures":{"0":{}}'), (b'"failures":{},', b""), (b"[7]}}", b"[7]}"),
+    ],
+)  # fmt: skip
+def test_a_sheet_of_outcomes_that_lies_is_a_bad_file(old: bytes, new: bytes) -> None:
+    assert old in GOOD
+    with pytest.raises(BadFileError):
+        sheet_of(GOOD.replace(old, new)).done(0)

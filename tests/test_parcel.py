@@ -19,9 +19,11 @@ from hypothesis import strategies as st
 
 from postroom import parcel as parcel_module
 from postroom.errors import BadFileError
-from postroom.parcel import MARK_SIZE, MAX_MEMBERS, Mark, Parcel, pack, read_mark
+from postroom.mark import MARK_SIZE, Mark, mark_line, mark_words, read_mark
+from postroom.parcel import MAX_MEMBERS, Parcel, pack
 
 MARK = Mark("results", first=100, jobs=2, flags="x")
+WORDS = mark_words(MARK.kind, MARK.jobs, MARK.flags)
 MEMBERS = [("outcomes.json", [b'{"a": 1}']), ("x.npy", [b"01234567" * 9]), ("empty", [])]
 
 
@@ -57,7 +59,7 @@ def forge(
         directory += edit_central(index, central)
     count = len(members) if count is None else count
     end = parcel_module._ending(count, len(directory), len(body))
-    return body + directory + end + parcel_module._mark_line(MARK, crc32(directory))
+    return body + directory + end + mark_line(WORDS, MARK.first, crc32(directory))
 
 
 def replaced(at: int, new: bytes) -> Callable[[int, bytes], bytes]:
@@ -322,7 +324,7 @@ def test_overlapping_members_are_refused() -> None:
     body = local + content
     directory = central + central.replace(b"a.npy", b"b.npy")
     end = parcel_module._ending(2, len(directory), len(body))
-    data = body + directory + end + parcel_module._mark_line(MARK, crc32(directory))
+    data = body + directory + end + mark_line(WORDS, MARK.first, crc32(directory))
     assert zipfile.ZipFile(io.BytesIO(data)).namelist() == ["a.npy", "b.npy"]
     with pytest.raises(BadFileError):
         Parcel("p.npz", data)
@@ -382,8 +384,17 @@ def test_wide_fields_are_written_where_they_are_needed(monkeypatch: pytest.Monke
             contents(bad)
 
 
-def test_the_layout_of_the_last_parcel_lets_nothing_pass_that_differs() -> None:
-    """Parcels of one size share a layout: what was learned of one must not vouch for another."""
+@pytest.mark.parametrize("members", [MEMBERS, [], [("a", [b"1"] * 3), ("b", [b""])]])
+def test_a_parcel_that_is_cast_is_what_it_is_without_a_mould(
+    members: list[tuple[str, list[bytes]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cast = build(members)
+    monkeypatch.setattr(parcel_module, "_MOULD_BYTES", -1)
+    assert build(members) == cast
+
+
+def test_the_mould_of_the_last_parcel_lets_nothing_pass_that_differs() -> None:
+    """Parcels of one size share a mould: what was learned of one must not vouch for another."""
     one = build([("a", [b"1" * 20]), ("b", [b"2" * 20])])
     like_it = build([("a", [b"3" * 20]), ("b", [b"4" * 20])])
     other = build([("a", [b"1" * 19]), ("b", [b"2" * 21])])

@@ -24,9 +24,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from postroom.decoder import decode
 from postroom.errors import BadFileError
-from postroom.parcel import MARK_SIZE, Mark, Parcel, pack
-from postroom.payload import decode, encode
+from postroom.mark import MARK_SIZE, Mark
+from postroom.parcel import Parcel, pack
+from postroom.payload import encode
 
 BLIND = 100_000
 LIES = 30_000

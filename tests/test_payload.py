@@ -21,9 +21,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 
+from postroom.decoder import decode
 from postroom.errors import BadFileError, PayloadError
-from postroom.parcel import Mark, Parcel, pack
-from postroom.payload import MAX_DEPTH, decode, encode, encode_text
+from postroom.mark import Mark
+from postroom.parcel import Parcel, pack
+from postroom.payload import MAX_DEPTH, encode, encode_text
 
 
 def ship(values: Sequence[Any], *, first: int = 0, **options: Any) -> bytes:
@@ -751,3 +753,10 @@ def test_arrays_alike_are_packed_as_all_values_are(values: list[Any]) -> None:
     assert text == json.dumps(tree, separators=(",", ":"))
     joined = [(name, b"".join(map(bytes, buffers))) for name, buffers in members]
     assert [(name, b"".join(map(bytes, buffers))) for name, buffers in short] == joined
+
+
+def test_arrays_of_one_name_and_size_keep_their_own_types() -> None:
+    """Their parcels are of one mould, and differ in a header within."""
+    floats, numbers = np.arange(3.0), np.arange(3)
+    for array in (floats, numbers, floats.reshape(3, 1), numbers, floats):
+        assert same(round_trip({"x": array})["x"], array)

@@ -20,7 +20,7 @@ from ..contents import FAILED_FLAG, WISHES_FLAG, Failure, JobSheet, OutcomeSheet
 from ..errors import BadFileError
 from ..files import Files
 from ..ids import JobId
-from ..parcel import MARK_SIZE, read_mark
+from ..mark import MARK_SIZE, read_mark
 from ..roll import RollReader, Unroller
 from ..runs import RunCard, asked_until, list_firsts, read_card, read_parcel_bytes
 from ..schedule import gaps

@@ -21,11 +21,12 @@ from typing import Any
 
 import numpy as np
 
-from ..contents import Done, Failure, JobSheet, Outcome, unpack_data, weight
+from ..contents import Done, Failure, JobSheet, Outcome, unpack_data
 from ..errors import KernelError
 from ..files import Files
 from ..journal import Journal
 from ..kernels import find_source, version_of
+from ..plain import weight
 from ..runs import RunCard, read_parcel_bytes
 from .desk import PUBLISH_BYTES
 

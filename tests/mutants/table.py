@@ -18,6 +18,7 @@ class Mutant:
 
 BOX = "postroom/files.py"
 MAILBOX = "postroom/mailbox.py"
+PARCEL = "postroom/parcel.py"
 ROLL = "postroom/roll.py"
 RUNS = "postroom/runs.py"
 SCHEDULE = "postroom/schedule.py"
@@ -180,6 +181,27 @@ MUTANTS = [
         "            self._sweep(spared)\n",
         "",
         "tests/processes/test_errands.py",
+    ),
+    Mutant(
+        "a parcel that looks like another is compared as a whole",
+        PARCEL,
+        "if mould.cast(int(first), pieces) != data:",
+        "if len(mould.cast(int(first), pieces)) != len(data):",
+        "tests/test_parcel.py",
+    ),
+    Mutant(
+        "what was learned of one array does not hold for another of its name and size",
+        "postroom/decoder.py",
+        "if known is not None and view[: len(known[0])].tobytes() == known[0]:",
+        "if known is not None:",
+        "tests/test_payload.py",
+    ),
+    Mutant(
+        "a result that has come is gathered at once",
+        DISPATCH,
+        "                    agent.look_at = 0.0\n",
+        "",
+        "tests/test_dispatch.py",
     ),
     Mutant(
         "a letter carries its checksum",
