@@ -1,20 +1,26 @@
 """One log and one journal for every process of a base: JSON lines, appended in one write each.
 
 The journal records every state change; it is a record, never the truth. Neither may stop the work:
-a line that cannot be written is dropped, and counted in the next one that can.
+a line that cannot be written is dropped, and counted in the next one that can. That a result came,
+a Master writes when nobody waits for it: with its next letter, when it waits itself, or at its end.
+Killed in between, it leaves the result and not the line.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import weakref
 from collections import deque
-from typing import Any
+from typing import Any, TypeAlias
 
 from .base import Base
 from .files import Clock, SystemClock
 
 _encode = json.JSONEncoder(separators=(",", ":"), default=str).encode
+
+Waiting: TypeAlias = deque[tuple[float, dict[str, Any]]]
 
 
 class Journal:
@@ -22,15 +28,17 @@ class Journal:
 
     def __init__(self, base: Base, role: str, *, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
-        self._role = f'"role":{_encode(role)}'
+        self._role = _encode(role)
         self._log = _Appender(base.log)
         self._events = _Appender(base.events)
-        self._waiting: deque[tuple[float, dict[str, Any]]] = deque()
+        self._waiting: Waiting = deque()
+        # Whoever forgets to close what writes here still leaves all lines behind.
+        weakref.finalize(self, _write, self._waiting, self._events, self._role)
 
     def log(self, level: str, text: str, **fields: Any) -> None:
         """Say something to a person: level is "debug", "info", "warning" or "error"."""
-        line = self._line(self._clock.wall(), {"level": level, "text": text, **fields})
-        self._log.append(line)
+        line = {"level": level, "text": text, **fields}
+        self._log.append(_line(self._clock.wall(), self._role, line))
 
     def event(self, event: str, **fields: Any) -> None:
         """Record a state change."""
@@ -43,14 +51,23 @@ class Journal:
 
     def catch_up(self) -> None:
         """Write what had to wait."""
-        while self._waiting:
-            self._events.append(self._line(*self._waiting.popleft()))
+        _write(self._waiting, self._events, self._role)
 
-    def _line(self, at: float, fields: dict[str, Any]) -> str:
-        said = ",".join(
-            [f'"{key}":{repr(v) if type(v) is int else _encode(v)}' for key, v in fields.items()]
-        )
-        return f'{{"at":{at:.6f},{self._role},"pid":{os.getpid()},{said}'
+
+def _write(waiting: Waiting, events: _Appender, role: str) -> None:
+    # Several threads may be here: whoever finds nothing more is done.
+    with contextlib.suppress(IndexError):
+        while True:
+            at, fields = waiting.popleft()
+            events.append(_line(at, role, fields))
+
+
+def _line(at: float, role: str, fields: dict[str, Any]) -> str:
+    """A line of the log or the journal, but for its end."""
+    said = ",".join(
+        [f'"{key}":{repr(v) if type(v) is int else _encode(v)}' for key, v in fields.items()]
+    )
+    return f'{{"at":{at:.6f},"role":{role},"pid":{os.getpid()},{said}'
 
 
 class Silence(Journal):

@@ -7,6 +7,8 @@ from pathlib import Path
 from postroom.base import create_base
 from postroom.journal import Journal
 
+from .backroom import Clock
+
 
 def read(path: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in Path(path).read_text().splitlines()]
@@ -41,3 +43,19 @@ def test_a_log_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     os.symlink(tmp_path / "victim", base.log)
     Journal(base, "master").log("info", "x")
     assert (tmp_path / "victim").read_text() == "precious\n"
+
+
+def test_what_may_wait_keeps_its_place_and_time_and_is_not_forgotten(tmp_path: Path) -> None:
+    base = create_base(tmp_path / "base")
+    clock = Clock()
+    journal = Journal(base, "master", clock=clock)
+    journal.event_soon("done", first=1)
+    assert not os.path.exists(base.events)
+    clock.now += 5
+    journal.event("sent", first=2)
+    first, second = read(base.events)
+    assert (first["event"], first["first"], second["event"]) == ("done", 1, "sent")
+    assert second["at"] - first["at"] == 5  # type: ignore[operator]
+    journal.event_soon("done", first=3)
+    del journal
+    assert [line["first"] for line in read(base.events)] == [1, 2, 3]
