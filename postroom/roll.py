@@ -53,6 +53,7 @@ _CRC_SIZE = 9  # at the end of the line, behind what it vouches for
 _LONGEST = _HEADER_SIZE + RECORD_BYTES
 _CHUNK = 4 * _LONGEST
 _FEW = 1 << 16
+_PAGE = 1 << 12
 # What fills up behind a write that was cut short: never zeros, which might complete it.
 _FILLING = b"-"
 
@@ -275,22 +276,25 @@ class Unroller:
         self._data = b""
         self._start = 0
         self._behind = 0  # where the last parcel ended
+        self._each = _PAGE  # how long the last record was
 
-    def open(self, job: int, place: int | None = None) -> JobSheet:
+    def open(self, job: int, place: int | None = None, *, ahead: int = 1) -> JobSheet:
         """The parcel that holds a job; it lies at `place`, or behind the one before.
 
-        FileNotFoundError when there is no roll, BadFileError when the job is not in it.
+        So many jobs will be opened one after another, as far as is known. FileNotFoundError when
+        there is no roll, BadFileError when the job is not in it.
         """
         at = self._behind = self._behind if place is None else place
         record = None
         if self._start <= at < self._start + len(self._data):
             record = _record_at(self._data, at, self._start)
         if record is None:
-            self._read(at, _FEW)
+            self._read(at, min(max(ahead * self._each, _PAGE), _FEW))
             record = _record_at(self._data, at, self._start)
         if record is None or not record.number <= job < record.stop:
             record = self._search(at, job)
         self._behind = record.end
+        self._each = record.end - record.at
         body = record.at - self._start + _HEADER_SIZE
         parcel = self._data[body : body + record.length]
         return open_record(self._files, self._base, self._run, record, parcel)

@@ -278,7 +278,8 @@ class Desk:
         if sheet is None or not sheet.first <= job < sheet.first + sheet.count:
             if self._unroller is not None:
                 place = letter.place if job == letter.first else None
-                sheet = self._sheet = self._unroller.open(job, place)
+                ahead = letter.stop - job
+                sheet = self._sheet = self._unroller.open(job, place, ahead=ahead)
                 if sheet.nbytes >= LARGE:
                     self._large.append(sheet.parcel.path)
                 return sheet
