@@ -14,10 +14,11 @@ from collections.abc import Callable, Collection
 
 from .agent import VERSION, Agent, list_agents, read_agent_card
 from .base import Base
-from .contents import Done, Failure, Maker, Outcome, OutcomeSheet, pack_outcomes
+from .contents import OutcomeSheet
 from .control import Orders, read_orders
 from .errors import BadFileError
-from .files import LETTER_LIMIT, Buffer, Clock, Files
+from .files import LETTER_LIMIT, Clock, Files
+from .gatherer import Deliver, Gatherer
 from .journal import Journal
 from .mailbox import Letter
 from .register import ActiveRun, Register
@@ -25,11 +26,10 @@ from .roll import Record
 from .runs import (
     Note,
     lay_down,
-    publish_results,
     read_note,
     reject,
 )
-from .schedule import MOST_LOST, Seat, Span, gaps
+from .schedule import MOST_LOST, Seat, Span
 from .steward import Staff, Steward
 
 # Events are a hint, listing is the truth: list again this often, whatever the events say.
@@ -53,7 +53,7 @@ class Dispatcher:
         *,
         clock: Clock,
         journal: Journal,
-        deliver: Callable[[str, OutcomeSheet], None],
+        deliver: Deliver,
         sweep: Callable[[str], int] = lambda agent_id: 0,
         staff: Staff | None = None,
     ) -> None:
@@ -61,7 +61,6 @@ class Dispatcher:
         self._base = base
         self._clock = clock
         self._journal = journal
-        self._deliver = deliver
         self._sweep = sweep  # ends what a dead agent has left running
         self._serial = 0
         self._list_at = 0.0
@@ -71,6 +70,15 @@ class Dispatcher:
         self.agents: dict[str, Agent] = {}
         orders = self._read_orders()
         self._register = Register(files, base, journal, orders)
+        self._gatherer = Gatherer(
+            files,
+            base,
+            self._register,
+            clock=clock,
+            journal=journal,
+            deliver=deliver,
+            ended=self._ended,
+        )
         self._steward = Steward(
             files,
             base,
@@ -78,7 +86,7 @@ class Dispatcher:
             journal,
             orders=orders,
             agents=self.agents,
-            cancel=self.cancel,
+            cancel=self._gatherer.cancel,
             staff=staff,
         )
         self._recover()
@@ -114,6 +122,13 @@ class Dispatcher:
         ):
             return False
         return any(not agent.box.size() for agent in self.agents.values())
+
+    def cancel(self, run: str, jobs: Collection[int], reason: str) -> None:
+        """Publish that jobs are cancelled, as far as they still wait."""
+        self._gatherer.cancel(run, jobs, reason)
+
+    def _ended(self, run: str, sheet: OutcomeSheet) -> None:
+        self._steward.ended(run, sheet)
 
     def step(self, now: float) -> bool:
         """One round; True when something moved."""
@@ -248,7 +263,7 @@ class Dispatcher:
             agent.doubtful = False
         size = agent.box.size() if letter is not None else 0
         if letter is not None and not size:
-            self._gather(agent, letter)
+            self._gatherer.gather(agent, letter)
             agent.letter = None
             self._settle(letter, agent.reached)
             return True
@@ -258,9 +273,9 @@ class Dispatcher:
             letter = agent.letter or letter
         if letter is not None and now >= agent.look_at:
             agent.look_at = now + LOOK_S
-            moved |= self._gather(agent, letter)
+            moved |= self._gatherer.gather(agent, letter)
             if agent.box.gone():
-                self._gather(agent, letter)
+                self._gatherer.gather(agent, letter)
                 self._forget(agent)
                 self._settle(letter, agent.reached)
                 return True
@@ -298,7 +313,7 @@ class Dispatcher:
                 lay_down(self._files, self._base, agent.agent_id, reason=reason, at=at)
                 self._files.remove(self._base.agent_card(agent.agent_id))
             if agent.letter is not None:
-                self._gather(agent, agent.letter)
+                self._gatherer.gather(agent, agent.letter)
         except OSError as error:
             # Without its note the range must not go on: the next probe tries again.
             self._journal.log("error", f"cannot clear up behind a dead agent: {error.strerror}")
@@ -318,65 +333,6 @@ class Dispatcher:
         self.agents.pop(agent.agent_id, None)
         self._journal.event("agent down", agent=agent.agent_id)
 
-    # Gathering
-
-    def _gather(self, agent: Agent, letter: Letter) -> bool:
-        """Walk the chain of results behind what was seen already."""
-        found = []
-        while agent.reached < letter.stop:
-            sheet = self._register.read_results(letter.run, agent.reached)
-            if sheet is None:
-                break
-            agent.reached += sheet.count
-            found.append(sheet)
-        if found:
-            self._expect(agent, letter)
-            self._count(letter.run, found)
-        return bool(found)
-
-    def _expect(self, agent: Agent, letter: Letter) -> None:
-        """Know where the next result of a letter will lie.
-
-        In a durable run its name has to be synced first: whoever publishes it does that, and
-        empties the mailbox when it is done.
-        """
-        active = self.runs.get(letter.run)
-        early = active is not None and not active.card.durable and agent.reached < letter.stop
-        agent.answer = self._base.result(letter.run, agent.reached) if early else ""
-
-    def _gather_behind(self, letter: Letter, reached: int) -> list[tuple[int, int]]:
-        """What of a letter is left behind a hole in its chain, which a power loss may have torn."""
-        behind = [
-            first
-            for first, _ in self._register.covered(letter.run)
-            if reached <= first < letter.stop
-        ]
-        sheets = [self._register.read_results(letter.run, first) for first in behind]
-        found = [sheet for sheet in sheets if sheet is not None]
-        self._count(letter.run, found)
-        return gaps(letter.stop, [(0, reached), *((s.first, s.first + s.count) for s in found)])
-
-    def _count(self, run: str, sheets: list[OutcomeSheet]) -> None:
-        active = self.runs.get(run)
-        if sheets and active is not None and active.card.durable:
-            # A result is there before its maker has synced its name: what is handed out must stay.
-            self._files.sync_folder(self._base.answered(run))
-        for sheet in sheets:
-            seconds = sum(sheet.seconds)
-            if active is not None:
-                active.queue.covered(sheet.count, seconds)
-            self._journal.event_soon(
-                "done",
-                run=run,
-                first=sheet.first,
-                count=sheet.count,
-                failed=len(sheet.failures),
-                agent=sheet.maker.agent,
-                seconds=round(seconds, 6),
-            )
-            self._deliver(run, sheet)
-            self._steward.ended(run, sheet)
-
     def _settle(self, letter: Letter, reached: int) -> None:
         """The holder of a letter has stopped: what it left waits again."""
         active = self.runs.get(letter.run)
@@ -388,8 +344,9 @@ class Dispatcher:
             self._journal.event(
                 "attempt ended", run=note.run, job=note.job, attempt=note.attempt, why=note.reason
             )
-        inherited = letter.epoch < self.epoch
-        left = self._gather_behind(letter, reached) if inherited else [(reached, letter.stop)]
+        left = [(reached, letter.stop)]
+        if letter.epoch < self.epoch:  # inherited: there may have been a power loss
+            left = self._gatherer.gather_behind(letter, reached)
         for first, stop in left:
             active.queue.put_back(first, stop)
         self._steward.returned(letter, reached)
@@ -401,46 +358,6 @@ class Dispatcher:
             read_note(self._files, self._base, letter.run, job, letter.attempt) for job in jobs
         )
         return [note for note in found if note is not None]
-
-    def _poison(self, active: ActiveRun, job: int) -> None:
-        """Publish that a job is lost, instead of letting it kill one more worker."""
-        history = active.queue.history[job]
-        last = history.notes[history.attempt - 1]
-        message = f"poison: {history.lost} attempts were lost, the last because {last.reason}"
-        done = Done(failure=Failure(Outcome.LOST, "lost", message))
-        maker = Maker(last.agent, "", 0, self._clock.wall(), attempt=last.attempt)
-        publish_results(
-            self._files,
-            self._base,
-            active.card,
-            job,
-            job + 1,
-            lambda first: pack_outcomes(first, [done], maker),
-        )
-        sheet = self._register.read_results(active.card.run, job)
-        if sheet is None:
-            active.queue.put_back(job, job + 1)
-        else:
-            self._count(active.card.run, [sheet])
-
-    def cancel(self, run: str, jobs: Collection[int], reason: str) -> None:
-        """Publish that jobs are cancelled, as far as they still wait."""
-        active = self.runs.get(run)
-        if active is None:
-            return
-        done = Done(failure=Failure(Outcome.CANCELLED, "cancelled", reason))
-        maker = Maker("", "", 0, self._clock.wall())
-        for start, stop in active.queue.withdraw(jobs):
-
-            def pack(first: int, stop: int = stop) -> list[Buffer]:
-                return pack_outcomes(first, [done] * (stop - first), maker)
-
-            publish_results(self._files, self._base, active.card, start, stop, pack)
-            sheet = self._register.read_results(run, start)
-            if sheet is None:
-                active.queue.put_back(start, stop)
-            else:
-                self._count(run, [sheet])
 
     # Deploying
 
@@ -472,7 +389,7 @@ class Dispatcher:
         assert span is not None
         try:
             if span.lost >= MOST_LOST:
-                self._poison(active, span.first)
+                self._gatherer.give_up(active, span.first)
             else:
                 self._send(agent, self._letter(active.card.run, span), now)
         except OSError as error:
@@ -519,7 +436,7 @@ class Dispatcher:
         # or may have taken its mailbox down with it. What came of it, its results tell.
         agent.letter = letter
         agent.reached = letter.first
-        self._expect(agent, letter)
+        self._gatherer.expect(agent, letter)
         agent.look_at = now + LOOK_S
         agent.probe_at = now + PROBE_S
         words = letter.encode()

@@ -44,6 +44,7 @@ ORDER = [
     "watch",
     "register",
     "steward",
+    "gatherer",
     "dispatch",
     "status",
     "doctor",

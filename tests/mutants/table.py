@@ -23,6 +23,7 @@ ROLL = "postroom/roll.py"
 RUNS = "postroom/runs.py"
 SCHEDULE = "postroom/schedule.py"
 DISPATCH = "postroom/dispatch.py"
+GATHERER = "postroom/gatherer.py"
 REGISTER = "postroom/register.py"
 DESK = "postroom/session/desk.py"
 MASTER = "postroom/master.py"
@@ -276,7 +277,7 @@ MUTANTS = [
     ),
     Mutant(
         "a durable result is synced before a Master hands it out",
-        DISPATCH,
+        GATHERER,
         "            self._files.sync_folder(self._base.answered(run))\n",
         "            pass\n",
         "tests/test_dispatch.py",
@@ -477,7 +478,7 @@ MUTANTS = [
         DISPATCH,
         "                self._files.remove(self._base.agent_card(agent.agent_id))\n"
         "            if agent.letter is not None:\n"
-        "                self._gather(agent, agent.letter)\n",
+        "                self._gatherer.gather(agent, agent.letter)\n",
         "                self._files.remove(self._base.agent_card(agent.agent_id))\n",
         "tests/test_dispatch.py",
     ),
@@ -492,7 +493,7 @@ MUTANTS = [
     Mutant(
         "results are gathered once more when a mailbox is empty",
         DISPATCH,
-        "            self._gather(agent, letter)\n            agent.letter = None\n",
+        "            self._gatherer.gather(agent, letter)\n            agent.letter = None\n",
         "            agent.letter = None\n",
         "tests/test_dispatch.py",
     ),
@@ -522,8 +523,8 @@ MUTANTS = [
     Mutant(
         "holes in a chain are filled, and nothing beside them",
         DISPATCH,
-        "left = self._gather_behind(letter, reached) if inherited else [(reached, letter.stop)]",
-        "left = [(reached, letter.stop)]",
+        "            left = self._gatherer.gather_behind(letter, reached)\n",
+        "            pass\n",
         "tests/test_dispatch.py",
     ),
     Mutant(
