@@ -265,7 +265,8 @@ class OutcomeSheet:
         if self._decoder is None:
             tree = self._values.tree(position)
             if isinstance(tree, dict) and is_plain(tree):
-                return tree  # nobody needs numpy to read that
+                # Nobody needs numpy to read that; and others may have the same tree.
+                return copied(tree)
             self._decoder = self._values.decoder(self.parcel, pickle=self.pickle)
         return self._decoder.value(position)
 

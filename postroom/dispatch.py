@@ -161,7 +161,8 @@ class Dispatcher:
                 if not agent.box.size():
                     return True
                 if agent.answer and self._files.exists(agent.answer):
-                    agent.look_at = 0.0
+                    # Once: what cannot be read, nor put aside, is not asked for without a pause.
+                    agent.look_at, agent.answer = 0.0, ""
                     return True
         return False
 

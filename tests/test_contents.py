@@ -187,3 +187,16 @@ def test_a_sheet_of_outcomes_that_lies_is_a_bad_file(old: bytes, new: bytes) -> 
     assert old in GOOD
     with pytest.raises(BadFileError):
         sheet_of(GOOD.replace(old, new)).done(0)
+
+
+def test_who_changes_a_result_changes_no_other() -> None:
+    """Results that are alike are read once."""
+    parcels = [b"".join(pack_outcomes(n, [Done({"x": [1]})], MAKER)) for n in range(2)]
+    one, other = (OutcomeSheet("x", data) for data in parcels)
+    one.value(0)["x"].append(2)
+    assert (one.value(0), other.value(1)) == ({"x": [1]}, {"x": [1]})
+    jobs = b"".join(pack_jobs(0, "a:b", Options(), None, [{"x": [1]}]))
+    first, second = (JobSheet("x", jobs) for _ in range(2))
+    first.arguments(0)["x"].append(2)
+    first.plain(0)["x"].append(2)
+    assert second.arguments(0) == second.plain(0) == {"x": [1]}

@@ -45,6 +45,10 @@ def publish(room: PostRoom, made: RunCard, first: int, values: list[Any]) -> Non
     )
 
 
+def denied(*_: object) -> None:
+    raise PermissionError("not allowed")
+
+
 class TestSending:
     def test_an_idle_agent_is_sent_the_next_job(self, room: PostRoom) -> None:
         room.run(3)
@@ -96,6 +100,20 @@ class TestSending:
         room.step(dispatcher, after=0.001)
         assert room.delivered == [("r", 0, 1)]
         assert (letter := room.letter()) is not None and letter.first == 1
+
+    def test_what_cannot_be_gathered_is_not_asked_for_again_and_again(
+        self, room: PostRoom, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        room.run(1)
+        room.desk()
+        dispatcher = room.dispatcher()
+        room.step(dispatcher)
+        Path(room.base.result("r", 0)).write_bytes(b"garbage")
+        monkeypatch.setattr(room.files, "move", denied)
+        assert dispatcher.is_answered()
+        room.step(dispatcher, after=0.001)
+        assert room.delivered == []
+        assert not dispatcher.is_answered()
 
     def test_two_runs_take_turns(self, room: PostRoom) -> None:
         room.run(5)

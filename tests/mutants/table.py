@@ -198,10 +198,17 @@ MUTANTS = [
         "tests/test_payload.py",
     ),
     Mutant(
+        "who changes a result changes no other",
+        "postroom/contents.py",
+        "                return copied(tree)\n",
+        "                return tree\n",
+        "tests/test_contents.py",
+    ),
+    Mutant(
         "a result that has come is gathered at once",
         DISPATCH,
-        "                    agent.look_at = 0.0\n",
-        "",
+        'agent.look_at, agent.answer = 0.0, ""',
+        'agent.answer = ""',
         "tests/test_dispatch.py",
     ),
     Mutant(
