@@ -341,7 +341,8 @@ def _read_outcomes(body: bytes) -> tuple[list[float], float, _OutcomeHead]:
             return each, float(started_at), _read_outcome_head_again(b'{"maker":{' + rest)
     fields = _fields(body)
     try:
-        return fields["seconds"], fields["maker"].pop("started_at"), _outcome_head(fields)
+        each = [float(one) for one in fields["seconds"]]
+        return each, float(fields["maker"].pop("started_at")), _outcome_head(fields)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"lacks {error}") from None
 

@@ -178,7 +178,7 @@ def test_a_sheet_is_read_whatever_the_order_of_its_fields() -> None:
     ("old", "new"),
     [
         (b'"version":1', b'"version":2'), (b'"version":1,', b""), (b"0.5", b"0.5,0.5"),
-        (b"0.5", b""), (b"0.5", b"x"), (b"1.25", b"x"), (b"1.25,", b""), (b'"pid":1,', b""),
+        (b"[0.5]", b"7"), (b"[0.5]", b"[[]]"), (b"1.25", b"[]"), (b"0.5", b""), (b"0.5", b"x"), (b"1.25", b"x"), (b"1.25,", b""), (b'"pid":1,', b""),
         (b'"pid":1,', b'"pid":1,"more":2,'), (b"}}", b"}"), (b"}}", b"}}}"), (b"{}", b"[]"),
         (b'"failures":{}', b'"failures":{"0":{}}'), (b'"failures":{},', b""), (b"[7]}}", b"[7]}"),
     ],
