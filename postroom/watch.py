@@ -55,7 +55,7 @@ class Waiter:
         self._paths = paths
         # Where jobs take longer than waking up does, the core is better left to them.
         self._spin_s = SPIN_S if spin else 0.0
-        self._events = -1
+        self._events = self._bell = self._schedule = -1
         self._watches: list[int] = []
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poll = select.poll()
@@ -64,13 +64,16 @@ class Waiter:
         self._hot_until = 0.0
         self._short = True  # whether the last wait was
         self._queued_ns = 0  # how long this process has had to wait for a core
-        self._schedule = -1
         with contextlib.suppress(OSError):  # not every kernel tells
             self._schedule = os.open("/proc/self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
         self._asked_at = 0.0
         self._crowded = False
         self._names: set[str] = set()
         self._anything = True
+
+    def __del__(self) -> None:
+        # Whoever forgets to close a Master must not run out of descriptors.
+        self.close()
 
     def stir(self, now: float) -> None:
         """Something moved: more is likely to come at once."""

@@ -162,3 +162,10 @@ def test_who_has_to_wait_for_a_core_again_and_again_does_not_spin(tmp_path: Path
     assert not waiter._is_crowded(1.0 + 4 * CROWDED_S)
     waiter.close()
     assert not waiter._is_crowded(20.0)
+
+
+def test_a_waiter_that_nobody_closes_leaves_no_descriptors(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(10):
+        Waiter([str(tmp_path)]).wait(0.0, lambda: True)
+    assert len(os.listdir("/proc/self/fd")) == before
