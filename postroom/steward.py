@@ -171,7 +171,14 @@ class Steward:
                 self._staff.dismiss(self._named_agents(request), at_once=request.preempt)
 
     def _not_done(self, jobs: Iterable[JobId]) -> list[JobId]:
+        """Those that have not ended; whatever stands about the others is forgotten.
+
+        One may have ended unseen, when its holder was taken for dead: were it held for ever, nobody
+        would come upon its result.
+        """
         verdicts = self._register.verdicts(jobs)
+        for job, verdict in verdicts.items():
+            self._dirty |= verdict is not None and self.orders.forget(job)
         return [job for job, verdict in verdicts.items() if verdict is None]
 
     def _named_agents(self, request: Request) -> list[str]:

@@ -11,7 +11,7 @@ import pytest
 from postroom.contents import Done, Failure, JobSheet, Options, Outcome, pack_jobs
 from postroom.files import LocalFiles
 from postroom.mailbox import Letter, read_in_hand
-from postroom.runs import RunCard, append, read_notes, shut_drawers
+from postroom.runs import RunCard, append, lay_down, read_notes, shut_drawers
 from postroom.session.desk import HOLD_S, PUBLISH_BYTES, PUBLISH_S, Desk, Step
 
 from .backroom import PostRoom, double, jobs, results
@@ -340,6 +340,15 @@ def test_taking_down_publishes_what_is_done(room: PostRoom) -> None:
     desk.take_down()
     assert set(room.values()) == {0}
     assert not os.path.exists(room.base.mailbox("0"))
+
+
+def test_who_was_taken_for_dead_takes_down_no_mailbox_of_another(room: PostRoom) -> None:
+    old = room.desk()
+    room.die()
+    lay_down(room.files, room.base, "0", reason="its lock was free", at=0.0)
+    room.desk()
+    old.take_down()
+    assert os.path.exists(room.base.mailbox("0"))
 
 
 class TestALongJob:

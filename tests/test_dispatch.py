@@ -13,6 +13,7 @@ from postroom.contents import Done, JobSheet
 from postroom.files import Box, LocalBox, LocalFiles
 from postroom.mailbox import Letter, put_up
 from postroom.master import Master
+from postroom.roll import RollWriter
 from postroom.runs import (
     Note,
     RunCard,
@@ -167,13 +168,13 @@ class TestSending:
         assert room.values() == {n: 2 * n for n in range(4)}
 
     def test_garbage_in_a_mailbox_is_cleared_before_a_letter_is_sent(self, room: PostRoom) -> None:
-        made = room.run(0)
+        room.run(0, roll=True)
         room.desk()
         dispatcher = room.dispatcher()
         room.step(dispatcher)
         Path(room.base.mailbox("0")).write_bytes(b"x" * 500)
-        append(room.files, room.base, made, lambda n: jobs(n, 1))
-        dispatcher.extended("r", 0)  # sent before the next listing, which would clear the box
+        record = RollWriter(room.files, room.base, "r", durable=False).append(1, jobs(0, 1))
+        dispatcher.extended("r", record)  # sent before the next listing, which clears boxes, too
         room.step(dispatcher, after=0.001)
         assert room.letter() is not None
 

@@ -176,7 +176,11 @@ class Desk:
         if self._letter is not None:
             with contextlib.suppress(OSError):
                 self._commit()
-        self._files.remove(self._base.mailbox(self._agent_id))
+        # By way of our drawer: when that is shut, we were taken for dead, and what hangs there is
+        # another's. If it cannot be done, whoever finds the lock free does it.
+        with contextlib.suppress(OSError):
+            self._files.move(self._base.mailbox(self._agent_id), f"{self._drawer}/mailbox")
+            self._files.remove(f"{self._drawer}/mailbox")
         self._box.close()
         self._files.prepare(None)
         self._say("idle")

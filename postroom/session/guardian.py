@@ -34,7 +34,7 @@ from ..files import LocalFiles, LocalLock
 from ..gpus.processes import myself
 from ..journal import Journal
 from ..mailbox import read_in_hand
-from ..runs import Note, lay_down, read_card, write_note
+from ..runs import Note, lay_down, read_card, shut_drawers, write_note
 from ..status import living
 from ..tree import MARK, SHARES, adopt_orphans, below, mark_of, reap, sweep
 from ..watch import listen
@@ -199,6 +199,7 @@ class Guardian:
         self._sweep()
         # On a disk that has become read-only, the Master finds the lock free.
         with contextlib.suppress(OSError):
+            shut_drawers(self._files, self._base, self._slot.agent_id)
             self._files.remove(self._base.mailbox(self._slot.agent_id))
             self._files.remove(self._base.agent_card(self._slot.agent_id))
         self._journal.log("info", f"session {self._slot.agent_id} ended")

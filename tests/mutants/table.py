@@ -212,6 +212,20 @@ MUTANTS = [
         "tests/test_dispatch.py",
     ),
     Mutant(
+        "what was ordered of a job is forgotten when it has ended unseen",
+        STEWARD,
+        "self._dirty |= verdict is not None and self.orders.forget(job)",
+        "pass",
+        "tests/queue/test_steward.py",
+    ),
+    Mutant(
+        "a worker takes down no mailbox but its own",
+        DESK,
+        'self._files.move(self._base.mailbox(self._agent_id), f"{self._drawer}/mailbox")',
+        "self._files.remove(self._base.mailbox(self._agent_id))",
+        "tests/test_desk.py",
+    ),
+    Mutant(
         "a letter carries its checksum",
         MAILBOX,
         "if said is None or data[:_PREFIX] != head:",

@@ -13,10 +13,10 @@ from postroom.control import Orders, Request, Verb, ask, list_stops, pending, re
 from postroom.dispatch import Dispatcher
 from postroom.ids import JobId
 from postroom.queue.submission import Ask, submit
-from postroom.runs import Note, RunCard, read_parcel_bytes, write_note
+from postroom.runs import Note, RunCard, publish_results, read_parcel_bytes, write_note
 from postroom.session.desk import Desk, Step
 from postroom.wishes import Wishes
-from tests.backroom import PostRoom
+from tests.backroom import PostRoom, results
 
 
 def run_command(card: RunCard, sheet: JobSheet, job: int, attempt: int) -> Done:
@@ -370,3 +370,22 @@ class TestRequests:
 
 def _die(*_: object) -> None:
     raise KeyboardInterrupt
+
+
+def test_a_held_job_whose_result_came_unseen_is_found_when_it_is_released(room: QueueRoom) -> None:
+    """Its holder was taken for dead, and was not."""
+    made = room.run(1)
+    job = JobId("r", 0)
+    dispatcher = room.dispatcher()
+    room.ask(Verb.HOLD, job)
+    room.look(dispatcher)
+    publish_results(room.files, room.base, made, 0, 1, lambda first: results(first, [7]))
+    desk = room.desk()
+    room.ask(Verb.RELEASE, job)
+    for _ in range(2):
+        room.look(dispatcher)
+        while desk.step() is Step.WORKED:
+            pass
+    assert room.delivered == [("r", 0, 1)]
+    assert room.values() == {0: 7}
+    assert read_orders(room.files, room.base).held == {}

@@ -12,7 +12,7 @@ from postroom.errors import BaseFolderError, PostroomError
 from postroom.jobs import Job, JobPool
 from postroom.journal import Silence
 from postroom.master import Master
-from postroom.runs import RunCard, lay_down
+from postroom.runs import RunCard, lay_down, shut_drawers
 from postroom.session.desk import Desk, Step, TryAgain
 
 from .checker import Checker, Plan, Submission
@@ -191,6 +191,7 @@ class Session:
                 process.sleep(0.02 if asks else 0.2)
             machine.checker.sweep(self.agent_id)
             self._lay_down(process, files, "its worker died", blame=not self.stopping)
+        shut_drawers(files, base, self.agent_id)
         files.remove(base.mailbox(self.agent_id))
         lock.release()
 
