@@ -119,8 +119,12 @@ class Checker:
     def resumed(self, submission: Submission, known: dict[int, Plan], tokens: list[int]) -> None:
         """A client took its run up again: whatever it knew to be accepted must be in it."""
         for number, plan in known.items():
-            if number >= len(tokens) or tokens[number] != plan.token:
+            if not self.holds(tokens, {number: plan}):
                 raise Violation(f"job {number} of {submission.run} was accepted, and is gone")
+
+    def holds(self, tokens: list[int], jobs: dict[int, Plan]) -> bool:
+        """Whether each of these jobs has its number in a run that holds such tokens."""
+        return all(tokens[n : n + 1] == [plan.token] for n, plan in jobs.items())
 
     def abandoned(self, submission: Submission) -> None:
         """The power failed, and what was not durable is gone: it will be handed in anew."""

@@ -135,10 +135,11 @@ class Client:
             except PostroomError:
                 checker.abandoned(submission)
                 return None
-            if submission.shaken and len(pool) < len(submission.jobs):
+            tokens = [job.arguments["token"] for job in pool.jobs]
+            if submission.shaken and not checker.holds(tokens, submission.jobs):
                 checker.abandoned(submission)
                 return None
-            checker.resumed(submission, known, [job.arguments["token"] for job in pool.jobs])
+            checker.resumed(submission, known, tokens)
             return pool
 
     def _look(self, submission: Submission, pool: JobPool, seen: dict[str, int]) -> None:
