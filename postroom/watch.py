@@ -55,6 +55,7 @@ class Waiter:
         self._paths = paths
         # Where jobs take longer than waking up does, the core is better left to them.
         self._spin_s = SPIN_S if spin else 0.0
+        self._pid = os.getpid()
         self._events = self._bell = self._schedule = -1
         self._watches: list[int] = []
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -72,8 +73,10 @@ class Waiter:
         self._anything = True
 
     def __del__(self) -> None:
-        # Whoever forgets to close a Master must not run out of descriptors.
-        self.close()
+        # Whoever forgets to close a Master must not run out of descriptors. In a fork, the numbers
+        # may stand for something else by now.
+        if os.getpid() == self._pid:
+            self.close()
 
     def stir(self, now: float) -> None:
         """Something moved: more is likely to come at once."""
