@@ -169,3 +169,14 @@ def test_a_waiter_that_nobody_closes_leaves_no_descriptors(tmp_path: Path) -> No
     for _ in range(10):
         Waiter([str(tmp_path)]).wait(0.0, lambda: True)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_fork_closes_nothing_that_is_not_its_own(tmp_path: Path) -> None:
+    waiter = Waiter([str(tmp_path)])
+    child = os.fork()
+    if not child:
+        bell = waiter._bell
+        waiter.__del__()
+        os._exit(waiter._bell != bell)
+    assert os.waitpid(child, 0)[1] == 0
+    waiter.close()
