@@ -158,8 +158,8 @@ class Booking:
         if self.meter is not None:
             seconds = self.meter.seconds
             peak_mib = self.meter.finish()
-            if out_of_memory:
-                at_least_mib = self._ran_out_with(peak_mib)
+        if out_of_memory:  # however soon: nobody may have begun to measure it
+            at_least_mib = self._ran_out_with(peak_mib)
         kind = self.need.kind
         # A run that failed says nothing about the peak, unless it went beyond what is known.
         known_mib = self._profiles.learned(kind).peak_mib

@@ -96,3 +96,11 @@ def test_after_running_out_of_memory_more_is_asked_for(ledger: Ledger) -> None:
     with booked(ledger, kind, 2048) as booking:
         assert booking.reserved_mib is None
         assert booking.measuring
+
+
+def test_who_runs_out_before_anybody_measures_it_is_learned_from_too(ledger: Ledger) -> None:
+    """Else a command that fails at once is tried on the same card again and again."""
+    kind, profiles = Kind("t"), Profiles()
+    (card, *_) = inventory.cards()
+    Booking(Need(kind), [card], profiles=profiles).finish(ok=False, out_of_memory=True)
+    assert profiles.learned(kind).at_least_mib == card.memory_mib

@@ -219,6 +219,13 @@ MUTANTS = [
         "tests/queue/test_steward.py",
     ),
     Mutant(
+        "who runs out of memory before it is measured is learned from",
+        "postroom/gpus/booking.py",
+        "        if out_of_memory:  # however soon",
+        "        if out_of_memory and self.meter is not None:  # however soon",
+        "tests/gpus/test_booking.py",
+    ),
+    Mutant(
         "a worker takes down no mailbox but its own",
         DESK,
         'self._files.move(self._base.mailbox(self._agent_id), f"{self._drawer}/mailbox")',
