@@ -91,12 +91,20 @@ class Room:
         booking = self._booking
         if booking is None:
             return {}
-        booking.finish(ok=ok, out_of_memory=out_of_memory)
+        alone = out_of_memory and self._has_card_alone()
+        booking.finish(ok=ok, out_of_memory=out_of_memory, alone=alone)
         booking.leave_timeline(timeline)
         if out_of_memory:
             with contextlib.suppress(GpuError, OSError):
                 self.hopeless = not self._fitting()
         return {"memory": booking.needed} if booking.needed else {}
+
+    def _has_card_alone(self) -> bool:
+        """Whether no other session of the base has the same card."""
+        files = LocalFiles()
+        cards = [read_agent_card(files, self._base, a) for a in list_agents(files, self._base)]
+        held = [card.gpu.split(",") for card in cards if card is not None]
+        return all(sum(uuid in uuids for uuids in held) <= 1 for uuid in self._uuids)
 
     def _fitting(self) -> list[Card]:
         """The cards of the base's sessions on which the command is not known to run out."""

@@ -146,10 +146,13 @@ class Booking:
             self.advice = self.finish(ok=ok, out_of_memory=out_of_memory, sure=sure)
             empty_torch_cache()
 
-    def finish(self, *, ok: bool, out_of_memory: bool = False, sure: bool = False) -> str:
+    def finish(
+        self, *, ok: bool, out_of_memory: bool = False, sure: bool = False, alone: bool = False
+    ) -> str:
         """Learn from how it ended, let go of everything, and return a line of advice.
 
-        With `sure` a job that was not seen to use memory is taken for small at once.
+        With `sure` a job that was not seen to use memory is taken for small at once. One that is
+        known to have had its card `alone` ran out of all of it, though nobody measured it yet.
         """
         if self._finished:
             return ""
@@ -158,7 +161,7 @@ class Booking:
         if self.meter is not None:
             seconds = self.meter.seconds
             peak_mib = self.meter.finish()
-        if out_of_memory:  # however soon: nobody may have begun to measure it
+        if out_of_memory and (self.meter is not None or alone):
             at_least_mib = self._ran_out_with(peak_mib)
         kind = self.need.kind
         # A run that failed says nothing about the peak, unless it went beyond what is known.

@@ -102,5 +102,7 @@ def test_who_runs_out_before_anybody_measures_it_is_learned_from_too(ledger: Led
     """Else a command that fails at once is tried on the same card again and again."""
     kind, profiles = Kind("t"), Profiles()
     (card, *_) = inventory.cards()
-    Booking(Need(kind), [card], profiles=profiles).finish(ok=False, out_of_memory=True)
-    assert profiles.learned(kind).at_least_mib == card.memory_mib
+    for alone, learned_mib in ((False, 0), (True, card.memory_mib)):
+        booking = Booking(Need(kind), [card], profiles=profiles)
+        booking.finish(ok=False, out_of_memory=True, alone=alone)
+        assert profiles.learned(kind).at_least_mib == learned_mib

@@ -221,8 +221,8 @@ MUTANTS = [
     Mutant(
         "who runs out of memory before it is measured is learned from",
         "postroom/gpus/booking.py",
-        "        if out_of_memory:  # however soon",
-        "        if out_of_memory and self.meter is not None:  # however soon",
+        "if out_of_memory and (self.meter is not None or alone):",
+        "if out_of_memory and self.meter is not None:",
         "tests/gpus/test_booking.py",
     ),
     Mutant(
