@@ -21,7 +21,8 @@ SAVING = """
 n=$(cat $POSTROOM_CHECKPOINT/n 2>/dev/null || echo 0)
 trap 'mkdir -p $POSTROOM_CHECKPOINT; echo 5 > $POSTROOM_CHECKPOINT/n; exit 75' TERM
 echo from $n
-[ $n = 5 ] || sleep 600 & wait
+[ $n = 5 ] && exit 0
+while true; do sleep 600 & wait; done
 """
 
 
