@@ -106,7 +106,9 @@ def test_any_zip_reader_finds_the_same_members_stored_and_aligned(
         assert {name: archive.read(name) for name in archive.namelist()} == expected
         assert all(info.compress_type == zipfile.ZIP_STORED for info in archive.infolist())
         assert archive.comment == data[-MARK_SIZE:]
+    parcel_module._last_moulds.clear()  # what is read the short way does not say where it lies
     parcel = Parcel("p.npz", data)
+    assert list(parcel._members) == list(expected)
     assert all(start % 64 == 0 for start, _, _ in parcel._members.values())
 
 

@@ -101,9 +101,7 @@ class Room:
 
     def _has_card_alone(self) -> bool:
         """Whether no other session of the base has the same card."""
-        files = LocalFiles()
-        cards = [read_agent_card(files, self._base, a) for a in list_agents(files, self._base)]
-        held = [card.gpu.split(",") for card in cards if card is not None]
+        held = _cards_of_sessions(self._base)
         return all(sum(uuid in uuids for uuids in held) <= 1 for uuid in self._uuids)
 
     def _fitting(self) -> list[Card]:
@@ -146,9 +144,14 @@ def fitting_cards(base: Base, command: str, folder: str) -> list[Card]:
     from ..gpus.profiles import Profiles
     from ..gpus.template import kind_of_command
 
-    files = LocalFiles()
-    found = [read_agent_card(files, base, agent) for agent in list_agents(files, base)]
-    uuids = {uuid for card in found if card is not None for uuid in card.gpu.split(",")}
+    uuids = {uuid for held in _cards_of_sessions(base) for uuid in held}
     at_least_mib = Profiles().learned(kind_of_command(command, folder=folder)).at_least_mib
     cards = [card for card in inventory.cards() if card.uuid in uuids]
     return [card for card in cards if card.memory_mib > at_least_mib]
+
+
+def _cards_of_sessions(base: Base) -> list[list[str]]:
+    """The cards that each session of a base has, by their uuids."""
+    files = LocalFiles()
+    found = [read_agent_card(files, base, agent) for agent in list_agents(files, base)]
+    return [card.gpu.split(",") for card in found if card is not None]
