@@ -15,10 +15,10 @@ import numpy as np
 
 from jobs import Job
 from postroom import Master, PostroomError
-from postroom.kernels import check_kernel
-from postroom.report import interrupted, progress, summary
+from postroom.project.report import interrupted, progress, summary
+from postroom.project.settings import read_settings
 from postroom.session.launch import hired
-from postroom.settings import read_settings
+from postroom.store.task_source import check_kernel
 
 # Settings: edit them here, or pass --base, --n-gpu, ..., or set POSTROOM_BASE, POSTROOM_N_GPU, ...
 BASE = "./base"  # the post room: a folder, made if it is missing
@@ -65,7 +65,7 @@ def main() -> int:
                 )
             agents = nullcontext()
         else:
-            check_kernel(master.project, TASK)
+            check_kernel(master.import_folder, TASK)
             agents = hired(master.base, settings.n_gpu, say=print)
 
         with agents:

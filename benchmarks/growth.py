@@ -13,7 +13,7 @@ import psutil
 
 from postroom.jobs import Job
 from postroom.master import Master
-from postroom.status import snapshot
+from postroom.store.snapshot import snapshot
 
 from .lines import US, Figures, Sizes
 from .ours import PROJECT, post_room
@@ -83,7 +83,7 @@ def _standing_master(root: str) -> list[float]:
 
 def _stand(root: str) -> tuple[float, float, int]:
     """In a process of its own: the seconds until a Master acts, and of a listing, and its size."""
-    with Master(root, project=PROJECT) as master:
+    with Master(root, import_folder=PROJECT) as master:
         began = time.perf_counter()
         master.step(time.monotonic())
         acted = time.perf_counter()

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
-from postroom.gpus.ledger import Ledger, Request, open_ledger
+from postroom.gpus.ledger.protocol import LeaseRequest, Ledger, open_ledger
 
 STUB = os.path.join(os.path.dirname(os.path.dirname(__file__)), "tests", "gpus", "stub_nvml.c")
 TWO_CARDS = """\
@@ -35,8 +35,8 @@ card 1 GPU-bbbb2222 81920 300 0 35 21500 NVIDIA A100 80GB
 
 HOLD = """
 import time
-from postroom.gpus.ledger import Request, open_ledger
-lease = open_ledger().acquire(Request(cards=("FAKE-0",)))
+from postroom.gpus.ledger.protocol import LeaseRequest, open_ledger
+lease = open_ledger().acquire(LeaseRequest(cards=("FAKE-0",)))
 print("held", flush=True)
 time.sleep(600)
 """
@@ -137,7 +137,7 @@ def release_after_death(ledger: Ledger, command: list[str], rounds: int) -> dict
                 killed.append(time.perf_counter())
             return True
 
-        lease = ledger.acquire(Request(cards=("FAKE-0",)), wanted=waited)
+        lease = ledger.acquire(LeaseRequest(cards=("FAKE-0",)), wanted=waited)
         delays.append(time.perf_counter() - killed[0])
         lease.release()
         holder.wait()
@@ -151,7 +151,7 @@ def throughput(ledger: Ledger, count: int) -> float:
 
     def cycle() -> None:
         for _ in range(count):
-            ledger.try_acquire(Request(memory_mib=1024)).release()
+            ledger.try_acquire(LeaseRequest(memory_mib=1024)).release()
 
     return count / timed(cycle)
 

@@ -8,10 +8,10 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from postroom.base import create_base
 from postroom.jobs import Job
 from postroom.master import Master
 from postroom.session.launch import start_sessions, stop_sessions
+from postroom.store.base import create_base
 
 from .lines import US, Figures, Sizes
 from .scratch import scratch
@@ -34,7 +34,7 @@ def post_room(
         names = [str(number) for number in range(sessions)]
         started = start_sessions(base, [(name, name) for name in names], say=_quiet)
         try:
-            with Master(base.root, project=PROJECT, durable=durable) as master:
+            with Master(base.root, import_folder=PROJECT, durable=durable) as master:
                 yield master
         finally:
             stop_sessions(base, names, now=True, say=_quiet)

@@ -28,9 +28,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from postroom.gpus.allocation import Share, Slot, Table
-from postroom.gpus.packing import Growth, Learned, reservation
-from postroom.gpus.plan import Ask, hand_out
+from postroom.gpus.ledger.allocation import Share, Slot, Table
+from postroom.gpus.memory.packing import Growth, Learned, reservation
+from postroom.gpus.memory.placement import PlacementRequest, hand_out
 
 from .gantt import draw
 
@@ -167,7 +167,7 @@ class Simulation:
         held = [Share(task.card, task.reserved_mib, 0) for task in self.running]
         table = Table(slots, held, drains=len(CARDS))
         gates = {task.kind.name for task in self.running if task.measuring}
-        asking: list[tuple[Task, Ask]] = []
+        asking: list[tuple[Task, PlacementRequest]] = []
         for task in self.waiting:
             asked_mib = None
             if self.packed:
@@ -177,7 +177,7 @@ class Simulation:
                     continue  # one of its kind measures, or is about to
                 if asked_mib is None:
                     gates.add(task.kind.name)
-            asking.append((task, Ask(asked_mib, CARDS)))
+            asking.append((task, PlacementRequest(asked_mib, CARDS)))
         for place, card in hand_out(table, [ask for _, ask in asking]):
             task, ask = asking[place]
             self.start(task, card, ask.memory_mib)

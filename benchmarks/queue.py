@@ -2,9 +2,9 @@
 
     python -m benchmarks.queue
 
-Looks of a `View` that is kept, as `postroom ui` has it; of a new one, which has yet to read the end
-of every parcel; and the commands, start of Python and all. The same page of the same size: cost is
-in what is shown, not in how much waits.
+It measures a `QueueView` that is kept, as `postroom ui` keeps it; a new one, which has yet to read
+the end of every parcel; and the commands, with the start of Python. Each shows a page of the same
+size: the cost should depend on what is shown, not on how much waits.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from collections.abc import Callable
 
 import click
 
-from postroom.base import Base, create_base
-from postroom.files import LocalFiles
-from postroom.queue.submission import Ask, submit
-from postroom.queue.view import View
-from postroom.wishes import Wishes
+from postroom.queue.queue_view import QueueView
+from postroom.queue.submission import QueuedCommand, submit
+from postroom.store.base import Base, create_base
+from postroom.store.files import LocalFiles
+from postroom.store.scheduling import SchedulingOptions
 
 from .scratch import scratch
 
@@ -40,7 +40,7 @@ def fill(base: Base, jobs: int) -> float:
     for first in range(0, jobs, PART):
         numbers = range(first, min(first + PART, jobs))
         asks = [
-            Ask(
+            QueuedCommand(
                 f"python train.py --seed {number}",
                 name=f"seed {number}",
                 cwd=base.root,
@@ -51,7 +51,10 @@ def fill(base: Base, jobs: int) -> float:
         ]
         submit(files, base, asks, project=f"sweep {first // (4 * PART)}")
     # Some came later and are urgent, so that the order is not simply that of the numbers.
-    urgent = [Ask("urgent", cwd=base.root, wishes=Wishes(priority=n)) for n in range(1, URGENT)]
+    urgent = [
+        QueuedCommand("urgent", cwd=base.root, scheduling=SchedulingOptions(priority=n))
+        for n in range(1, URGENT)
+    ]
     submit(files, base, urgent, project="sweep 0")
     return time.perf_counter() - began
 
@@ -74,13 +77,13 @@ def looks(base: Base) -> dict[str, Callable[[], object]]:
         command = [sys.executable, "-m", "postroom", *words, "-b", base.root]
         return lambda: subprocess.run(command, check=True, capture_output=True)
 
-    kept = View(base)
+    kept = QueueView(base)
     return {
         "first page": kept.jobs,
         "page 10": lambda: kept.jobs(first=500),
         "overview": kept.overview,
-        "first page, cold": lambda: View(base).jobs(),
-        "overview, cold": lambda: View(base).overview(),
+        "first page, cold": lambda: QueueView(base).jobs(),
+        "overview, cold": lambda: QueueView(base).overview(),
         "postroom status": verb("status"),
         "postroom jobs": verb("jobs"),
     }

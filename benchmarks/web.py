@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterator
 
 import click
 
-from postroom.base import Base, create_base
-from postroom.web import reader
+from postroom.store.base import Base, create_base
+from postroom.web import queue_reader
+from postroom.web.access_token import AccessToken
 from postroom.web.app import create_app
-from postroom.web.keys import Keys
 from postroom.web.server import listen, make_server
 
 from .queue import BOUND, FEW, MANY, fill, medians_ms
@@ -40,7 +40,7 @@ PATHS = {
 @contextlib.contextmanager
 def page(base: Base) -> Iterator[Callable[[str], Callable[[], object]]]:
     """Serve a base; what is yielded makes requests to it."""
-    keys = Keys()
+    keys = AccessToken()
     listener = listen("127.0.0.1", 0)
     root = f"http://127.0.0.1:{listener.getsockname()[1]}"
     server = make_server(create_app(base, keys))
@@ -65,7 +65,7 @@ def page(base: Base) -> Iterator[Callable[[str], Callable[[], object]]]:
 def main() -> None:
     """Measure, print a table, and fail when a page costs more than twice with the long queue."""
     os.environ["POSTROOM_FAKE_GPUS"] = "2x24G"
-    reader.FRESH_S = 0.0  # each is to look itself
+    queue_reader.FRESH_S = 0.0  # each is to look itself
     with scratch() as few_folder, scratch() as many_folder:
         few, many = create_base(f"{few_folder}/base"), create_base(f"{many_folder}/base")
         fill(few, FEW)

@@ -13,12 +13,12 @@ TYPE_CHECKING = False  # see `gpus.frozen`
 if TYPE_CHECKING:
     from typing import Any
 
-    from .agent import Agent
-    from .contents import Outcome
+    from .dispatch.agent import Agent
     from .errors import JobFailed, PostroomError
     from .functions.decorator import job
     from .jobs import Job, JobPool, Status
     from .master import Master
+    from .parcel.sheets import Outcome
 
 __all__ = [
     "Master",
@@ -37,8 +37,8 @@ _HOMES = {
     "Job": "jobs",
     "JobPool": "jobs",
     "Status": "jobs",
-    "Agent": "agent",
-    "Outcome": "contents",
+    "Agent": "dispatch.agent",
+    "Outcome": "parcel.sheets",
     "JobFailed": "errors",
     "PostroomError": "errors",
     "job": "functions.decorator",

@@ -8,17 +8,40 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from .base import Base
-from .contents import Done, Failure, Options, Outcome, OutcomeSheet, pack_data
 from .errors import BadFileError, JobFailed, PostroomError, RemoteTraceback
-from .files import MAP_FROM_BYTES, Files
-from .pages import LARGE
-from .runs import list_firsts, read_parcel_bytes
+from .parcel.sheets import Done, Failure, JobOptions, Outcome, OutcomeSheet, pack_data
+from .store.base import Base
+from .store.files import MAP_FROM_BYTES, Files
+from .store.runs import list_firsts, read_parcel_bytes
+from .system.page_cache import LARGE
 
-if TYPE_CHECKING:
-    from .master import Master
+
+class Driver(Protocol):
+    """What a pool needs of its Master: to hand in more jobs, and to have work done."""
+
+    def append(self, pool: JobPool, job: Job, /) -> int:
+        """Add one job behind the last of the pool, and return its number."""
+        ...
+
+    def rounds(
+        self,
+        pool: JobPool,
+        timeout_s: float | None = None,
+        *,
+        until: Callable[[], bool] | None = None,
+    ) -> Iterator[None]:
+        """Work round by round until the pool is done (or `until`), or the time is up."""
+        ...
+
+    def wait(self, pool: JobPool, timeout_s: float | None = None) -> None:
+        """Work until the pool is done, or the time is up."""
+        ...
+
+    def is_durable(self, run: str) -> bool:
+        """Whether the run survives a power loss."""
+        ...
 
 
 class Status(enum.Enum):
@@ -83,7 +106,7 @@ def task_name(task: str | Callable[..., Any]) -> str:
 
 
 # Thousands of jobs that are alike share what they ask.
-_options = lru_cache(maxsize=256)(Options)
+_options = lru_cache(maxsize=256)(JobOptions)
 
 
 @lru_cache(maxsize=256)
@@ -168,7 +191,7 @@ class JobPool:
     """
 
     def __init__(
-        self, files: Files, base: Base, run: str, jobs: Sequence[Job], master: Master
+        self, files: Files, base: Base, run: str, jobs: Sequence[Job], master: Driver
     ) -> None:
         self.run = run
         self.jobs = list(jobs)
@@ -379,8 +402,8 @@ class JobPool:
             *((f"failed: {kind}", str(count)) for kind, count in kinds.most_common()),
             ("to come", str(len(self) - self.n_done)),
         ]
-        cells = "".join(
+        notebook_functions = "".join(
             f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>"
             for name, value in rows
         )
-        return f"<table>{cells}</table>"
+        return f"<table>{notebook_functions}</table>"

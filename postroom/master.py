@@ -15,32 +15,32 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-from .agent import list_agents, read_agent_card
-from .base import Base, create_base, new_run_id
-from .contents import JobSheet, OutcomeSheet
-from .dispatch import Dispatcher
+from .dispatch.dispatcher import Dispatcher
+from .dispatch.job_writer import append_jobs, log_jobs, parcels, put_data
+from .dispatch.request_executor import Staff
 from .errors import BadFileError, BaseFolderError, PostroomError
-from .files import Clock, Files, LocalFiles, Lock, SystemClock
-from .intake import append_jobs, parcels, put_data, roll_jobs
 from .jobs import Job, JobPool
-from .journal import Journal
-from .kernels import source_version
-from .pages import LARGE
-from .plain import weight
-from .roll import Record, RollWriter, read_sheets
-from .runs import (
-    RunCard,
+from .parcel.jsonable import weight
+from .parcel.sheets import JobSheet, OutcomeSheet
+from .store.agents import list_agents, read_agent_info
+from .store.append_log import AppendLogWriter, Record, read_sheets
+from .store.base import Base, create_base, new_run_id
+from .store.files import Clock, Files, LocalFiles, Lock, SystemClock
+from .store.journal import Journal
+from .store.runs import (
+    RunInfo,
     asked_until,
     create_run,
     list_firsts,
     list_runs,
-    read_card,
     read_parcel_bytes,
+    read_run_info,
     user_name,
 )
-from .status import count_done
-from .steward import Staff
-from .watch import Bell, Waiter
+from .store.snapshot import count_done
+from .store.task_source import source_version
+from .system.file_events import FolderWatcher, Waiter
+from .system.page_cache import LARGE
 
 # How often a Master that stands by asks for the lock, and lists results.
 STAND_BY_S = 0.5
@@ -55,7 +55,7 @@ class Master:
         self,
         base: str | os.PathLike[str],
         *,
-        project: str | None = None,
+        import_folder: str | None = None,
         durable: bool = False,
         spin: bool = True,
         files: Files | None = None,
@@ -64,17 +64,17 @@ class Master:
         staff: Staff | None = None,
     ) -> None:
         self.base: Base = create_base(base) if files is None else Base(base)
-        self.project = os.path.abspath(project or _script_folder())
+        self.import_folder = os.path.abspath(import_folder or _script_folder())
         self.durable = durable
         self._files: Files = files or LocalFiles()
         self._clock: Clock = clock or SystemClock()
         self._journal = journal or Journal(self.base, "master", clock=self._clock)
         self._staff = staff
         self._pools: dict[str, JobPool] = {}
-        self._cards: dict[str, RunCard] = {}
+        self._infos: dict[str, RunInfo] = {}
         self._versions: dict[str, str] = {}  # of the tasks that were checked
         self._wanted: dict[str, Lock] = {}
-        self._rolls: dict[str, RollWriter] = {}  # of the runs that were appended to here
+        self._append_logs: dict[str, AppendLogWriter] = {}  # of the runs that were appended to here
         self._lock: Lock | None = None
         self._dispatcher: Dispatcher | None = None
         self._ask_at = 0.0
@@ -96,9 +96,9 @@ class Master:
         for lock in self._wanted.values():
             lock.release()
         self._wanted.clear()
-        for roll in self._rolls.values():
-            roll.close()
-        self._rolls.clear()
+        for append_log in self._append_logs.values():
+            append_log.close()
+        self._append_logs.clear()
         self._step_down()
 
     @property
@@ -108,7 +108,7 @@ class Master:
 
     def is_durable(self, run: str) -> bool:
         """Whether a run that was handed in or taken up here survives a power loss."""
-        return self._cards[run].durable
+        return self._infos[run].durable
 
     def agents(self) -> list[str]:
         """The agents that can take letters now."""
@@ -121,16 +121,16 @@ class Master:
         jobs: Iterable[Job],
         shared: Any = None,
         *,
-        label: str = "",
+        project: str = "",
         progress: Callable[[JobPool], None] | None = None,
     ) -> JobPool:
         """Run jobs and return their pool, in the order given, when every job has an outcome."""
-        pool = self.submit(jobs, shared, label=label)
+        pool = self.submit(jobs, shared, project=project)
         self.wait(pool, progress=progress)
         return pool
 
     def submit(
-        self, jobs: Iterable[Job], shared: Any = None, *, label: str = "", keep: bool = False
+        self, jobs: Iterable[Job], shared: Any = None, *, project: str = "", keep: bool = False
     ) -> JobPool:
         """Hand in a run. It is served while this process waits for it, or, with `keep`, always."""
         listed = list(jobs)
@@ -138,43 +138,43 @@ class Master:
             if not isinstance(job, Job):
                 raise PostroomError(f"{job!r} is not a Job: write Job('module:function', x=...)")
         with self._in_words("hand in jobs"):
-            return self._submit(listed, shared, label=label, keep=keep)
+            return self._submit(listed, shared, project=project, keep=keep)
 
     def _submit(
         self,
         listed: list[Job],
         shared: Any,
         *,
-        label: str,
+        project: str,
         keep: bool,
         apart: bool = False,
-        roll: bool = False,
+        append_log: bool = False,
     ) -> JobPool:
         tasks = dict.fromkeys(job.task for job in listed)
         durable = self.durable or keep
-        card = RunCard(
+        info = RunInfo(
             run=new_run_id(),
-            label=label,
-            project=self.project,
+            project=project,
+            import_folder=self.import_folder,
             shared=put_data(self._files, self.base, shared, durable=durable),
             embedded=not keep,
             durable=durable,
             created_at=self._clock.wall(),
             host=socket.gethostname(),
             user=user_name(),
-            kernels={task: source_version(self.project, task) for task in tasks},
+            kernels={task: source_version(self.import_folder, task) for task in tasks},
             apart=apart,
-            roll=roll,
+            append_log=append_log,
         )
-        create_run(self._files, self.base, card, parcels(listed))
-        self._cards[card.run] = card
-        self._versions.update(card.kernels)
-        if card.embedded:
-            self._want(card.run)
-        return self._watch(JobPool(self._files, self.base, card.run, listed, self))
+        create_run(self._files, self.base, info, parcels(listed))
+        self._infos[info.run] = info
+        self._versions.update(info.kernels)
+        if info.embedded:
+            self._want(info.run)
+        return self._watch(JobPool(self._files, self.base, info.run, listed, self))
 
     def open(
-        self, shared: Any = None, *, label: str = "", keep: bool = False, apart: bool = False
+        self, shared: Any = None, *, project: str = "", keep: bool = False, apart: bool = False
     ) -> JobPool:
         """Open an empty run, for jobs that come one by one: `pool.submit(job).result()`.
 
@@ -182,7 +182,9 @@ class Master:
         nothing in common, so that none waits behind a long one while another agent is idle.
         """
         with self._in_words("open a run"):
-            return self._submit([], shared, label=label, keep=keep, apart=apart, roll=True)
+            return self._submit(
+                [], shared, project=project, keep=keep, apart=apart, append_log=True
+            )
 
     def cancel(self, pool: JobPool, jobs: Collection[int], reason: str) -> bool:
         """Cancel jobs that wait; False: this Master does not act, and may not say so."""
@@ -218,17 +220,17 @@ class Master:
 
     def _append(self, pool: JobPool, jobs: Sequence[Job]) -> list[int]:
         run, known, dispatcher = pool.run, len(pool.jobs), self._dispatcher
-        card = self._cards[run]
+        info = self._infos[run]
         records: list[Record] = []
         try:
             for job in jobs:
                 if job.task not in self._versions:
-                    self._versions[job.task] = source_version(self.project, job.task)
-            if card.roll:
-                records = roll_jobs(self._roll(card), jobs, guess=known)
+                    self._versions[job.task] = source_version(self.import_folder, job.task)
+            if info.append_log:
+                records = log_jobs(self._append_log(info), jobs, guess=known)
                 numbers = [n for record in records for n in range(record.number, record.stop)]
             else:
-                numbers = append_jobs(self._files, self.base, card, jobs, guess=known)
+                numbers = append_jobs(self._files, self.base, info, jobs, guess=known)
             for record in records:
                 if record.apart:
                     pool.large[record.number] = record.apart
@@ -244,19 +246,19 @@ class Master:
         if dispatcher is None:
             with contextlib.suppress(OSError):  # it is found without, in a second
                 self._files.touch(self.base.asked(run))
-        elif not card.roll:
+        elif not info.append_log:
             dispatcher.hint({run})
         else:
             for record in records:
                 dispatcher.extended(run, record)
         return numbers
 
-    def _roll(self, card: RunCard) -> RollWriter:
-        roll = self._rolls.get(card.run)
-        if roll is None:
-            roll = RollWriter(self._files, self.base, card.run, durable=card.durable)
-            self._rolls[card.run] = roll
-        return roll
+    def _append_log(self, info: RunInfo) -> AppendLogWriter:
+        append_log = self._append_logs.get(info.run)
+        if append_log is None:
+            append_log = AppendLogWriter(self._files, self.base, info.run, durable=info.durable)
+            self._append_logs[info.run] = append_log
+        return append_log
 
     def resume(self, run: str | None = None, *, job: type[Job] = Job) -> JobPool:
         """Take up a run again, by default the newest unfinished: only what is missing runs."""
@@ -265,21 +267,21 @@ class Master:
 
     def look(self, run: str) -> JobPool:
         """See how far a run is, without having it served."""
-        self._cards[run] = read_card(self._files, self.base, run)
+        self._infos[run] = read_run_info(self._files, self.base, run)
         pool = JobPool(self._files, self.base, run, self._read_jobs(run, Job), self)
         pool.refresh()
         return pool
 
     def _resume(self, run: str, job: type[Job]) -> JobPool:
         try:
-            card = read_card(self._files, self.base, run)
+            info = read_run_info(self._files, self.base, run)
         except (FileNotFoundError, BadFileError):
             known = ", ".join(list_runs(self._files, self.base)[-5:]) or "none"
             raise PostroomError(
                 f"there is no run {run!r} in {self.base.root}; the newest are: {known}"
             ) from None
-        self._cards[run] = card
-        if card.embedded:
+        self._infos[run] = info
+        if info.embedded:
             self._want(run)
         pool = JobPool(self._files, self.base, run, self._read_jobs(run, job), self)
         pool.refresh()
@@ -312,7 +314,7 @@ class Master:
 
     def _sheets(self, run: str) -> Iterator[JobSheet]:
         """Every parcel of jobs of a run, in order."""
-        if self._cards[run].roll:
+        if self._infos[run].append_log:
             yield from read_sheets(self._files, self.base, run)
             return
         end = 0
@@ -429,7 +431,7 @@ class Master:
 
     def serve(self, stop: Callable[[], bool]) -> None:
         """Stand: work on whatever is in the base until `stop` says so."""
-        with Bell(self.base.job_pool, self._waiter.ring):
+        with FolderWatcher(self.base.job_pool, self._waiter.ring):
             while not stop():
                 now = self._clock.monotonic()
                 if self.step(now):
@@ -463,7 +465,7 @@ class Master:
             staff=self._staff,
         )
         # Before the first letter: the next Master's epoch must be higher than this one.
-        self._write_card(dispatcher.epoch)
+        self._write_info(dispatcher.epoch)
         self._dispatcher = dispatcher
         self._journal.event("acts", epoch=dispatcher.epoch)
         for pool in self._pools.values():
@@ -472,18 +474,18 @@ class Master:
     def _sweep(self, agent_id: str) -> int:
         if not isinstance(self._files, LocalFiles):
             return 0  # in a simulation there are no processes
-        from . import cgroups
-        from .tree import mark_of, sweep
+        from .system import cgroups
+        from .system.process_tree import mark_of, sweep
 
         mark = mark_of(self.base.root, agent_id)
-        card = read_agent_card(self._files, self.base, agent_id)
-        return sweep(mark) + (cgroups.end(card.cgroup, mark) if card is not None else 0)
+        info = read_agent_info(self._files, self.base, agent_id)
+        return sweep(mark) + (cgroups.end(info.cgroup, mark) if info is not None else 0)
 
-    def _write_card(self, epoch: int) -> None:
-        card = {"epoch": epoch, "pid": os.getpid(), "host": socket.gethostname()}
+    def _write_info(self, epoch: int) -> None:
+        info = {"epoch": epoch, "pid": os.getpid(), "host": socket.gethostname()}
         temporary = self.base.temporary()
-        self._files.write_new(temporary, [json.dumps(card).encode()])
-        self._files.move(temporary, self.base.master_card)
+        self._files.write_new(temporary, [json.dumps(info).encode()])
+        self._files.move(temporary, self.base.master_info)
 
     def _deliver(self, run: str, sheet: OutcomeSheet) -> None:
         pool = self._pools.get(run)

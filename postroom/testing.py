@@ -1,6 +1,6 @@
 """For your own tests: real sessions on invented cards, and waiting that explains itself.
 
-    with sessions(tmp_path / "base", project=tmp_path) as room:
+    with sessions(tmp_path / "base", import_folder=tmp_path) as room:
         room.start("0")
         with room.master() as master:
             pool = master.run([Job("kernels:double", x=4)])
@@ -24,11 +24,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from .base import Base, create_base
-from .files import LocalFiles
 from .master import Master
 from .session.guardian import PACKAGE_PARENT
-from .tree import mark_of, marked, sweep
+from .store.base import Base, create_base
+from .store.files import LocalFiles
+from .system.process_tree import mark_of, marked, sweep
 
 # Longer than anything takes on a busy machine: who waits so long waits for something else.
 PATIENCE_S = 60.0
@@ -75,14 +75,16 @@ def listing(folder: str | os.PathLike[str], *, most: int = 200) -> str:
 
 @contextlib.contextmanager
 def sessions(
-    base: str | os.PathLike[str], *, project: str | os.PathLike[str] | None = None
+    base: str | os.PathLike[str], *, import_folder: str | os.PathLike[str] | None = None
 ) -> Iterator[Sessions]:
     """Have real sessions on invented cards while the block runs; afterwards none is left.
 
     Processes that outlive their sessions are ended, and are an AssertionError.
     """
     folder = tempfile.mkdtemp(prefix="postroom-test-")
-    room = Sessions(create_base(base), os.fspath(project) if project is not None else None, folder)
+    room = Sessions(
+        create_base(base), os.fspath(import_folder) if import_folder is not None else None, folder
+    )
     try:
         yield room
     finally:
@@ -95,12 +97,12 @@ def sessions(
 class Sessions:
     """The sessions that a test started on one base."""
 
-    def __init__(self, base: Base, project: str | None, folder: str) -> None:
+    def __init__(self, base: Base, import_folder: str | None, folder: str) -> None:
         self._folder = folder
         ledger = f"{folder}/ledger"
         os.mkdir(ledger, 0o700)
         self.base = base
-        self.project = project
+        self.import_folder = import_folder
         self.environment = {
             **os.environ,
             "POSTROOM_FAKE_GPUS": CARDS,
@@ -114,7 +116,7 @@ class Sessions:
 
     def master(self, *, durable: bool = False) -> Master:
         """A Master in this process."""
-        return Master(self.base.root, project=self.project, durable=durable)
+        return Master(self.base.root, import_folder=self.import_folder, durable=durable)
 
     def start(
         self,

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from postroom import cgroups
+from postroom.system import cgroups
 
 _made = cgroups.make("tests")
 if _made:

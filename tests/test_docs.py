@@ -60,7 +60,7 @@ def test_the_readme_names_the_seven_files_and_they_exist() -> None:
     assert len(table) == 7
     for name in table:
         assert (ROOT / name).exists()
-        assert (ROOT / "postroom" / "template" / name).resolve() == ROOT / name
+        assert (ROOT / "postroom" / "project" / "template" / name).resolve() == ROOT / name
 
 
 @pytest.mark.parametrize("verb", ["", *VERBS])

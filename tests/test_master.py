@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from postroom.contents import Outcome
+from postroom.dispatch.job_writer import PARCEL_JOBS
 from postroom.errors import JobFailed, KernelError, PayloadError, PostroomError, RemoteTraceback
-from postroom.intake import PARCEL_JOBS
 from postroom.jobs import Job
 from postroom.master import Master
-from postroom.runs import list_firsts, list_runs
-from tests.office import office
+from postroom.parcel.sheets import Outcome
+from postroom.store.runs import list_firsts, list_runs
+from tests.in_one_process import in_one_process
 
 DOUBLE = """
 def double(x):
@@ -27,13 +27,13 @@ def events(base_root: str, event: str) -> list[dict[str, object]]:
 
 
 def test_results_come_back_in_the_order_given(tmp_path: Path) -> None:
-    with office(tmp_path, DOUBLE, desks=3) as room:
+    with in_one_process(tmp_path, DOUBLE, inboxes=3) as room:
         pool = room.run([Job("kernels:double", x=n) for n in range(100)])
         assert pool.results() == [2 * n for n in range(100)]
 
 
 def test_any_number_of_jobs_runs(tmp_path: Path) -> None:
-    with office(tmp_path, DOUBLE, desks=2) as room:
+    with in_one_process(tmp_path, DOUBLE, inboxes=2) as room:
         assert room.run([]).results() == []
         many = room.run([Job("kernels:double", x=n) for n in range(3 * PARCEL_JOBS + 1)])
         assert many.results() == [2 * n for n in range(3 * PARCEL_JOBS + 1)]
@@ -42,7 +42,7 @@ def test_any_number_of_jobs_runs(tmp_path: Path) -> None:
 
 def test_duplicate_and_dangerous_names_are_only_labels(tmp_path: Path) -> None:
     names = ["same", "same", "../../escape", "a/b", "", "\x1b[31m\nred", "x" * 10_000]
-    with office(tmp_path, DOUBLE) as room:
+    with in_one_process(tmp_path, DOUBLE) as room:
         before = sorted(os.listdir(tmp_path))
         pool = room.run([Job("kernels:double", name, x=n) for n, name in enumerate(names)])
         assert pool.results() == [2 * n for n in range(len(names))]
@@ -50,14 +50,14 @@ def test_duplicate_and_dangerous_names_are_only_labels(tmp_path: Path) -> None:
 
 
 def test_leftovers_of_an_earlier_run_are_never_taken_for_results(tmp_path: Path) -> None:
-    with office(tmp_path, DOUBLE) as room:
+    with in_one_process(tmp_path, DOUBLE) as room:
         first = room.run([Job("kernels:double", x=1)])
         second = room.run([Job("kernels:double", x=10)])
         assert (first.results(), second.results()) == ([2], [20])
 
 
 def test_a_failed_job_carries_the_workers_traceback_and_the_logs_path(tmp_path: Path) -> None:
-    with office(tmp_path, "def broken(x):\n    return 1 / x\n") as room:
+    with in_one_process(tmp_path, "def broken(x):\n    return 1 / x\n") as room:
         pool = room.run([Job("kernels:broken", "mine", x=0), Job("kernels:broken", x=2)])
         assert pool.results() == [None, 0.5]
         (failure,) = pool.failures()
@@ -74,7 +74,7 @@ def test_a_failed_job_carries_the_workers_traceback_and_the_logs_path(tmp_path: 
 
 
 def test_as_completed_hands_out_every_job_once(tmp_path: Path) -> None:
-    with office(tmp_path, DOUBLE) as room:
+    with in_one_process(tmp_path, DOUBLE) as room:
         pool = room.master.submit([Job("kernels:double", x=n) for n in range(20)])
         room.finish(pool)
         seen = {finished.number: finished.result() for finished in pool.as_completed()}
@@ -82,14 +82,14 @@ def test_as_completed_hands_out_every_job_once(tmp_path: Path) -> None:
 
 
 def test_as_completed_says_when_the_time_is_up(tmp_path: Path) -> None:
-    with office(tmp_path, DOUBLE, desks=0) as room:
+    with in_one_process(tmp_path, DOUBLE, inboxes=0) as room:
         pool = room.master.submit([Job("kernels:double", x=1)])
         with pytest.raises(TimeoutError, match="1 jobs"):
             list(pool.as_completed(timeout_s=0.01))
 
 
 def test_a_job_that_is_not_done_has_no_result_yet(tmp_path: Path) -> None:
-    with office(tmp_path, DOUBLE, desks=0) as room:
+    with in_one_process(tmp_path, DOUBLE, inboxes=0) as room:
         pool = room.master.submit([Job("kernels:double", x=1)])
         with pytest.raises(PostroomError, match="not done"):
             pool[0]
@@ -105,18 +105,18 @@ def test_a_run_is_resumed_and_computes_only_what_is_missing(tmp_path: Path) -> N
         return x
     """
     seen = tmp_path / "seen"
-    with office(tmp_path, source) as room:
+    with in_one_process(tmp_path, source) as room:
         jobs = [Job("kernels:record", f"n{n}", x=n, path=str(seen)) for n in range(30)]
         pool = room.master.submit(jobs)
         for _ in room.master.rounds(pool):
-            room.desks[0].step()
+            room.inboxes[0].step()
             if pool.n_done >= 5:
                 break
         room.master.close()
-        while room.desks[0].at_work:
-            room.desks[0].step()
+        while room.inboxes[0].at_work:
+            room.inboxes[0].step()
 
-        room.master = Master(room.base.root, project=str(room.project))
+        room.master = Master(room.base.root, import_folder=str(room.import_folder))
         again = room.finish(room.master.resume(pool.run))
         assert again.results() == list(range(30))
         assert sorted(map(int, seen.read_text().split())) == list(range(30))
@@ -126,45 +126,45 @@ def test_a_run_is_resumed_and_computes_only_what_is_missing(tmp_path: Path) -> N
 
 
 def test_the_newest_unfinished_run_is_resumed_when_none_is_named(tmp_path: Path) -> None:
-    with office(tmp_path, DOUBLE) as room:
+    with in_one_process(tmp_path, DOUBLE) as room:
         unfinished = room.master.submit([Job("kernels:double", x=4)])
         room.master.close()
-        room.master = Master(room.base.root, project=str(room.project))
+        room.master = Master(room.base.root, import_folder=str(room.import_folder))
         pool = room.finish(room.master.resume())
         assert (pool.run, pool.results()) == (unfinished.run, [8])
 
 
 def test_an_unknown_run_is_a_clear_error(tmp_path: Path) -> None:
     with (
-        office(tmp_path, DOUBLE) as room,
+        in_one_process(tmp_path, DOUBLE) as room,
         pytest.raises(PostroomError, match=r"no run '\.\./\.\./etc'"),
     ):
         room.master.resume("../../etc")
 
 
 def test_an_embedded_run_is_served_only_while_somebody_waits_for_it(tmp_path: Path) -> None:
-    with office(tmp_path, DOUBLE) as room:
+    with in_one_process(tmp_path, DOUBLE) as room:
         abandoned = room.master.submit([Job("kernels:double", x=1)])
         room.master.close()
-        room.master = Master(room.base.root, project=str(room.project))
+        room.master = Master(room.base.root, import_folder=str(room.import_folder))
         room.run([Job("kernels:double", x=2)])
         assert list_firsts(room.files, room.base.answered(abandoned.run)) == []
 
 
 def test_a_kept_run_is_served_by_whoever_acts(tmp_path: Path) -> None:
-    with office(tmp_path, DOUBLE) as room:
+    with in_one_process(tmp_path, DOUBLE) as room:
         kept = room.master.submit([Job("kernels:double", x=1)], keep=True)
         room.master.close()
-        room.master = Master(room.base.root, project=str(room.project))
+        room.master = Master(room.base.root, import_folder=str(room.import_folder))
         room.run([Job("kernels:double", x=2) for _ in range(3)])
         assert list_firsts(room.files, room.base.answered(kept.run)) == [0]
 
 
 def test_a_second_master_hands_in_and_takes_over_when_the_first_goes(tmp_path: Path) -> None:
-    with office(tmp_path, DOUBLE) as room:
+    with in_one_process(tmp_path, DOUBLE) as room:
         first = room.master
         room.run([Job("kernels:double", x=1)])
-        room.master = Master(room.base.root, project=str(room.project))
+        room.master = Master(room.base.root, import_folder=str(room.import_folder))
         pool = room.master.submit([Job("kernels:double", x=n) for n in range(10)])
         room.master.step(0.0)
         assert first.acting and not room.master.acting
@@ -175,14 +175,14 @@ def test_a_second_master_hands_in_and_takes_over_when_the_first_goes(tmp_path: P
 
 
 def test_two_masters_share_the_agents_of_one_base(tmp_path: Path) -> None:
-    with office(tmp_path, DOUBLE) as room:
+    with in_one_process(tmp_path, DOUBLE) as room:
         acting = room.master
         acting.step(0.0)
-        with Master(room.base.root, project=str(room.project)) as other:
+        with Master(room.base.root, import_folder=str(room.import_folder)) as other:
             pool = other.submit([Job("kernels:double", x=n) for n in range(10)])
             for now, _ in enumerate(other.rounds(pool, timeout_s=60)):
                 acting.step(float(now))
-                room.desks[0].step()
+                room.inboxes[0].step()
             assert pool.results() == [2 * n for n in range(10)]
             assert not other.acting
 
@@ -192,7 +192,7 @@ def test_shared_data_is_loaded_once_per_session(tmp_path: Path) -> None:
     def pick(n, shared):
         return shared["table"][n]
     """
-    with office(tmp_path, source, desks=2) as room:
+    with in_one_process(tmp_path, source, inboxes=2) as room:
         shared = {"table": np.arange(200.0)}
         for _ in range(2):
             pool = room.run([Job("kernels:pick", n=n) for n in range(200)], shared)
@@ -203,12 +203,14 @@ def test_shared_data_is_loaded_once_per_session(tmp_path: Path) -> None:
 
 
 def test_shared_data_is_optional(tmp_path: Path) -> None:
-    with office(tmp_path, "def ask(shared, device=0):\n    return [shared, str(device)]\n") as room:
+    with in_one_process(
+        tmp_path, "def ask(shared, device=0):\n    return [shared, str(device)]\n"
+    ) as room:
         assert room.run([Job("kernels:ask")]).results()[0][0] is None
 
 
 def test_an_edited_kernel_runs_in_its_new_version_without_a_restart(tmp_path: Path) -> None:
-    with office(tmp_path, "def kernel():\n    return 1\n") as room:
+    with in_one_process(tmp_path, "def kernel():\n    return 1\n") as room:
         assert room.run([Job("kernels:kernel")]).results() == [1]
         room.write_kernels("def kernel():\n    return 2\n")  # same size, same second
         assert room.run([Job("kernels:kernel")]).results() == [2]
@@ -217,15 +219,17 @@ def test_an_edited_kernel_runs_in_its_new_version_without_a_restart(tmp_path: Pa
 
 
 def test_an_edited_module_that_a_kernel_imports_is_reloaded_too(tmp_path: Path) -> None:
-    with office(tmp_path, "import helper\ndef kernel():\n    return helper.VALUE\n") as room:
-        (room.project / "helper.py").write_text("VALUE = 1\n")
+    with in_one_process(
+        tmp_path, "import helper\ndef kernel():\n    return helper.VALUE\n"
+    ) as room:
+        (room.import_folder / "helper.py").write_text("VALUE = 1\n")
         assert room.run([Job("kernels:kernel")]).results() == [1]
-        (room.project / "helper.py").write_text("VALUE = 2\n")
+        (room.import_folder / "helper.py").write_text("VALUE = 2\n")
         assert room.run([Job("kernels:kernel")]).results() == [2]
 
 
 def test_a_kernel_edited_after_it_was_handed_in_is_said_to_be(tmp_path: Path) -> None:
-    with office(tmp_path, "def kernel():\n    return 1\n") as room:
+    with in_one_process(tmp_path, "def kernel():\n    return 1\n") as room:
         pool = room.master.submit([Job("kernels:kernel")])
         room.write_kernels("def kernel():\n    return 2\n")
         room.finish(pool)
@@ -243,14 +247,14 @@ def test_a_kernel_edited_after_it_was_handed_in_is_said_to_be(tmp_path: Path) ->
 def test_a_wrong_task_is_refused_before_anything_is_handed_in(
     tmp_path: Path, task: str, message: str
 ) -> None:
-    with office(tmp_path, DOUBLE) as room:
+    with in_one_process(tmp_path, DOUBLE) as room:
         with pytest.raises((KernelError, PostroomError), match=message):
             room.master.submit([Job(task, x=1)])
         assert list_runs(room.files, room.base) == []
 
 
 def test_what_needs_pickle_is_refused_with_its_name_and_nothing_is_left(tmp_path: Path) -> None:
-    with office(tmp_path, DOUBLE) as room:
+    with in_one_process(tmp_path, DOUBLE) as room:
         good = [Job("kernels:double", x=n) for n in range(PARCEL_JOBS)]
         with pytest.raises(PayloadError, match=r"(?s)mine.*model"):
             room.master.submit([*good, Job("kernels:double", "mine", model=object())])
@@ -258,7 +262,7 @@ def test_what_needs_pickle_is_refused_with_its_name_and_nothing_is_left(tmp_path
 
 
 def test_pickle_is_used_when_the_job_asks_for_it(tmp_path: Path) -> None:
-    with office(tmp_path, "def kind(x):\n    return type(x).__name__\n") as room:
+    with in_one_process(tmp_path, "def kind(x):\n    return type(x).__name__\n") as room:
         pool = room.run([Job("kernels:kind", pickle=True, x=Path("/"))])
         assert pool.results() == ["PosixPath"]
 
@@ -276,7 +280,7 @@ def test_pickle_is_used_when_the_job_asks_for_it(tmp_path: Path) -> None:
 def test_a_bad_kernel_fails_its_job_and_nothing_else(
     tmp_path: Path, source: str, message: str
 ) -> None:
-    with office(tmp_path, source + "def good():\n    return 1\n") as room:
+    with in_one_process(tmp_path, source + "def good():\n    return 1\n") as room:
         pool = room.run([Job("kernels:kernel"), Job("kernels:kernel")])
         assert [pool[n].outcome for n in range(2)] == [Outcome.FAILED] * 2
         with pytest.raises(JobFailed, match=message):
@@ -287,7 +291,7 @@ def test_a_bad_kernel_fails_its_job_and_nothing_else(
 
 def test_a_result_that_cannot_be_saved_spares_its_neighbours(tmp_path: Path) -> None:
     source = "def kernel(n):\n    return {'x': object() if n == 3 else n}\n"
-    with office(tmp_path, source) as room:
+    with in_one_process(tmp_path, source) as room:
         pool = room.run([Job("kernels:kernel", n=n) for n in range(6)])
         expected = [{"x": n} if n != 3 else None for n in range(6)]
         assert pool.results() == expected
@@ -301,7 +305,7 @@ def test_a_kernel_that_reuses_its_buffer_does_not_spoil_earlier_results(tmp_path
         BUFFER[:] = n
         return BUFFER
     """
-    with office(tmp_path, source) as room:
+    with in_one_process(tmp_path, source) as room:
         pool = room.run([Job("kernels:kernel", n=n) for n in range(50)])
         assert [int(result[0]) for result in pool.results()] == list(range(50))
 
@@ -311,20 +315,20 @@ def test_large_arguments_reach_the_kernel_as_read_only_maps(tmp_path: Path) -> N
     def kernel(x):
         return [bool(x.flags.writeable), bool(x.flags.owndata), float(x.sum())]
     """
-    with office(tmp_path, source) as room:
+    with in_one_process(tmp_path, source) as room:
         pool = room.run([Job("kernels:kernel", x=np.ones(1 << 20))])
         assert pool.results() == [[False, False, float(1 << 20)]]
 
 
 def test_large_results_are_read_again_from_disk(tmp_path: Path) -> None:
     source = "import numpy as np\ndef kernel(n):\n    return np.full(1 << 17, n)\n"
-    with office(tmp_path, source) as room:
+    with in_one_process(tmp_path, source) as room:
         pool = room.run([Job("kernels:kernel", n=n) for n in range(5)])
         assert [int(result[-1]) for result in pool.results()] == list(range(5))
 
 
 def test_garbage_in_the_pools_is_put_aside_and_the_work_goes_on(tmp_path: Path) -> None:
-    with office(tmp_path, DOUBLE, desks=2) as room:
+    with in_one_process(tmp_path, DOUBLE, inboxes=2) as room:
         Path(room.base.mailbox("0")).write_bytes(b"garbage")
         Path(room.base.job_pool, "garbage").write_bytes(b"garbage")
         pool = room.master.submit([Job("kernels:double", x=n) for n in range(10)])
@@ -336,7 +340,7 @@ def test_garbage_in_the_pools_is_put_aside_and_the_work_goes_on(tmp_path: Path) 
 
 
 def test_a_garbled_parcel_fails_its_own_jobs_only(tmp_path: Path) -> None:
-    with office(tmp_path, DOUBLE) as room:
+    with in_one_process(tmp_path, DOUBLE) as room:
         pool = room.master.submit([Job("kernels:double", x=n) for n in range(PARCEL_JOBS + 1)])
         path = Path(room.base.parcel(pool.run, 0))
         data = bytearray(path.read_bytes())
@@ -348,16 +352,16 @@ def test_a_garbled_parcel_fails_its_own_jobs_only(tmp_path: Path) -> None:
 
 
 def test_new_agents_get_work_at_once(tmp_path: Path) -> None:
-    with office(tmp_path, DOUBLE, desks=0) as room:
+    with in_one_process(tmp_path, DOUBLE, inboxes=0) as room:
         pool = room.master.submit([Job("kernels:double", x=n) for n in range(10)])
         room.master.step(0.0)
-        room.desks.append(room.add_desk("7"))
+        room.inboxes.append(room.add_inbox("7"))
         room.finish(pool)
         assert set(pool.agents) == {"7"}
 
 
 def test_a_pool_can_be_shown_and_saved(tmp_path: Path) -> None:
-    with office(tmp_path, "def kernel(x):\n    return {'y': x + 1}\n") as room:
+    with in_one_process(tmp_path, "def kernel(x):\n    return {'y': x + 1}\n") as room:
         pool = room.run([Job("kernels:kernel", f"<{n}>", x=np.arange(3.0) + n) for n in range(4)])
         assert "4 jobs, 4 ok, 0 failed" in repr(pool)
         assert pool.run in pool._repr_html_()
@@ -380,13 +384,13 @@ def test_a_project_says_how_its_data_travels(tmp_path: Path) -> None:
         def collect(self, output: object) -> object:
             return ("collected", output)
 
-    with office(tmp_path, DOUBLE) as room:
+    with in_one_process(tmp_path, DOUBLE) as room:
         pool = room.run([Halved("kernels:double", x=10)])
         assert pool.results() == [("collected", 10.0)]
 
 
 def test_only_jobs_can_be_handed_in(tmp_path: Path) -> None:
-    with office(tmp_path, DOUBLE) as room, pytest.raises(PostroomError, match="not a Job"):
+    with in_one_process(tmp_path, DOUBLE) as room, pytest.raises(PostroomError, match="not a Job"):
         room.master.submit(["echo hello"])  # type: ignore[list-item]
 
 

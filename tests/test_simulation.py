@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from postroom.base import FOLDERS
-from postroom.contents import Done, Failure, Outcome
+from postroom.parcel.sheets import Done, Failure, Outcome
+from postroom.store.base import FOLDERS
 
 from .simulation.checker import Checker, Plan, Submission, Violation
 from .simulation.disk import Disk, Folder, SimulatedFiles

@@ -75,21 +75,21 @@ def audit(base: str, run: str) -> Findings:
 
 
 _RECORD = re.compile(
-    rb"(roll/1 ([0-9]{9}) ([0-9]{7}) ([0-9a-f]{11}) ([0-9a-f]{8}) ([0-9a-f]{8}) )([0-9a-f]{8})\n"
+    rb"(jlog/1 ([0-9]{9}) ([0-9]{7}) ([0-9a-f]{11}) ([0-9a-f]{8}) ([0-9a-f]{8}) )([0-9a-f]{8})\n"
 )
 
 
 def _asked(folder: str) -> Iterator[tuple[int, Any]]:
     """The first number and the sheet of every parcel of jobs."""
-    if not os.path.exists(f"{folder}/roll"):
+    if not os.path.exists(f"{folder}/jobs.log"):
         yield from ((first, sheet) for first, sheet, _ in _parcels(folder, "jobs.json"))
         return
-    with open(f"{folder}/roll", "rb") as file:
-        roll = file.read()
-    for match in _RECORD.finditer(roll):
+    with open(f"{folder}/jobs.log", "rb") as file:
+        append_log = file.read()
+    for match in _RECORD.finditer(append_log):
         number, count = int(match[2]), int(match[3])
         at, length, crc = (int(match[group], 16) for group in (4, 5, 6))
-        body = roll[at + 64 : at + 64 + length + -length % 64]
+        body = append_log[at + 64 : at + 64 + length + -length % 64]
         whole = zlib.crc32(match[1]) == int(match[7], 16) and zlib.crc32(body) == crc
         if at == match.start() and whole:
             with zipfile.ZipFile(io.BytesIO(body[:length])) as archive:

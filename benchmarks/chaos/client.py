@@ -25,10 +25,10 @@ def main() -> int:
     # Every second job takes no time, so that letters hold ranges, and parcels many results.
     seconds = [n % 2 * length.uniform(0, longest_s) for n in range(jobs)]
     listed = [
-        Job("deeds:deed", number=n, seconds=seconds[n], ledger=f"{state}.deeds")
+        Job("storm_kernels:square", number=n, seconds=seconds[n], ledger=f"{state}.executed")
         for n in range(jobs)
     ]
-    with Master(base, project=PROJECT) as master:
+    with Master(base, import_folder=PROJECT) as master:
         try:
             with open(state, encoding="ascii") as file:
                 pool = master.resume(file.read())

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 
 from postroom import Job, Master
-from postroom.base import Base, create_base
-from postroom.contents import Done, JobSheet
-from postroom.files import LocalFiles, LocalLock
-from postroom.gpus.inventory import cards
-from postroom.gpus.ledger import Lease, Ledger, Request, open_ledger
-from postroom.journal import Silence
-from postroom.runs import RunCard, lay_down, list_runs
-from postroom.session.desk import Desk, Step
+from postroom.gpus.cards.inventory import cards
+from postroom.gpus.ledger.protocol import Lease, LeaseRequest, Ledger, open_ledger
+from postroom.parcel.sheets import Done, JobSheet
+from postroom.session.inbox import Inbox, Step
+from postroom.store.base import Base, create_base
+from postroom.store.files import LocalFiles, LocalLock
+from postroom.store.journal import NullJournal
+from postroom.store.runs import RunInfo, list_runs, take_back_letter
 
 from .audit import audit
 
@@ -84,15 +84,15 @@ class Operation:
 
     def master(self) -> Master:
         """A Master that writes no log: what is counted is the protocol's own work."""
-        return Master(self.base.root, project=PROJECT, clock=self.clock)
+        return Master(self.base.root, import_folder=PROJECT, clock=self.clock)
 
-    def desk(self) -> Desk:
+    def desk(self) -> Inbox:
         """A worker's desk, whose jobs take no time."""
-        return Desk(self.files, self.base, "0", double, clock=self.clock, journal=Silence())
+        return Inbox(self.files, self.base, "0", double, clock=self.clock, journal=NullJournal())
 
     def hand_in(self, master: Master, *, keep: bool = True) -> str:
         """Three parcels, and shared data."""
-        jobs = [Job("deeds:double", x=n, retries=n // 3) for n in range(JOBS)]
+        jobs = [Job("storm_kernels:double", x=n, retries=n // 3) for n in range(JOBS)]
         return master.submit(jobs, shared={"weights": np.arange(4)}, keep=keep).run
 
     def be_agent(self) -> None:
@@ -101,7 +101,7 @@ class Operation:
         assert lock is not None, "the lock of a dead agent is not free"
         self.lock = lock
 
-    def rounds(self, master: Master, desk: Desk | None, *, most: int = 40) -> None:
+    def rounds(self, master: Master, desk: Inbox | None, *, most: int = 40) -> None:
         """Let a Master and a desk work until neither moves for a while."""
         still = 0
         while most and still < 8:
@@ -119,14 +119,14 @@ class Operation:
         """Do what happens after a death: a session comes back, a Master comes back, all is done."""
         if self.lock is None:
             self.be_agent()
-        lay_down(self.files, self.base, "0", reason="its agent died", at=self.clock.wall())
+        take_back_letter(self.files, self.base, "0", reason="its agent died", at=self.clock.wall())
         with self.master() as master:
             self.rounds(master, self.desk(), most=400)
         assert self.lock is not None
         self.lock.release()
 
 
-def double(card: RunCard, sheet: JobSheet, job: int, attempt: int) -> Done:
+def double(info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> Done:
     """The kernel, in the desk's own process."""
     return Done(2 * sheet.arguments(job)["x"])
 
@@ -304,7 +304,7 @@ class LayDown(Take):
         """Lay down; a fault is reported, and the next round tries again, as a guardian does."""
         for _ in range(3):
             try:
-                lay_down(self.files, self.base, "0", reason="its agent died", at=0.0)
+                take_back_letter(self.files, self.base, "0", reason="its agent died", at=0.0)
                 return
             except OSError:
                 continue
@@ -319,7 +319,7 @@ class LeaseCard(Operation):
         """A private ledger."""
         self.folder = f"{folder}/ledger"
         os.mkdir(self.folder, 0o700)
-        self.request = Request(cards=(cards()[0].uuid,), name="a test")
+        self.request = LeaseRequest(cards=(cards()[0].uuid,), name="a test")
 
     def ready(self) -> None:
         """Open it."""
@@ -336,7 +336,7 @@ class LeaseCard(Operation):
         problems += [f"still waits: {entry.describe()}" for entry in ledger.queue()]
         with ledger.try_acquire(self.request):
             if len(ledger.holders()) != 1:
-                problems.append(f"{len(ledger.holders())} hold the card after one took it")
+                problems.append(f"{len(ledger.holders())} hold the info after one took it")
         return problems
 
 
@@ -370,7 +370,7 @@ class SubmitEmbedded(Submit):
         if ended == "done":
             with self.master() as master:
                 master.resume(runs[0])
-                lay_down(self.files, self.base, "0", reason="its agent died", at=0.0)
+                take_back_letter(self.files, self.base, "0", reason="its agent died", at=0.0)
                 self.rounds(master, self.desk(), most=400)
             return check(self.base, runs[0], JOBS)
         self.finish()
@@ -387,7 +387,7 @@ class Append(Operation):
         with self.master() as master:
             pool = master.open(keep=True)
             for number in range(JOBS - 1):
-                pool.submit(Job("deeds:double", x=number))
+                pool.submit(Job("storm_kernels:double", x=number))
             self.run = pool.run
 
     def ready(self) -> None:
@@ -396,7 +396,7 @@ class Append(Operation):
 
     def act(self) -> None:
         """Append."""
-        self.pool.submit(Job("deeds:double", x=JOBS - 1))
+        self.pool.submit(Job("storm_kernels:double", x=JOBS - 1))
 
     def judge(self, ended: str) -> list[str]:
         """It is in, if its submitter was told so; all others are, whatever happened."""
@@ -418,7 +418,7 @@ class AppendFirst(Append):
 
     def act(self) -> None:
         """Append."""
-        self.pool.submit(Job("deeds:double", x=0))
+        self.pool.submit(Job("storm_kernels:double", x=0))
 
     def judge(self, ended: str) -> list[str]:
         """It is in, if its submitter was told so."""

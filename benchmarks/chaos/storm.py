@@ -210,7 +210,7 @@ class Storm:
         with open(self.state, encoding="ascii") as file:
             run = file.read()
         found = audit(self.base, run)
-        with open(f"{self.state}.deeds", encoding="ascii") as file:
+        with open(f"{self.state}.executed", encoding="ascii") as file:
             begun = Counter(int(line) for line in file)
         wrong = [job for job, value in found.values.items() if value != job * job + 1]
         wrong += [job for job in found.failures if job not in found.poisoned]

@@ -19,9 +19,9 @@ from collections.abc import Callable
 from typing import Any
 
 from postroom import Job, Master
-from postroom.contents import Done, Maker, Options, pack_jobs, pack_outcomes
-from postroom.files import LocalFiles
-from postroom.runs import list_runs
+from postroom.parcel.sheets import Done, JobOptions, Origin, pack_jobs, pack_outcomes
+from postroom.store.files import LocalFiles
+from postroom.store.runs import list_runs
 from postroom.testing import Sessions, sessions, wait_until
 
 PROJECT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "project")
@@ -31,8 +31,8 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 def agent_takeover(room: Sessions, kill: str) -> float:
     """From the death of an agent that has the only job until another has it in hand."""
     with tempfile.TemporaryDirectory() as folder, room.master() as master:
-        ledger = f"{folder}/deeds"
-        pool = master.submit([Job("deeds:linger", ledger=ledger)])
+        ledger = f"{folder}/executed"
+        pool = master.submit([Job("storm_kernels:linger", ledger=ledger)])
         _work(master, lambda: _lines(ledger) == 1)
         (busy,) = (agent for agent in room.guardians if os.path.getsize(room.base.mailbox(agent)))
         began = time.monotonic()
@@ -55,10 +55,12 @@ def master_takeover(room: Sessions) -> float:
         wait_until(lambda: _acting(room) in [one.pid for one in standing])
         acting = next(one for one in standing if one.pid == _acting(room))
         with tempfile.TemporaryDirectory() as folder:
-            ledger = f"{folder}/deeds"
+            ledger = f"{folder}/executed"
             acting.send_signal(signal.SIGSTOP)  # so that it cannot send the job itself
             with room.master() as master:
-                master.submit([Job("deeds:deed", number=1, seconds=0, ledger=ledger)], keep=True)
+                master.submit(
+                    [Job("storm_kernels:square", number=1, seconds=0, ledger=ledger)], keep=True
+                )
             began = time.monotonic()
             acting.kill()
             wait_until(lambda: _lines(ledger) == 1, folder=room.base.root)
@@ -74,26 +76,26 @@ def restart_with(parcels: int) -> dict[str, float]:
     # In memory, where there is room: making the files is not what is measured.
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="postroom-large-", dir=memory) as folder:
-        with Master(f"{folder}/base", project=PROJECT) as master:
+        with Master(f"{folder}/base", import_folder=PROJECT) as master:
             run = master.submit([], keep=True).run
             base = master.base
-        files, maker = LocalFiles(), Maker("0", "", 0, 0.0)
+        files, maker = LocalFiles(), Origin("0", "", 0, 0.0)
         for number in range(parcels):
-            arguments = [{"number": number, "seconds": 0.0, "ledger": f"{folder}/deeds"}]
-            chunks = pack_jobs(number, "deeds:deed", Options(), None, arguments)
+            arguments = [{"number": number, "seconds": 0.0, "ledger": f"{folder}/executed"}]
+            chunks = pack_jobs(number, "storm_kernels:square", JobOptions(), None, arguments)
             files.write_new(base.parcel(run, number), chunks)
             if number % 2:
                 chunks = pack_outcomes(number, [Done(number * number + 1)], maker)
                 files.write_new(base.result(run, number), chunks)
         assert list_runs(files, base) == [run]
-        with sessions(base.root, project=PROJECT) as room:
+        with sessions(base.root, import_folder=PROJECT) as room:
             room.start()
             began, worked = time.monotonic(), time.process_time()
             with room.master() as master:
                 _work(master, lambda: master.acting)
                 acting = time.monotonic() - began
                 busy = time.process_time() - worked
-                _work(master, lambda: _lines(f"{folder}/deeds") > 0)
+                _work(master, lambda: _lines(f"{folder}/executed") > 0)
                 first = time.monotonic() - began
             return {
                 f"a new Master with {parcels} parcels acts after, s": round(acting, 3),
@@ -106,7 +108,7 @@ def run_takeover(*, seed: int, rounds: int, parcels: int) -> dict[str, Any]:
     """Measure all of it."""
     table: dict[str, Any] = {}
     folder = tempfile.TemporaryDirectory(prefix="postroom-takeover-")
-    with folder, sessions(f"{folder.name}/base", project=PROJECT) as room:
+    with folder, sessions(f"{folder.name}/base", import_folder=PROJECT) as room:
         for agent in ("0", "1"):
             room.start(agent, gpu=agent)
         measures: dict[str, Callable[[], float]] = {
@@ -145,6 +147,6 @@ def _start(room: Sessions, command: list[str]) -> subprocess.Popen[bytes]:
 
 
 def _acting(room: Sessions) -> int | None:
-    from postroom.status import snapshot
+    from postroom.store.snapshot import snapshot
 
     return snapshot(room.base, runs=False).master_pid

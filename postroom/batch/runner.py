@@ -14,21 +14,21 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TYPE_CHECKING, Protocol
 
-from ..commands.errand import COMMAND, GRACE_S, OUTPUT_BYTES
-from ..commands.folder import JobFolder
-from ..contents import Outcome
-from ..files import LocalFiles
+from ..commands.attempt import COMMAND, GRACE_S, OUTPUT_BYTES
+from ..commands.command_source import AHEAD, CommandLine, Source
+from ..commands.job_folder import JobFolder
+from ..gpus.cards.gpu_list import MOST_SLOTS, GpuFile, cards_of
 from ..jobs import Finished, Job, JobPool, Status
-from ..mailbox import is_plain_name
 from ..master import Master
-from ..runs import list_runs
-from .cards import MOST_SLOTS, GpuFile, cards_of
-from .crew import Crew
-from .feed import AHEAD, Line, Source
-from .order import InOrder, Waiting
+from ..parcel.sheets import Outcome
+from ..session.crew import Crew
+from ..store.files import LocalFiles
+from ..store.mailbox import is_plain_name
+from ..store.runs import list_runs
+from .line_order import InOrder, Waiting
 
 if TYPE_CHECKING:
-    from .packer import Packer
+    from .memory_packer import Packer
 
 # So many lines are handed in between two rounds of the Master, so that none of both waits.
 BURST = 256
@@ -38,7 +38,7 @@ PATIENCE_S = 2.0
 
 
 @dataclass(frozen=True)
-class Wishes:
+class BatchOptions:
     """What holds for every line of a batch that does not say otherwise."""
 
     prefix: str = "job_"
@@ -59,7 +59,7 @@ class Wishes:
 class Runner:
     """What is done for each line; subclass it in a file of your own, for `--runner FILE`."""
 
-    def prepare(self, line: Line) -> Line | None:
+    def prepare(self, line: CommandLine) -> CommandLine | None:
         """Return the line as it is to be run, or None to leave it out."""
         return line
 
@@ -67,7 +67,7 @@ class Runner:
         """Called when a job of this batch has ended, well or not."""
 
 
-class View(Protocol):
+class BatchView(Protocol):
     """Where a batch shows how it goes."""
 
     def finished(self, job: Finished, folder: JobFolder) -> None:
@@ -78,7 +78,7 @@ class View(Protocol):
 
 
 @dataclass
-class Tally:
+class BatchCounts:
     """What became of the lines so far."""
 
     asked: int = 0
@@ -95,19 +95,19 @@ class Batch:
         self,
         master: Master,
         output: str,
-        wishes: Wishes,
+        scheduling: BatchOptions,
         *,
-        crew: Crew,
-        view: View,
+        sessions: Crew,
+        view: BatchView,
         runner: Runner | None = None,
         packer: Packer | None = None,
     ) -> None:
         self.master = master
         self.output = output
-        self.crew = crew
-        self.tally = Tally()
+        self.sessions = sessions
+        self.counts = BatchCounts()
         self.started = time.monotonic()
-        self._wishes = wishes
+        self._scheduling = scheduling
         self._view = view
         self._runner = runner or Runner()
         self._packer = packer
@@ -119,7 +119,7 @@ class Batch:
         self.pool: JobPool = (
             master.resume(runs[-1])
             if runs
-            else master.open(label="commands", apart=packer is not None)
+            else master.open(project="commands", apart=packer is not None)
         )
         self._job_of: dict[str, int] = {}
         self._names: set[str] = set(os.listdir(output))
@@ -137,7 +137,7 @@ class Batch:
         self._gpu_file = file
         self._look_at_gpus(time.monotonic())
 
-    def forget(self, wanted: Sequence[Line] | None) -> None:
+    def forget(self, wanted: Sequence[CommandLine] | None) -> None:
         """Cancel what earlier repetitions left waiting and this one does not ask for.
 
         With None it is not known yet what will be asked for: all that waits is cancelled, and
@@ -164,7 +164,7 @@ class Batch:
             self._admit_lines()
             self._hand_in(now)
             self._look_at_gpus(now)
-            self.crew.tend(now)
+            self.sessions.tend(now)
             self._view.update(self)
         self._gather()
         self._view.update(self)
@@ -180,12 +180,15 @@ class Batch:
     def ended_until(self) -> int:
         """No line with a number up to this one is still waited for."""
         jobs = [*(self.pool.jobs[number] for number in self._mine), *self._held.jobs()]
-        return min((job.arguments["number"] for job in jobs), default=self.tally.asked + 1) - 1
+        return min((job.arguments["number"] for job in jobs), default=self.counts.asked + 1) - 1
 
     @property
     def stopped(self) -> bool:
         """Whether so many jobs have failed that no more are begun."""
-        return self._wishes.stop_after is not None and self.tally.failed >= self._wishes.stop_after
+        return (
+            self._scheduling.stop_after is not None
+            and self.counts.failed >= self._scheduling.stop_after
+        )
 
     def _over(self) -> bool:
         assert self.feed is not None
@@ -206,19 +209,22 @@ class Batch:
 
     def _room(self) -> bool:
         """Whether one more line may be taken from the feed now."""
-        wishes = self._wishes
+        scheduling = self._scheduling
         outstanding = self.outstanding
-        if wishes.stop_after is not None and outstanding + self.tally.failed >= wishes.stop_after:
+        if (
+            scheduling.stop_after is not None
+            and outstanding + self.counts.failed >= scheduling.stop_after
+        ):
             return False  # never more than may still fail: so it stops exactly there
-        if wishes.ahead is None:
+        if scheduling.ahead is None:
             return True
         # To choose among lines takes lines to choose from.
         more = AHEAD if self._held.choosy else 0
-        return outstanding < wishes.ahead + 2 * len(self.crew.places) + more
+        return outstanding < scheduling.ahead + 2 * len(self.sessions.places) + more
 
     def _hand_in(self, now: float) -> None:
         """Hand to the Master what is to begin next."""
-        slots = MOST_SLOTS if self._packer is not None else len(self.crew.places)
+        slots = MOST_SLOTS if self._packer is not None else len(self.sessions.places)
         jobs = self._held.begin(now, slots - len(self._mine))
         if jobs:
             numbers = self.master.extend(self.pool, jobs)
@@ -226,7 +232,7 @@ class Batch:
             for job, number in zip(jobs, numbers, strict=True):
                 self._job_of[job.arguments["key"]] = number
         if self._packer is not None:
-            self.crew.grow(self._packer.cards, len(self._mine))
+            self.sessions.grow(self._packer.cards, len(self._mine))
             self._tell_waiting(self._packer, now)
 
     def _tell_waiting(self, packer: Packer, now: float) -> None:
@@ -235,11 +241,11 @@ class Batch:
             self._idle_since = now
         elif now >= self._idle_since + PATIENCE_S:
             self._idle_since = inf
-            self.crew.say(f"waiting for room: {packer.why()}")
+            self.sessions.say(f"waiting for room: {packer.why()}")
 
-    def _admit(self, line: Line) -> Job | None:
+    def _admit(self, line: CommandLine) -> Job | None:
         """Make a job of a line, unless it is done or under way."""
-        self.tally.asked += 1
+        self.counts.asked += 1
         known = self._job_of.get(line.key)
         folder = ""
         if known is not None:
@@ -249,48 +255,50 @@ class Batch:
             earlier = self.pool[known]
             folder = self.pool.jobs[known].arguments["folder"]
             self._complete(earlier, JobFolder(folder))
-            if earlier.outcome is Outcome.OK and self._wishes.rerun != "all":
-                self.tally.skipped += 1
+            if earlier.outcome is Outcome.OK and self._scheduling.rerun != "all":
+                self.counts.skipped += 1
                 return None
-        if self._wishes.rerun == "failed" and known is None:
-            self.tally.skipped += 1
+        if self._scheduling.rerun == "failed" and known is None:
+            self.counts.skipped += 1
             return None
         return self._job(line, folder or self._new_folder(line))
 
-    def _job(self, line: Line, folder: str) -> Job:
-        wishes = self._wishes
+    def _job(self, line: CommandLine, folder: str) -> Job:
+        scheduling = self._scheduling
         return Job(
             COMMAND,
             os.path.basename(folder),
-            retries=wishes.retries if line.retries is None else line.retries,
-            timeout_s=wishes.timeout_s if line.timeout_s is None else line.timeout_s,
+            retries=scheduling.retries if line.retries is None else line.retries,
+            timeout_s=scheduling.timeout_s if line.timeout_s is None else line.timeout_s,
             command=line.command,
             cwd=self._place(line.cwd),
             env=line.env,
             folder=folder,
             key=line.key,
             arguments=line.arguments,
-            number=self.tally.asked,
-            nice=wishes.nice,
-            shell=wishes.shell,
-            grace_s=wishes.grace_s,
-            output_bytes=wishes.output_bytes,
-            before=wishes.before,
-            after=wishes.after,
+            number=self.counts.asked,
+            nice=scheduling.nice,
+            shell=scheduling.shell,
+            grace_s=scheduling.grace_s,
+            output_bytes=scheduling.output_bytes,
+            before=scheduling.before,
+            after=scheduling.after,
         )
 
     def _place(self, cwd: str) -> str:
         """Where a line runs: in its folder, or at the same place of the snapshot."""
-        if self._wishes.snapshot is None:
+        if self._scheduling.snapshot is None:
             return cwd
-        source, copy = self._wishes.snapshot
+        source, copy = self._scheduling.snapshot
         inside = cwd == source or cwd.startswith(source + "/")
         return copy + cwd.removeprefix(source) if inside else cwd
 
-    def _new_folder(self, line: Line) -> str:
+    def _new_folder(self, line: CommandLine) -> str:
         name = line.name if is_plain_name(line.name) else ""
         while not name or name in self._names:
-            name = f"{line.name if is_plain_name(line.name) else self._wishes.prefix}{self._next}"
+            name = (
+                f"{line.name if is_plain_name(line.name) else self._scheduling.prefix}{self._next}"
+            )
             self._next += 1
         self._names.add(name)
         return f"{self.output}/{name}"
@@ -309,10 +317,10 @@ class Batch:
             self._held.ended(job.job)
             folder = JobFolder(job.job.arguments["folder"])
             self._complete(job, folder)
-            self.tally.done += 1
+            self.counts.done += 1
             if job.outcome is not Outcome.OK:
-                self.tally.failed += 1
-                self.tally.failures.append((job, folder))
+                self.counts.failed += 1
+                self.counts.failures.append((job, folder))
             self._runner.finished(job, folder)
             self._view.finished(job, folder)
 
@@ -331,16 +339,16 @@ class Batch:
         if places is None:
             return
         if self._packer is None:
-            self.crew.want(places)
+            self.sessions.want(places)
         else:
             self._packer.cards = cards_of(places)
-            self.crew.want([])
+            self.sessions.want([])
 
 
-def completer(cwd: str, env: dict[str, str]) -> Callable[[Line], Line]:
+def completer(cwd: str, env: dict[str, str]) -> Callable[[CommandLine], CommandLine]:
     """Give every line a working folder, and the environment that the whole batch was given."""
 
-    def complete(line: Line) -> Line:
+    def complete(line: CommandLine) -> CommandLine:
         folder = os.path.abspath(os.path.join(cwd, line.cwd))
         return replace(line, cwd=folder, env={**env, **line.env})
 

@@ -8,14 +8,14 @@ from dataclasses import asdict
 
 import click
 
-from ..base import create_base, open_base
-from ..batch.cards import parse_gpus
-from ..gpus import inventory
+from ..gpus.cards import inventory
+from ..gpus.cards.gpu_list import parse_gpus
 from ..queue import actions
-from ..queue.view import View
+from ..queue.queue_view import QueueView
 from ..session.launch import start_sessions, stop_sessions
 from ..session.slots import choose_gpus
-from ..status import AgentStatus, snapshot
+from ..store.base import create_base, open_base
+from ..store.snapshot import AgentStatus, snapshot
 from .queue_options import settle
 
 
@@ -96,7 +96,7 @@ def add(base: str, gpus: str) -> None:
 @click.option("--now", is_flag=True, help="Stop the jobs in hand; they go on elsewhere, or later.")
 def drain(base: str, agents: tuple[str, ...], now: bool) -> None:
     """Give the AGENTS of BASE (all of them, if none is named) no more work; they stay."""
-    with View(open_base(base)) as view:
+    with QueueView(open_base(base)) as view:
         settle(view, actions.drain(view, agents, now), json_=False)
 
 
@@ -105,7 +105,7 @@ def drain(base: str, agents: tuple[str, ...], now: bool) -> None:
 @click.argument("agents", nargs=-1)
 def fill(base: str, agents: tuple[str, ...]) -> None:
     """Give the AGENTS of BASE (all of them, if none is named) work again."""
-    with View(open_base(base)) as view:
+    with QueueView(open_base(base)) as view:
         settle(view, actions.fill(view, agents), json_=False)
 
 

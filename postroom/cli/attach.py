@@ -8,14 +8,14 @@ import time
 
 import click
 
-from ..agent import list_agents
-from ..base import open_base
-from ..batch.view import Now, draw, headline, look
+from ..batch.batch_view import Now, draw, headline, look
 from ..errors import PostroomError
-from ..files import LocalFiles
 from ..master import Master
-from ..runs import list_runs
-from ..status import snapshot
+from ..store.agents import list_agents
+from ..store.base import open_base
+from ..store.files import LocalFiles
+from ..store.runs import list_runs
+from ..store.snapshot import snapshot
 from . import codes
 from .run import DEFAULT_OUTPUT
 

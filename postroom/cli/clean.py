@@ -7,9 +7,9 @@ import sys
 import click
 
 from ..queue import actions
-from ..queue.view import View
+from ..queue.queue_view import QueueView
+from ..text.values import duration
 from .queue_options import CONTEXT, as_json, in_base, print_answer, talk, took
-from .values import duration
 
 
 @click.command(context_settings=CONTEXT)
@@ -27,7 +27,7 @@ from .values import duration
 @as_json
 @in_base
 def command(
-    view: View, older_than: float, project: str, dry_run: bool, yes: bool, json_: bool
+    view: QueueView, older_than: float, project: str, dry_run: bool, yes: bool, json_: bool
 ) -> None:
     """Remove finished runs, with the results, logs and checkpoints of their jobs.
 

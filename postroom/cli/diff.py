@@ -7,8 +7,8 @@ import sys
 
 import click
 
-from ..batch.snapshot import FOLDER, SnapshotError, changes
-from ..commands.folder import JobFolder
+from ..commands.code_snapshot import FOLDER, SnapshotError, changes
+from ..commands.job_folder import JobFolder
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

@@ -8,8 +8,8 @@ from dataclasses import asdict
 
 import click
 
-from ..doctor import examine
-from ..report import printable
+from ..queue.base_check import examine
+from ..text.safe_text import printable
 from . import codes
 
 

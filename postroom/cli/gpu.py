@@ -7,7 +7,7 @@ import importlib
 import click
 
 from .gpu_options import as_command
-from .gpu_words import Verb
+from .gpu_words import GpuVerb
 
 # verb: (module of this folder, one line of help)
 VERBS = {
@@ -41,7 +41,7 @@ class GpuVerbs(click.Group):
             return None
         module = importlib.import_module(f".{VERBS[cmd_name][0]}", __package__)
         found = getattr(module, f"{cmd_name}_")
-        command = as_command(cmd_name, found) if isinstance(found, Verb) else found
+        command = as_command(cmd_name, found) if isinstance(found, GpuVerb) else found
         assert isinstance(command, click.Command)
         return command
 

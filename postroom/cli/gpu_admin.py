@@ -6,8 +6,8 @@ import sys
 
 import click
 
-from ..gpus import inventory
-from ..gpus.ledger import Ledger
+from ..gpus.cards import inventory
+from ..gpus.ledger.protocol import Ledger
 from . import codes
 from .gpu_options import as_json, with_ledger
 from .gpu_words import pick, print_json, talk

@@ -10,12 +10,15 @@ import sys
 import time
 
 from ..errors import CardHeld, GpuError
-from ..gpus import inventory, keeper, processes, sizes
-from ..gpus.inventory import Card, Watch
-from ..gpus.ledger import Entry, Lease, Ledger, Request
-from ..gpus.overview import State, overview
+from ..gpus.cards import inventory
+from ..gpus.cards.inventory import Card, CardWatch
+from ..gpus.ledger import lease_keeper
+from ..gpus.ledger.card_overview import CardState, overview
+from ..gpus.ledger.protocol import Lease, LeaseEntry, LeaseRequest, Ledger
+from ..system import processes
+from ..text import memory_sizes
 from . import codes
-from .gpu_words import JSON, WISHES, Misuse, Option, Verb, pick, print_json, say, talk
+from .gpu_words import JSON, LEASE_OPTIONS, GpuVerb, Misuse, Option, pick, print_json, say, talk
 
 TYPE_CHECKING = False  # see `gpus.frozen`
 if TYPE_CHECKING:
@@ -28,7 +31,7 @@ RELEASE_PATIENCE_S = 5.0
 
 def lease_for(
     ledger: Ledger,
-    watch: Watch,
+    watch: CardWatch,
     owner: processes.Process,
     *,
     count: int,
@@ -45,10 +48,10 @@ def lease_for(
         raise Misuse("--timeout is a number of seconds, 0 or more")
     cards = watch.cards()
     watch.close()  # it may be long until it is our turn, and what follows is to have no child
-    request = Request(
+    request = LeaseRequest(
         count=count,
         cards=tuple(card.uuid for card in pick(cards, gpus)) if gpus else (),
-        memory_mib=sizes.to_mib(memory) if memory else None,
+        memory_mib=memory_sizes.to_mib(memory) if memory else None,
         name=name,
         pack=pack,
         owner=owner,
@@ -72,15 +75,15 @@ def lease_for(
     return lease, granted
 
 
-def get(ledger: Ledger, watch: Watch, *, json_: bool, **wishes: Any) -> None:
+def get(ledger: Ledger, watch: CardWatch, *, json_: bool, **scheduling: Any) -> None:
     """Wait for a card and print its id.
 
     The card is the calling shell's, in `read ID < <(postroom gpu get)` as in
     `ID=$(postroom gpu get)`: until `release`, or until the shell and all that it started since are
     gone. Several ids are separated by commas, as CUDA_VISIBLE_DEVICES takes them.
     """
-    owner = keeper.caller()
-    lease, granted = lease_for(ledger, watch, owner, **wishes)
+    owner = lease_keeper.caller()
+    lease, granted = lease_for(ledger, watch, owner, **scheduling)
     answer = ",".join(card.visible_id for card in granted)
     if json_:
         import json
@@ -95,19 +98,21 @@ def get(ledger: Ledger, watch: Watch, *, json_: bool, **wishes: Any) -> None:
                 "environment": inventory.pin(*granted),
             }
         )
-    keeper.keep(lease, owner)
+    lease_keeper.keep(lease, owner)
     say(answer)
 
 
-def run(ledger: Ledger, watch: Watch, *, command: tuple[str, ...], **wishes: Any) -> NoReturn:
+def run(
+    ledger: Ledger, watch: CardWatch, *, command: tuple[str, ...], **scheduling: Any
+) -> NoReturn:
     """Run COMMAND on a card of its own, with CUDA_VISIBLE_DEVICES set.
 
     The command takes the place of this process and has the lock itself, as have its children: the
     card is free when the last of them is gone, and the exit code is the command's own.
     """
-    if not wishes["name"]:
-        wishes["name"] = os.path.basename(command[0])
-    lease, granted = lease_for(ledger, watch, processes.myself(), **wishes)
+    if not scheduling["name"]:
+        scheduling["name"] = os.path.basename(command[0])
+    lease, granted = lease_for(ledger, watch, processes.myself(), **scheduling)
     environment = os.environ | inventory.pin(*granted)
     for fd in lease.fds:
         os.set_inheritable(fd, True)
@@ -123,7 +128,7 @@ def run(ledger: Ledger, watch: Watch, *, command: tuple[str, ...], **wishes: Any
         sys.exit(NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE)
 
 
-def release(ledger: Ledger, watch: Watch, *, which: str, force: bool, json_: bool) -> None:
+def release(ledger: Ledger, watch: CardWatch, *, which: str, force: bool, json_: bool) -> None:
     """Give a card of `get` back; ID is a card's id, or a lease's.
 
     Only what the calling shell holds is released, so that a late or repeated release never takes a
@@ -145,7 +150,7 @@ def release(ledger: Ledger, watch: Watch, *, which: str, force: bool, json_: boo
             refusal = "it ends with its own process"
         if refusal:
             talk(f"not released: {which} is held by {_named(ledger, entry)}: {refusal}")
-        elif entry.keeper is not None and keeper.dismiss(entry.keeper):
+        elif entry.keeper is not None and lease_keeper.dismiss(entry.keeper):
             _await_end(ledger, entry)
             released.append(entry.lease_id)
     if not found and trouble is not None:
@@ -156,7 +161,7 @@ def release(ledger: Ledger, watch: Watch, *, which: str, force: bool, json_: boo
         print_json({"released": released})
 
 
-def _uuids(watch: Watch, which: str) -> tuple[list[str], GpuError | None]:
+def _uuids(watch: CardWatch, which: str) -> tuple[list[str], GpuError | None]:
     """Return the cards that are meant, and what the driver has to say against being asked."""
     try:
         cards = watch.cards()
@@ -168,18 +173,18 @@ def _uuids(watch: Watch, which: str) -> tuple[list[str], GpuError | None]:
         return [], None
 
 
-def _named(ledger: Ledger, entry: Entry) -> str:
+def _named(ledger: Ledger, entry: LeaseEntry) -> str:
     """Say whose a lease is, with whoever may be keeping its lock."""
     held = {entry.lease_id: entry} | {held.lease_id: held for held in ledger.holders()}
     return held[entry.lease_id].describe()
 
 
-def _refusal(entry: Entry, above: set[int], force: bool) -> str:
+def _refusal(entry: LeaseEntry, above: set[int], force: bool) -> str:
     ours = entry.process.pid in above and processes.alive(entry.process)
     return "" if ours or force else "another shell's (--force releases it, if it is yours)"
 
 
-def _await_end(ledger: Ledger, entry: Entry) -> None:
+def _await_end(ledger: Ledger, entry: LeaseEntry) -> None:
     """Return once others see it free: the next line of the script may ask for it again."""
     deadline = time.monotonic() + RELEASE_PATIENCE_S
     while any(held.lease_id == entry.lease_id for held in ledger.holders(squatters=False)):
@@ -188,10 +193,10 @@ def _await_end(ledger: Ledger, entry: Entry) -> None:
         time.sleep(0.005)
 
 
-def idle(ledger: Ledger, watch: Watch, *, json_: bool) -> None:
+def idle(ledger: Ledger, watch: CardWatch, *, json_: bool) -> None:
     """Print the ids of the cards that are free, one per line."""
     views = overview(ledger, watch.cards(), squatters=False)
-    ids = [view.card.visible_id for view in views if view.state is State.IDLE]
+    ids = [view.card.visible_id for view in views if view.state is CardState.IDLE]
     if json_:
         print_json(ids)
     elif ids:
@@ -200,7 +205,7 @@ def idle(ledger: Ledger, watch: Watch, *, json_: bool) -> None:
 
 FORCE = Option("--force", "force", bool, help="Also a lease of another shell of yours.")
 
-get_ = Verb(get, (*WISHES, JSON))
-run_ = Verb(run, WISHES, "command", is_command=True)
-release_ = Verb(release, (FORCE, JSON), "which", "ID")
-idle_ = Verb(idle, (JSON,))
+get_ = GpuVerb(get, (*LEASE_OPTIONS, JSON))
+run_ = GpuVerb(run, LEASE_OPTIONS, "command", is_command=True)
+release_ = GpuVerb(release, (FORCE, JSON), "which", "ID")
+idle_ = GpuVerb(idle, (JSON,))

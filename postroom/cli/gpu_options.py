@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from .gpu_words import JSON, LEDGER_OPTIONS, Misuse, Option, Verb, choose_ledger
+from .gpu_words import JSON, LEDGER_OPTIONS, GpuVerb, Misuse, Option, choose_ledger
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -28,7 +28,7 @@ def facts(option: Option) -> dict[str, Any]:
     return found
 
 
-def as_command(name: str, verb: Verb) -> click.Command:
+def as_command(name: str, verb: GpuVerb) -> click.Command:
     """Make a click command of a verb."""
 
     def call(**values: Any) -> None:

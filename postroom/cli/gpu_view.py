@@ -10,10 +10,11 @@ from typing import Any
 
 import click
 
-from ..gpus import inventory, sizes
-from ..gpus.ledger import Entry, Ledger
-from ..gpus.overview import View, encode_entry, overview
-from ..gpus.records import printable
+from ..gpus.cards import inventory
+from ..gpus.ledger.card_overview import CardStatus, encode_entry, overview
+from ..gpus.ledger.lease_records import printable
+from ..gpus.ledger.protocol import LeaseEntry, Ledger
+from ..text import memory_sizes
 from .gpu_options import as_json, with_ledger
 from .gpu_words import print_json, table
 
@@ -28,14 +29,14 @@ def show(value: Any, unit: str = "") -> str:
     return "-" if value is None else f"{value}{unit}"
 
 
-def rows(views: list[View]) -> list[list[str]]:
+def rows(views: list[CardStatus]) -> list[list[str]]:
     """Return the table of cards: a line per card, and one more per further holder."""
     found = [["ID", "STATE", "NAME", "USED", "TOTAL", "UTIL", "USER", "PID", "SINCE", "WHAT"]]
     for view in views:
         card = view.card
-        used = "-" if card.used_mib is None else sizes.from_mib(card.used_mib)
+        used = "-" if card.used_mib is None else memory_sizes.from_mib(card.used_mib)
         head = [card.visible_id, view.state.value, printable(card.name)]
-        head += [used, sizes.from_mib(card.memory_mib), show(card.utilisation, "%")]
+        head += [used, memory_sizes.from_mib(card.memory_mib), show(card.utilisation, "%")]
         lines = [_holder(lease) for lease in view.leases]
         lines += [
             [process.user, str(process.pid), "-", f"no lease: {printable(process.command)}"]
@@ -48,10 +49,10 @@ def rows(views: list[View]) -> list[list[str]]:
     return found
 
 
-def _holder(lease: Entry) -> list[str]:
+def _holder(lease: LeaseEntry) -> list[str]:
     what = printable(lease.name)
     if lease.memory_mib is not None:
-        what = f"{sizes.from_mib(lease.memory_mib)} {what}"
+        what = f"{memory_sizes.from_mib(lease.memory_mib)} {what}"
     if lease.squatter:
         what += f" (its lock is kept by {printable(lease.squatter)})"
     return [printable(lease.user), str(lease.process.pid), clock(lease.granted_at), what.strip()]
@@ -116,7 +117,7 @@ def queue_(ledger: Ledger, *, json_: bool) -> None:
     for place, entry in enumerate(line, 1):
         wants = f"{entry.count} card{'s' if entry.count > 1 else ''}"
         if entry.memory_mib is not None:
-            wants += f" with {sizes.from_mib(entry.memory_mib)}"
+            wants += f" with {memory_sizes.from_mib(entry.memory_mib)}"
         found.append(
             [
                 str(place),
@@ -157,7 +158,7 @@ def log_(ledger: Ledger, *, count: int, json_: bool) -> None:
 def watch_(ledger: Ledger, *, interval_s: float, count: int | None, json_: bool) -> None:
     """Show the cards again and again, until Ctrl-C."""
     shown = 0
-    with inventory.Watch() as watch:
+    with inventory.CardWatch() as watch:
         while True:
             views = overview(ledger, watch.cards())
             if json_:

@@ -9,9 +9,9 @@ import sys
 from collections.abc import Callable, Sequence
 
 from ..errors import GpuError
-from ..gpus.frozen import Frozen
-from ..gpus.inventory import Card, Watch, select
-from ..gpus.ledger import Ledger, open_ledger
+from ..gpus.cards.inventory import Card, CardWatch, select
+from ..gpus.ledger.protocol import Ledger, open_ledger
+from ..system.frozen import Frozen
 
 TYPE_CHECKING = False  # see `gpus.frozen`
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Option(Frozen):
     show_default: bool = False
 
 
-class Verb(Frozen):
+class GpuVerb(Frozen):
     """A verb that scripts call; `action` gets the ledger, the cards, and the rest by name."""
 
     action: Callable[..., None]
@@ -48,7 +48,7 @@ class Verb(Frozen):
     def call(self, values: dict[str, Any]) -> None:
         """Open the ledger that the values name, and do it."""
         # The driver takes its time: the ledger is opened meanwhile.
-        with Watch(alone=True) as watch:
+        with CardWatch(alone=True) as watch:
             self.action(choose_ledger(values), watch, **values)
 
 
@@ -58,7 +58,7 @@ class Misuse(Exception):
 
 JSON = Option("--json", "json_", bool, help="Print JSON.")
 
-WISHES = (
+LEASE_OPTIONS = (
     Option("-n", "count", int, 1, least=1, help="How many cards."),
     Option("--memory", "memory", metavar="SIZE", help="Only so much of a card, as 8G."),
     Option("--gpus", "gpus", metavar="IDS", help="These cards, as 0,2 or by uuid; else any."),

@@ -17,17 +17,17 @@ from dataclasses import dataclass, field, replace
 
 import click
 
-from ..base import create_base, open_base
 from ..errors import PostroomError
-from ..ids import JobId, UnknownJobError, find_jobs
 from ..queue import actions
+from ..queue.queue_view import QueueView
 from ..queue.rows import PENDING, RUNNING, JobView
-from ..queue.submission import DEFAULT_PROJECT, Ask, check, submit
-from ..queue.view import View
-from ..wishes import Wishes
+from ..queue.submission import DEFAULT_PROJECT, QueuedCommand, check, submit
+from ..store.base import create_base, open_base
+from ..store.job_ids import JobId, UnknownJobError, find_jobs
+from ..store.scheduling import SchedulingOptions
+from ..text.values import array, duration
 from .queue_options import CONTEXT, DEFAULT_BASE, settle, table, talk
 from .submit import shell_environment
-from .values import array, duration
 from .wait import wait_for
 
 NAMES = ("qsub", "qstat", "qdel")
@@ -74,7 +74,7 @@ def _is_ours(path: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class GridOptions:
     """What qsub's options ask for."""
 
     name: str = ""
@@ -100,7 +100,7 @@ class Wanted:
 _LEFT_OUT = ("-q", "-pe", "-m", "-M", "-A", "-r", "-w", "-tc", "-R", "-ckpt", "-a", "-notify")
 
 
-def read_options(words: Sequence[str], wanted: Wanted) -> tuple[Wanted, list[str]]:
+def read_options(words: Sequence[str], wanted: GridOptions) -> tuple[GridOptions, list[str]]:
     """Read qsub's options; return what they ask for, and what comes behind them."""
     left = list(words)
     while left and left[0].startswith("-") and left[0] != "-":
@@ -119,7 +119,7 @@ def read_options(words: Sequence[str], wanted: Wanted) -> tuple[Wanted, list[str
     return wanted, left
 
 
-def _resources(wanted: Wanted, text: str) -> Wanted:
+def _resources(wanted: GridOptions, text: str) -> GridOptions:
     for part in text.split(","):
         name, _, value = part.partition("=")
         if name in ("gpu", "gpus", "ngpus") and value.isdecimal():
@@ -131,23 +131,23 @@ def _resources(wanted: Wanted, text: str) -> Wanted:
     return wanted
 
 
-def _variables(wanted: Wanted, text: str) -> Wanted:
+def _variables(wanted: GridOptions, text: str) -> GridOptions:
     pairs = (part.partition("=") for part in text.split(","))
     found = {name: value if equals else os.environ.get(name, "") for name, equals, value in pairs}
     return replace(wanted, env={**wanted.env, **found})
 
 
-def _everything(wanted: Wanted) -> Wanted:
+def _everything(wanted: GridOptions) -> GridOptions:
     return replace(wanted, env={**os.environ, **wanted.env})
 
 
-_SWITCHES: dict[str, Callable[[Wanted], Wanted]] = {
+_SWITCHES: dict[str, Callable[[GridOptions], GridOptions]] = {
     "-cwd": lambda wanted: replace(wanted, cwd=os.getcwd()),
     "-h": lambda wanted: replace(wanted, hold=True),
     "-V": _everything,
     "-terse": lambda wanted: replace(wanted, terse=True),
 }
-_VALUES: dict[str, Callable[[Wanted, str], Wanted]] = {
+_VALUES: dict[str, Callable[[GridOptions, str], GridOptions]] = {
     "-N": lambda wanted, text: replace(wanted, name=text),
     "-wd": lambda wanted, text: replace(wanted, cwd=os.path.abspath(text)),
     "-t": lambda wanted, text: replace(wanted, numbers=_tasks(text)),
@@ -183,7 +183,7 @@ def script_options(script: str) -> list[str]:
 
 def qsub(words: Sequence[str]) -> int:
     """Queue a script, as grid engine does: it is read now, and may change afterwards."""
-    typed, rest = read_options(words, Wanted())
+    typed, rest = read_options(words, GridOptions())
     if not rest:
         raise PostroomError("qsub: name a script, or a command with -b y")
     script, *arguments = rest
@@ -192,12 +192,12 @@ def qsub(words: Sequence[str]) -> int:
         line, name = shlex.join(rest), os.path.basename(script)
     else:
         text, name = _read_script(script)
-        inside, _ = read_options(script_options(text), Wanted())
+        inside, _ = read_options(script_options(text), GridOptions())
         wanted, _ = read_options(words, inside)  # what is typed counts more than what is inside
         line = _as_command(text, script, arguments)
         wanted = replace(wanted, shell=wanted.shell or _shell_of(text))
     wanted = replace(wanted, name=wanted.name or name)
-    view = View(create_base(_base()))
+    view = QueueView(create_base(_base()))
     asks = [_ask(view, wanted, line, number) for number in wanted.numbers or [0]]
     jobs = submit(view.files, view.base, asks, project=wanted.project)
     _print_ids(jobs, wanted)
@@ -229,12 +229,12 @@ def _as_command(text: str, path: str, arguments: Sequence[str]) -> str:
     return f"set -- {shlex.join(arguments)}\n{text}" if arguments else text
 
 
-def _ask(view: View, wanted: Wanted, line: str, number: int) -> Ask:
+def _ask(view: QueueView, wanted: GridOptions, line: str, number: int) -> QueuedCommand:
     several = len(wanted.numbers) > 1
     name = f"{wanted.name}.{number}" if several else wanted.name
     env = {**shell_environment(), **wanted.env, "JOB_NAME": wanted.name}
     return check(
-        Ask(
+        QueuedCommand(
             command=_redirected(wanted, line),
             name=name,
             cwd=wanted.cwd or os.path.expanduser("~"),
@@ -242,7 +242,7 @@ def _ask(view: View, wanted: Wanted, line: str, number: int) -> Ask:
             timeout_s=wanted.timeout_s,
             shell=wanted.shell or "bash",
             number=number,
-            wishes=Wishes(
+            scheduling=SchedulingOptions(
                 priority=wanted.priority,
                 held=wanted.hold,
                 after_any=tuple(_named(view, wanted.after)),
@@ -252,7 +252,7 @@ def _ask(view: View, wanted: Wanted, line: str, number: int) -> Ask:
     )
 
 
-def _redirected(wanted: Wanted, line: str) -> str:
+def _redirected(wanted: GridOptions, line: str) -> str:
     """The line with -o and -e honoured, where they name files; a folder is left out."""
     ends = []
     for sign, path in ((">", wanted.out), ("2>", wanted.err)):
@@ -269,7 +269,7 @@ def _redirected(wanted: Wanted, line: str) -> str:
     return "\n".join([*ends, line])
 
 
-def _named(view: View, words: Sequence[str]) -> Iterator[JobId]:
+def _named(view: QueueView, words: Sequence[str]) -> Iterator[JobId]:
     """The jobs that ids, or names as grid engine allows them, mean."""
     for word in words:
         try:
@@ -284,7 +284,7 @@ def _named(view: View, words: Sequence[str]) -> Iterator[JobId]:
                 yield JobId(row.run, row.number)
 
 
-def _print_ids(jobs: Sequence[JobId], wanted: Wanted) -> None:
+def _print_ids(jobs: Sequence[JobId], wanted: GridOptions) -> None:
     first, last = jobs[0], jobs[-1]
     whole = first.run == last.run and last.number - first.number == len(jobs) - 1
     word = first.short if len(jobs) == 1 else f"{first.short}-{last.number}"
@@ -299,7 +299,7 @@ def _print_ids(jobs: Sequence[JobId], wanted: Wanted) -> None:
 
 def qstat(words: Sequence[str]) -> int:
     """List what waits and runs, as grid engine does; `qstat -j JOB` shows one."""
-    view = View(open_base(_base(), write=False))
+    view = QueueView(open_base(_base(), write=False))
     if "-j" in words:
         from .show import command as show
 
@@ -323,7 +323,7 @@ def qdel(words: Sequence[str]) -> int:
     """End jobs."""
     if not words:
         raise PostroomError("qdel: name jobs")
-    view = View(open_base(_base()))
+    view = QueueView(open_base(_base()))
     jobs = list(dict.fromkeys(_named(view, [part for word in words for part in word.split(",")])))
     if not jobs:
         raise PostroomError(f"qdel: no job is called {' '.join(words)}")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from ..ids import find_run
+from ..queue.queue_view import QueueView
 from ..queue.rows import FAILED, PENDING, STATES
-from ..queue.view import View
+from ..store.job_ids import find_run
 from .queue_options import CONTEXT, as_json, in_base, print_jobs, print_json, talk
 
 # Words for several states at once.
@@ -26,7 +26,7 @@ GROUPS = {"pending": PENDING, "unsuccessful": (*FAILED, "cancelled")}
 @as_json
 @in_base
 def command(
-    view: View,
+    view: QueueView,
     text: str,
     state: str,
     project: str,

@@ -9,9 +9,9 @@ import time
 import click
 
 from ..errors import PostroomError
-from ..queue.logs import follow, last_lines, path_of
+from ..queue.job_logs import follow, last_lines, path_of
+from ..queue.queue_view import QueueView
 from ..queue.rows import ENDED, PENDING
-from ..queue.view import View
 from .queue_options import CONTEXT, in_base, job_argument, one_job, talk
 
 LOOK_S = 0.2
@@ -26,7 +26,7 @@ FOLLOWED = 20
 @click.option("-n", "lines", type=click.IntRange(0), help="Only the last so many lines.")
 @in_base
 def command(
-    view: View, job: str, follow_: bool, err: bool, attempt: int | None, lines: int | None
+    view: QueueView, job: str, follow_: bool, err: bool, attempt: int | None, lines: int | None
 ) -> None:
     """Print what JOB has printed on stdout, or with --err on stderr.
 

@@ -13,15 +13,15 @@ from collections.abc import Collection
 
 import click
 
-from ..base import Base, create_base
 from ..errors import PostroomError
-from ..files import LocalFiles
-from ..journal import Journal
 from ..master import Master
 from ..queue.notices import Notifier
 from ..queue.notify import check_target
 from ..session.guardian import PACKAGE_PARENT
-from ..status import acting_master
+from ..store.base import Base, create_base
+from ..store.files import LocalFiles
+from ..store.journal import Journal
+from ..store.snapshot import acting_master
 
 # A Master that says nothing for so long after its start is looked at.
 START_S = 30.0

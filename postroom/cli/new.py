@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-TEMPLATE = Path(__file__).parent.parent / "template"
+TEMPLATE = Path(__file__).parent.parent / "project" / "template"
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

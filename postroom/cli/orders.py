@@ -6,7 +6,7 @@ import click
 
 from ..queue import actions
 from ..queue.actions import Scope
-from ..queue.view import View
+from ..queue.queue_view import QueueView
 from .queue_options import (
     CONTEXT,
     as_json,
@@ -24,7 +24,7 @@ from .queue_options import (
 @jobs_argument()
 @as_json
 @in_base
-def kill(view: View, jobs: tuple[str, ...], json_: bool) -> None:
+def kill(view: QueueView, jobs: tuple[str, ...], json_: bool) -> None:
     """End JOBs for good, running or waiting: SIGTERM, a grace, SIGKILL, the whole tree.
 
     \b
@@ -39,7 +39,7 @@ def kill(view: View, jobs: tuple[str, ...], json_: bool) -> None:
 @jobs_argument()
 @as_json
 @in_base
-def hold(view: View, jobs: tuple[str, ...], json_: bool) -> None:
+def hold(view: QueueView, jobs: tuple[str, ...], json_: bool) -> None:
     """Keep waiting JOBs from being begun, until `postroom release`."""
     settle(view, actions.hold(view, some_jobs(view, jobs)), json_=json_)
 
@@ -48,7 +48,7 @@ def hold(view: View, jobs: tuple[str, ...], json_: bool) -> None:
 @jobs_argument()
 @as_json
 @in_base
-def release(view: View, jobs: tuple[str, ...], json_: bool) -> None:
+def release(view: QueueView, jobs: tuple[str, ...], json_: bool) -> None:
     """Let held JOBs run."""
     settle(view, actions.release(view, some_jobs(view, jobs)), json_=json_)
 
@@ -58,7 +58,7 @@ def release(view: View, jobs: tuple[str, ...], json_: bool) -> None:
 @click.argument("value", type=int)
 @as_json
 @in_base
-def priority(view: View, jobs: tuple[str, ...], value: int, json_: bool) -> None:
+def priority(view: QueueView, jobs: tuple[str, ...], value: int, json_: bool) -> None:
     """Give waiting JOBs the priority VALUE: higher goes first, 0 is usual, below 0 yields.
 
     \b
@@ -74,7 +74,7 @@ def priority(view: View, jobs: tuple[str, ...], value: int, json_: bool) -> None
 @click.argument("other", required=False, shell_complete=complete_jobs)
 @as_json
 @in_base
-def move(view: View, job: str, where: str, other: str | None, json_: bool) -> None:
+def move(view: QueueView, job: str, where: str, other: str | None, json_: bool) -> None:
     """Let waiting JOB stand elsewhere among those of its run and priority.
 
     \b
@@ -103,7 +103,7 @@ _run_option = click.option("-r", "--run", "runs", multiple=True, help="Only this
 @as_json
 @in_base
 def pause(
-    view: View, projects: tuple[str, ...], runs: tuple[str, ...], preempt: bool, json_: bool
+    view: QueueView, projects: tuple[str, ...], runs: tuple[str, ...], preempt: bool, json_: bool
 ) -> None:
     """Begin no more jobs; what runs goes on to its end, unless --preempt.
 
@@ -121,7 +121,7 @@ def pause(
 @_run_option
 @as_json
 @in_base
-def resume(view: View, projects: tuple[str, ...], runs: tuple[str, ...], json_: bool) -> None:
+def resume(view: QueueView, projects: tuple[str, ...], runs: tuple[str, ...], json_: bool) -> None:
     """Begin jobs again after `postroom pause`, in the same scope."""
     settle(view, actions.resume(view, _scope(projects, runs)), json_=json_)
 
@@ -132,7 +132,7 @@ def resume(view: View, projects: tuple[str, ...], runs: tuple[str, ...], json_: 
 @click.option("--undo", is_flag=True, help="Give them jobs again.")
 @as_json
 @in_base
-def drain(view: View, agents: tuple[str, ...], preempt: bool, undo: bool, json_: bool) -> None:
+def drain(view: QueueView, agents: tuple[str, ...], preempt: bool, undo: bool, json_: bool) -> None:
     """Give AGENTS (all, when none is named) no more jobs: before a reboot, or to free a card.
 
     \b

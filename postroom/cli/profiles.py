@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from ..errors import PostroomError
-from ..gpus import sizes
-from ..gpus.profiles import Profile, Profiles, Row
+from ..gpus.memory.profiles import Profile, ProfileRow, Profiles
+from ..text import memory_sizes
 from .gpu_options import as_json
 from .gpu_words import print_json, table
 
@@ -88,7 +88,7 @@ def _find(type_: str) -> Profile:
     raise PostroomError(f"{word} is called {type_!r}; see `postroom profiles`")
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: ProfileRow) -> list[str]:
     call = ", ".join(f"{name}={_value(value)}" for name, value in row.call.items())
     return [
         _size(row.peak_mib),
@@ -105,7 +105,7 @@ def _value(value: Any) -> str:
 
 
 def _size(memory_mib: int | None) -> str:
-    return "-" if memory_mib is None else sizes.from_mib(memory_mib)
+    return "-" if memory_mib is None else memory_sizes.from_mib(memory_mib)
 
 
 def _clock(at: float) -> str:

@@ -15,13 +15,13 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from ..base import Base, create_base, open_base
 from ..errors import PostroomError
-from ..ids import JobId, find_job, find_jobs
 from ..queue.actions import Answer, wait_settled
+from ..queue.queue_view import JobView, QueueView
 from ..queue.rows import FAILED
-from ..queue.view import JobView, View
-from ..report import printable
+from ..store.base import Base, create_base, open_base
+from ..store.job_ids import JobId, find_job, find_jobs
+from ..text.safe_text import printable
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -51,7 +51,7 @@ def in_new_base(function: Callable[..., Any]) -> Callable[..., Any]:
     return _with_view(function, may_be_new=True)
 
 
-def make_base(view: View) -> None:
+def make_base(view: QueueView) -> None:
     """Make a base that is not there yet."""
     if not os.path.exists(view.base.format):
         create_base(view.base.root)
@@ -79,7 +79,7 @@ def _with_view(function: Callable[..., Any], *, may_be_new: bool) -> Callable[..
                 f"there is no queue at {os.path.abspath(base_folder)}: name it with -b BASE or "
                 "POSTROOM_BASE, or make it by submitting the first job"
             )
-        with View(base) as view:
+        with QueueView(base) as view:
             return function(view, *arguments, **options)
 
     return wrapped
@@ -94,7 +94,7 @@ def complete_jobs(ctx: click.Context, _: click.Parameter, incomplete: str) -> li
     """What a shell offers for the id of a job: the id, with its name and state beside it."""
     folder = ctx.params.get("base_folder") or os.environ.get("POSTROOM_BASE") or DEFAULT_BASE
     try:
-        with View(open_base(folder, write=False)) as view:
+        with QueueView(open_base(folder, write=False)) as view:
             rows = view.jobs(count=200).jobs
     except (PostroomError, OSError):
         return []
@@ -121,12 +121,12 @@ def jobs_argument(*, required: bool = True) -> Callable[[F], F]:
     )
 
 
-def one_job(view: View, word: str) -> JobId:
+def one_job(view: QueueView, word: str) -> JobId:
     """The job that a word means."""
     return find_job(view.files, view.base, word)
 
 
-def some_jobs(view: View, words: Sequence[str]) -> list[JobId]:
+def some_jobs(view: QueueView, words: Sequence[str]) -> list[JobId]:
     """The jobs that words mean, each once."""
     found = [job for word in words for job in find_jobs(view.files, view.base, word)]
     return list(dict.fromkeys(found))
@@ -147,7 +147,7 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(document, indent=1 if sys.stdout.isatty() else None))
 
 
-def settle(view: View, answer: Answer, *, json_: bool = False) -> None:
+def settle(view: QueueView, answer: Answer, *, json_: bool = False) -> None:
     """Say what was asked; where a Master acts, wait until it is done."""
     acting = answer.request is not None and view.look().master_pid is not None
     settled = wait_settled(view, answer, SETTLE_S if acting else 0.0)
@@ -177,8 +177,8 @@ def table(rows: Sequence[Sequence[str]], *, states: Sequence[str] = (), indent: 
     shown = [[printable(cell).replace("\n", " ") for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
     for number, row in enumerate(shown):
-        cells = [cell.ljust(size) for cell, size in zip(row, widths, strict=True)]
-        line = (indent + "  ".join(cells)).rstrip()
+        notebook_functions = [cell.ljust(size) for cell, size in zip(row, widths, strict=True)]
+        line = (indent + "  ".join(notebook_functions)).rstrip()
         if width is not None and len(line) > width:
             line = line[: width - 1] + "…"
         state = states[number - 1] if number and states else ""

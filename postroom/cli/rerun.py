@@ -4,19 +4,11 @@ from __future__ import annotations
 
 import click
 
-from ..ids import find_run
 from ..queue import actions
 from ..queue.actions import Answer
-from ..queue.view import View
-from .queue_options import (
-    CONTEXT,
-    as_json,
-    in_base,
-    jobs_argument,
-    print_answer,
-    some_jobs,
-    talk,
-)
+from ..queue.queue_view import QueueView
+from ..store.job_ids import find_run
+from .queue_options import CONTEXT, as_json, in_base, jobs_argument, print_answer, some_jobs, talk
 
 
 @click.command(context_settings=CONTEXT)
@@ -28,7 +20,7 @@ from .queue_options import (
 @as_json
 @in_base
 def command(
-    view: View,
+    view: QueueView,
     jobs: tuple[str, ...],
     failed: bool,
     project: str,

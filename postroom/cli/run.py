@@ -12,20 +12,28 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from ..batch.cards import GpuFile, Place, cards_of, parse_gpus
-from ..batch.crew import Crew, turn_signals_into_interrupts
-from ..batch.feed import Feed, Line, Listed, Numbering, Source, read_lines, read_yielder
-from ..batch.order import InOrder
-from ..batch.runner import Batch, Runner, View, Wishes, completer
-from ..batch.snapshot import take_snapshot
-from ..batch.view import LiveView, PlainView, summary, write_results
+from ..batch.batch_view import LiveView, PlainView, summary, write_results
+from ..batch.line_order import InOrder
+from ..batch.runner import Batch, BatchOptions, BatchView, Runner, completer
+from ..commands.code_snapshot import take_snapshot
+from ..commands.command_source import (
+    CommandLine,
+    Feed,
+    Listed,
+    Numbering,
+    Source,
+    read_lines,
+    read_yielder,
+)
 from ..errors import PostroomError
+from ..gpus.cards.gpu_list import GpuFile, SlotSpec, cards_of, parse_gpus
 from ..master import Master
+from ..session.crew import Crew, turn_signals_into_interrupts
+from ..text.values import environment
 from . import codes
-from .values import environment
 
 if TYPE_CHECKING:
-    from ..batch.packer import Packer
+    from ..batch.memory_packer import Packer
 
 DEFAULT_OUTPUT = "postroom_run"
 
@@ -94,8 +102,8 @@ def command(
     file = file or job_file
     if sum((file is not None, bool(lines), yielder is not None)) != 1:
         raise click.UsageError("name a file of commands, or -, or -c CMD, or --yielder FILE")
-    known: list[Line] | None = None
-    source: Iterable[Line]
+    known: list[CommandLine] | None = None
+    source: Iterable[CommandLine]
     if yielder is not None:
         _must_exist(yielder)
         source = read_yielder(yielder)
@@ -106,7 +114,7 @@ def command(
         with open(file, encoding="utf-8", errors="surrogateescape") as opened:
             source = known = list(read_lines(opened))
     else:
-        source = known = [Line(line) for line in lines]
+        source = known = [CommandLine(line) for line in lines]
     code = run_batch(source, known, options)
     if yielder is None and options["runner"] is None:
         _leave(code)
@@ -123,7 +131,9 @@ def _leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def run_batch(source: Iterable[Line], known: list[Line] | None, options: dict[str, Any]) -> int:
+def run_batch(
+    source: Iterable[CommandLine], known: list[CommandLine] | None, options: dict[str, Any]
+) -> int:
     """Run lines to their end; return the exit code."""
     output = os.path.abspath(options["output"])
     os.makedirs(output, exist_ok=True)
@@ -131,7 +141,7 @@ def run_batch(source: Iterable[Line], known: list[Line] | None, options: dict[st
     if options["detach"]:
         return _detach(output, again)
     complete = completer(os.getcwd(), environment(options["env"]))
-    wishes = _wishes(options, output, lazy=known is None)
+    scheduling = _scheduling(options, output, lazy=known is None)
     say = _say
     packer = _packer(options, output)
     check = (InOrder() if packer is None else packer).check
@@ -140,22 +150,22 @@ def run_batch(source: Iterable[Line], known: list[Line] | None, options: dict[st
     checked = (check(line) for line in source)
     turn_signals_into_interrupts()
     with Master(f"{output}/.base", spin=False) as master, contextlib.ExitStack() as stack:
-        crew = Crew(master.base, say=say)
-        view: View
+        sessions = Crew(master.base, say=say)
+        view: BatchView
         if sys.stderr.isatty() and not options["keep_order"]:
             view = stack.enter_context(LiveView())
         else:
             view = PlainView(keep_order=options["keep_order"])
         teller = None
         if options["notify"]:
-            from .teller import Teller  # which knows how to talk to the world
+            from ..batch.batch_notices import BatchNotices  # which knows how to talk to the world
 
-            view = teller = Teller(options["notify"], master.base, view)
+            view = teller = BatchNotices(options["notify"], master.base, view)
         batch = Batch(
             master,
             output,
-            wishes,
-            crew=crew,
+            scheduling,
+            sessions=sessions,
             view=view,
             runner=_load_runner(options["runner"]),
             packer=packer,
@@ -165,7 +175,7 @@ def run_batch(source: Iterable[Line], known: list[Line] | None, options: dict[st
             if options["gpu_file"]:
                 batch.watch_gpus(GpuFile(options["gpu_file"], _known_gpus))
             elif packer is None:
-                crew.want(_places(options["gpus"]))
+                sessions.want(_places(options["gpus"]))
             feed: Source
             if known is not None:
                 numbering = Numbering(complete)
@@ -175,30 +185,30 @@ def run_batch(source: Iterable[Line], known: list[Line] | None, options: dict[st
                 feed = Feed(checked, complete=complete, wake=master.wake, ahead=1)
             batch.forget(known if options["stop_after"] is None else None)
             batch.run(feed)
-            crew.dismiss()
+            sessions.dismiss()
             master.rest()
         except KeyboardInterrupt:
             stack.close()
             say("stopping; again to kill at once")
-            crew.stop()
+            sessions.stop()
             write_results(output)
             say(
-                f"stopped: {batch.tally.done} jobs of this call are done and kept, "
+                f"stopped: {batch.counts.done} jobs of this call are done and kept, "
                 f"{batch.outstanding} are not; go on with: {_shell(again)}"
             )
             return codes.INTERRUPTED
         except BaseException:
-            crew.stop()
+            sessions.stop()
             raise
         stack.close()
         write_results(output)
         if teller is not None:
             teller.tell_end()
-        crew.wait()
+        sessions.wait()
         if feed.error:
             say(f"the lines ended early:\n{feed.error.rstrip()}")
         summary(batch, _words(again), sys.stderr)
-        return codes.JOB_FAILED if batch.tally.failed or feed.error else codes.OK
+        return codes.JOB_FAILED if batch.counts.failed or feed.error else codes.OK
 
 
 def _packer(options: dict[str, Any], output: str) -> Packer | None:
@@ -206,9 +216,9 @@ def _packer(options: dict[str, Any], output: str) -> Packer | None:
     memory = options["memory"]
     if memory is None:
         return None
-    from ..batch.packer import Packer, declared_mib  # with all that knows of cards
-    from ..gpus.ledger import open_ledger
-    from ..gpus.profiles import Profiles
+    from ..batch.memory_packer import Packer, declared_mib  # with all that knows of cards
+    from ..gpus.ledger.protocol import open_ledger
+    from ..gpus.memory.profiles import Profiles
 
     declared_mib(memory)
     if options["gpu_file"]:
@@ -221,12 +231,12 @@ def _packer(options: dict[str, Any], output: str) -> Packer | None:
     return Packer(cards, memory, where=f" of {output}", ledger=open_ledger(), profiles=Profiles())
 
 
-def _wishes(options: dict[str, Any], output: str, *, lazy: bool) -> Wishes:
+def _scheduling(options: dict[str, Any], output: str, *, lazy: bool) -> BatchOptions:
     snapshot = None
     if options["snapshot"]:
         here = os.getcwd()
         snapshot = here, take_snapshot(here, output)
-    return Wishes(
+    return BatchOptions(
         prefix=options["prefix"],
         timeout_s=options["timeout"],
         retries=options["retries"],
@@ -244,12 +254,12 @@ def _wishes(options: dict[str, Any], output: str, *, lazy: bool) -> Wishes:
 
 
 def _known_gpus() -> list[str]:
-    from ..gpus import inventory
+    from ..gpus.cards import inventory
 
     return [str(card.index) for card in inventory.cards() if not card.problem]
 
 
-def _places(gpus: str | None) -> list[Place]:
+def _places(gpus: str | None) -> list[SlotSpec]:
     return parse_gpus("all" if gpus is None else gpus, _known_gpus)
 
 

@@ -12,7 +12,7 @@ TYPE_CHECKING = False  # see `gpus.frozen`
 if TYPE_CHECKING:
     from typing import Any
 
-    from .gpu_words import Option, Verb
+    from .gpu_words import GpuVerb, Option
 
 VERBS = ("get", "run", "release", "idle")
 
@@ -24,7 +24,7 @@ def run(words: list[str]) -> bool:
     from . import gpu_lease
     from .gpu_words import Misuse
 
-    verb: Verb = getattr(gpu_lease, f"{words[1]}_")
+    verb: GpuVerb = getattr(gpu_lease, f"{words[1]}_")
     values = read(verb, words[2:])
     if values is None:
         return False
@@ -35,7 +35,7 @@ def run(words: list[str]) -> bool:
     return True
 
 
-def read(verb: Verb, words: list[str]) -> dict[str, Any] | None:
+def read(verb: GpuVerb, words: list[str]) -> dict[str, Any] | None:
     """Return the values of a plain command line, exactly as click would, or None."""
     options = {option.flag: option for option in verb.all_options}
     given: dict[str, Any] = {}

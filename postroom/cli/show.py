@@ -6,10 +6,10 @@ import time
 
 import click
 
-from ..gpus.sizes import from_mib
+from ..queue.queue_view import QueueView
 from ..queue.rows import FAILED, JobDetail
-from ..queue.view import View
-from ..report import printable
+from ..text.memory_sizes import from_mib
+from ..text.safe_text import printable
 from .queue_options import (
     CONTEXT,
     as_json,
@@ -28,7 +28,7 @@ from .queue_options import (
 @job_argument
 @as_json
 @in_base
-def command(view: View, job: str, json_: bool) -> None:
+def command(view: QueueView, job: str, json_: bool) -> None:
     """Show everything about JOB: command, PID, every attempt, why it waits, when it should start.
 
     \b
@@ -100,7 +100,7 @@ def _starts(detail: JobDetail) -> str:
 
 
 def _needs(detail: JobDetail) -> str:
-    gpus, memory_mib = detail.wishes.get("gpus", 1), detail.wishes.get("memory_mib", 0)
+    gpus, memory_mib = detail.scheduling.get("gpus", 1), detail.scheduling.get("memory_mib", 0)
     words = [f"{gpus} cards"] if gpus != 1 else []
     words += [f"{from_mib(memory_mib)} on each card"] if memory_mib else []
     return ", ".join(words)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from ..gpus.sizes import from_mib
+from ..queue.queue_view import QueueView
 from ..queue.rows import PENDING, AgentView, CardView, Overview
-from ..queue.view import View
+from ..text.memory_sizes import from_mib
 from .queue_options import CONTEXT, as_json, in_base, print_jobs, print_json, table
 
 SHOWN = 8
@@ -15,7 +15,7 @@ SHOWN = 8
 @click.command(context_settings=CONTEXT)
 @as_json
 @in_base
-def command(view: View, json_: bool) -> None:
+def command(view: QueueView, json_: bool) -> None:
     """Show the queue: cards, what runs, what is next, what failed, and today's figures.
 
     \b

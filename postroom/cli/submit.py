@@ -11,16 +11,17 @@ from typing import Any
 
 import click
 
-from ..batch.feed import read_lines
-from ..batch.snapshot import take_snapshot
+from ..commands.code_snapshot import take_snapshot
+from ..commands.command_source import read_lines
 from ..errors import PostroomError
-from ..gpus.sizes import to_mib
-from ..ids import JobId
 from ..queue.notices import notify_of
 from ..queue.notify import check_target
-from ..queue.submission import DEFAULT_PROJECT, Ask, check, submit
-from ..queue.view import View
-from ..wishes import Wishes
+from ..queue.queue_view import QueueView
+from ..queue.submission import DEFAULT_PROJECT, QueuedCommand, check, submit
+from ..store.job_ids import JobId
+from ..store.scheduling import SchedulingOptions
+from ..text.memory_sizes import to_mib
+from ..text.values import array, duration, environment
 from .queue_options import (
     CONTEXT,
     as_json,
@@ -32,7 +33,6 @@ from .queue_options import (
     table,
     talk,
 )
-from .values import array, duration, environment
 from .wait import wait_for
 
 # Which program a command finds depends on these: they go with it from the shell it comes from.
@@ -90,7 +90,7 @@ SHELL = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "PYTHONPATH
 @click.option("--dry-run", is_flag=True, help="Show what would be queued.")
 @as_json
 @in_new_base
-def command(view: View, words: tuple[str, ...], json_: bool, **options: Any) -> int:
+def command(view: QueueView, words: tuple[str, ...], json_: bool, **options: Any) -> int:
     """Queue a command, and print its id. It is on disk by then, and survives everything.
 
     \b
@@ -129,7 +129,7 @@ def command(view: View, words: tuple[str, ...], json_: bool, **options: Any) -> 
     return wait_for(view, jobs, json_=json_) if options["wait"] else 0
 
 
-def _asks(view: View, words: Sequence[str], options: dict[str, Any]) -> list[Ask]:
+def _asks(view: QueueView, words: Sequence[str], options: dict[str, Any]) -> list[QueuedCommand]:
     if bool(words) == (options["file"] is not None):
         raise click.UsageError("name a command (postroom submit -- python train.py) or -f FILE")
     if words:
@@ -152,7 +152,7 @@ def _asks(view: View, words: Sequence[str], options: dict[str, Any]) -> list[Ask
         "retries": options["retries"],
         "grace_s": options["grace"],
         "shell": options["shell"],
-        "wishes": Wishes(
+        "scheduling": SchedulingOptions(
             priority=options["priority"],
             held=options["hold"],
             after=_named(view, options["after"]),
@@ -168,11 +168,11 @@ def _asks(view: View, words: Sequence[str], options: dict[str, Any]) -> list[Ask
     for place, line in enumerate(lines, 1):
         for number in numbers or [place]:
             own = f"{name}.{number}" if name and several else name
-            asks.append(check(Ask(command=line, name=own, number=number, **template)))
+            asks.append(check(QueuedCommand(command=line, name=own, number=number, **template)))
     return asks
 
 
-def _named(view: View, words: Sequence[str]) -> tuple[JobId, ...]:
+def _named(view: QueueView, words: Sequence[str]) -> tuple[JobId, ...]:
     return tuple(some_jobs(view, words))
 
 
@@ -181,12 +181,12 @@ def shell_environment() -> dict[str, str]:
     return {name: os.environ[name] for name in SHELL if name in os.environ}
 
 
-def _advise(view: View) -> None:
+def _advise(view: QueueView) -> None:
     """Say what is missing for anything to run; on a terminal only, where somebody reads it."""
     if not sys.stderr.isatty():
         return
-    scene = view.look()
-    if scene.master_pid is None:
+    base_state = view.look()
+    if base_state.master_pid is None:
         talk(f"no Master acts yet; start one with: postroom master {view.base.root} --detach")
-    elif not any(agent.state != "dead" for agent in scene.agents):
+    elif not any(agent.state != "dead" for agent in base_state.agents):
         talk(f"no agent lives yet; start one with: postroom agents start 1 {view.base.root}")

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from ..batch.sweep import sweep
+from ..commands.sweep import sweep
 from .run import run_batch, run_options
 
 

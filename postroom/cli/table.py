@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from ..batch.table import as_csv, as_json, as_plot, as_text, read_table
+from ..batch.batch_table import as_csv, as_json, as_plot, as_text, read_table
 from .run import DEFAULT_OUTPUT
 
 

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 import click
 
 from ..errors import PostroomError
-from ..gpus.sizes import from_mib
+from ..queue.queue_view import QueueView
 from ..queue.rows import CardView, JobView, Overview
-from ..queue.view import View
-from ..report import printable
+from ..text.memory_sizes import from_mib
+from ..text.safe_text import printable
 from .queue_options import CONTEXT, WIDE, in_base, note, took
 from .status import head
 
@@ -38,7 +38,7 @@ _STYLES = {
 @click.command(context_settings=CONTEXT)
 @click.option("--interval", "interval_s", type=click.FloatRange(0.2), default=1.0, metavar="S")
 @in_base
-def command(view: View, interval_s: float) -> None:
+def command(view: QueueView, interval_s: float) -> None:
     """Watch the queue on the whole screen: cards, jobs, rates. Press q to leave.
 
     For a look that ends, or to read it in a script: postroom status.

@@ -10,8 +10,8 @@ import sys
 
 import click
 
-from ..base import Base, open_base
 from ..errors import PostroomError
+from ..store.base import Base, open_base
 
 PORT = 8631
 VARIABLE = "POSTROOM_UI_TOKEN"
@@ -59,16 +59,16 @@ def command(
       ssh -L 8631:localhost:8631 gpu-machine      then open the printed address here
     """
     try:
+        from ..web.access_token import AccessToken
         from ..web.app import create_app
-        from ..web.keys import Keys
-        from ..web.safety import LOOPBACK
+        from ..web.request_guard import LOOPBACK
         from ..web.server import listen, make_server
     except ImportError as error:
         raise PostroomError(
             f"the page needs {error.name}, which is not installed: pip install 'postroom[web]'"
         ) from None
     opened = open_base(base)
-    keys = Keys(token)
+    keys = AccessToken(token)
     os.environ.pop(VARIABLE, None)
     address = host or "127.0.0.1"
     try:

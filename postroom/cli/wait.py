@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import click
 
 from ..errors import PostroomError
-from ..ids import JobId
+from ..queue.queue_view import QueueView
 from ..queue.rows import PENDING, RUNNING
-from ..queue.view import View
+from ..store.job_ids import JobId
 from . import codes
 from .queue_options import CONTEXT, as_json, in_base, jobs_argument, some_jobs, talk
 
@@ -26,7 +26,7 @@ UNENDED = (*RUNNING, *PENDING)
 @as_json
 @in_base
 def command(
-    view: View, jobs: tuple[str, ...], project: str, timeout_s: float | None, json_: bool
+    view: QueueView, jobs: tuple[str, ...], project: str, timeout_s: float | None, json_: bool
 ) -> int:
     """Wait until JOBs have ended; print each with its outcome. Exit code 1 if any failed.
 
@@ -38,27 +38,27 @@ def command(
         raise click.UsageError("name jobs, or a project with --project")
     if jobs:
         return wait_for(view, some_jobs(view, jobs), timeout_s, json_=json_)
-    scene = view.look()
-    shelves = [shelf for shelf in scene.shelves.values() if shelf.project == project]
-    if not shelves:
+    base_state = view.look()
+    readers = [reader for reader in base_state.readers.values() if reader.project == project]
+    if not readers:
         raise PostroomError(f"there is no project {project!r}; see `postroom status`")
-    left = [shelf.job_id(number) for shelf, number, _ in scene.spots(UNENDED, shelves)]
+    left = [reader.job_id(number) for reader, number, _ in base_state.spots(UNENDED, readers)]
     return wait_for(view, left, timeout_s, json_=json_)
 
 
 def wait_for(
-    view: View, jobs: Sequence[JobId], timeout_s: float | None = None, *, json_: bool = False
+    view: QueueView, jobs: Sequence[JobId], timeout_s: float | None = None, *, json_: bool = False
 ) -> int:
     """Wait until jobs have ended; print each as it does, and return the exit code."""
     give_up_at = None if timeout_s is None else time.monotonic() + timeout_s
     left = list(jobs)
     failed = 0
     while True:
-        scene = view.look()
+        base_state = view.look()
         unended = []
         for job in left:
-            shelf = scene.shelves.get(job.run)
-            outcome = "gone" if shelf is None else shelf.outcome(job.number)
+            reader = base_state.readers.get(job.run)
+            outcome = "gone" if reader is None else reader.outcome(job.number)
             if outcome is None:
                 unended.append(job)
                 continue

@@ -8,7 +8,7 @@ import re
 import signal
 from dataclasses import dataclass
 
-from ..contents import Failure, Outcome
+from ..parcel.sheets import Failure, Outcome
 
 _GPU_MEMORY = re.compile(
     r"CUDA out of memory|OutOfMemoryError: (CUDA|HIP)|HIP out of memory"

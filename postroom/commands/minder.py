@@ -31,21 +31,21 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .. import cgroups
-from ..base import Base
-from ..contents import Done, Failure, Maker, Outcome
-from ..control import Stop, read_stop
 from ..errors import CardHeld, PostroomError
-from ..files import LocalFiles
-from ..journal import Journal
-from ..runs import RunCard, read_card
-from ..tree import MARK, adopt_orphans, below, mark_of, parent_of, reap
-from .errand import GO_ON, LINGER_S, Ended, Errand, Stopped
+from ..parcel.sheets import Done, Failure, Origin, Outcome
+from ..store.base import Base
+from ..store.files import LocalFiles
+from ..store.journal import Journal
+from ..store.requests import StopOrder, read_stop
+from ..store.runs import RunInfo, read_run_info
+from ..system import cgroups
+from ..system.fork import SIGNALS, fork_unheard, hear_signals, settle_in
+from ..system.process_tree import MARK, adopt_orphans, below, mark_of, parent_of, reap
+from .attempt import GO_ON, LINGER_S, AttemptEnd, CommandAttempt, Stopped
 from .failure import Cause, End, count_oom_kills, explain, is_out_of_memory
-from .folder import Capped, JobFolder, stamp
-from .fork import SIGNALS, fork_unheard, hear_signals, settle_in
-from .record import record
-from .room import Room
+from .gpu_use import GpuUse
+from .job_folder import CappedLog, JobFolder, stamp
+from .outcome_record import record
 
 # How often a long output is trimmed, and orphans are reaped.
 LOOK_S = 0.5
@@ -54,7 +54,7 @@ BLOCKED_S = 0.5
 
 
 @dataclass(frozen=True)
-class Post:
+class MinderContext:
     """Where a minder is posted: the base, the agent, and what pins a command to its card."""
 
     base: Base
@@ -67,10 +67,10 @@ class Post:
 
 
 @dataclass
-class Watch:
+class CommandWatch:
     """What is looked at while a command runs."""
 
-    outputs: tuple[Capped, ...]
+    outputs: tuple[CappedLog, ...]
     deadline: float | None
     lingers_at: float
     lingers: Callable[[], None] | None  # still to be called
@@ -93,7 +93,7 @@ class Watch:
             output.trim()
 
 
-def fork_minder(post: Post) -> tuple[int, socket.socket]:
+def fork_minder(post: MinderContext) -> tuple[int, socket.socket]:
     """Start a minder; return its pid and the line over which it takes errands.
 
     The caller must have one thread only. It holds its own copy of the lock, and of nothing else.
@@ -119,20 +119,20 @@ def fork_minder(post: Post) -> tuple[int, socket.socket]:
 class Minder:
     """Takes errands, one after another."""
 
-    def __init__(self, post: Post, line: socket.socket | None) -> None:
+    def __init__(self, post: MinderContext, line: socket.socket | None) -> None:
         adopt_orphans()
         self._post = post
         self._line = line
         self._files = LocalFiles()
         self._journal = Journal(post.base, f"minder {post.agent}")
-        self._card: RunCard | None = None
+        self._info: RunInfo | None = None
         self._stops = 0
-        self._told: Stop | None = None  # to end the command in hand
+        self._told: StopOrder | None = None  # to end the command in hand
         self._host = socket.gethostname()
         self._programs: dict[str, str] = {}
         self._oom_kills = 0  # when it was last looked, at most so long before a command began
         self._oom_kills_at = -LOOK_S
-        self._room: Room
+        self._room: GpuUse
         self._helpers: set[int] = set()  # processes below us that are no command's
         for fd in post.lease_fds:
             os.set_inheritable(fd, True)  # the card is free when the last of them is gone
@@ -164,28 +164,30 @@ class Minder:
             waiting += data
             *lines, waiting = waiting.split(b"\n")
             for line in lines:
-                word = self.carry_out(Errand.decode(line))
+                word = self.carry_out(CommandAttempt.decode(line))
                 with contextlib.suppress(OSError):  # the guardian may be gone: the result counts
                     self._line.sendall(json.dumps({"ended": word}).encode() + b"\n")
 
-    def carry_out(self, errand: Errand) -> str:
+    def carry_out(self, errand: CommandAttempt) -> str:
         """Run one command to its end, and say so where it counts; return what was written."""
         started_at = time.time()
         try:
             ended = self.perform(errand)
         except Stopped:
             return "stopped"
-        maker = Maker(errand.agent, errand.gpu, os.getpid(), started_at, errand.attempt)
+        maker = Origin(errand.agent, errand.gpu, os.getpid(), started_at, errand.attempt)
 
         def write() -> bool:
-            if self._card is None or self._card.run != errand.run:
-                self._card = read_card(self._files, self._post.base, errand.run)
-            card, base = self._card, self._post.base
-            return record(self._files, base, card, errand, ended, maker, at=time.time())
+            if self._info is None or self._info.run != errand.run:
+                self._info = read_run_info(self._files, self._post.base, errand.run)
+            info, base = self._info, self._post.base
+            return record(self._files, base, info, errand, ended, maker, at=time.time())
 
         return "done" if self._insist(write) else "dropped"
 
-    def perform(self, errand: Errand, lingers: Callable[[], None] = lambda: None) -> Ended:
+    def perform(
+        self, errand: CommandAttempt, lingers: Callable[[], None] = lambda: None
+    ) -> AttemptEnd:
         """Run one command to its end, and tell of it in its folder; publishing is up to the caller.
 
         A command that has ended well, and whose outcome did not get so far, is not run again.
@@ -194,10 +196,10 @@ class Minder:
         began, started_at = time.monotonic(), time.time()
         number = 0
         self._told = None
-        self._room = Room(self._post.base, errand, self._post.environment.get("POSTROOM_GPU", ""))
+        self._room = GpuUse(self._post.base, errand, self._post.environment.get("POSTROOM_GPU", ""))
         try:
             if folder.has_ended_well(errand.job_name):
-                return Ended(_ended_before(folder.read_info()))
+                return AttemptEnd(_ended_before(folder.read_info()))
             if self._post.shares or errand.elsewhere:
                 self._wait_for_room(errand, lingers)
                 began, started_at = time.monotonic(), time.time()
@@ -242,9 +244,9 @@ class Minder:
             seconds=facts["seconds"],
         )
         done = Done(None if failure else {"attempt": number, **facts}, failure, seconds)
-        return Ended(done, again)
+        return AttemptEnd(done, again)
 
-    def _judge(self, errand: Errand, end: End) -> tuple[Failure | None, str | None]:
+    def _judge(self, errand: CommandAttempt, end: End) -> tuple[Failure | None, str | None]:
         """Why a command failed, if it did, and the kind of note that has it tried again."""
         failure, told = explain(end), self._told
         if failure is None:
@@ -263,9 +265,9 @@ class Minder:
 
     # Running
 
-    def _wait_for_room(self, errand: Errand, lingers: Callable[[], None]) -> None:
+    def _wait_for_room(self, errand: CommandAttempt, lingers: Callable[[], None]) -> None:
         """Wait for a part of a card; raises Stopped when that is given up."""
-        waited = Watch((), None, time.monotonic() + LINGER_S, lingers)
+        waited = CommandWatch((), None, time.monotonic() + LINGER_S, lingers)
 
         def wanted() -> bool:
             waited.look(time.monotonic())
@@ -280,7 +282,7 @@ class Minder:
             raise
         self._helpers = set(below(os.getpid()))  # a ledger may have given its lease a process
 
-    def _look_for_stop(self, errand: Errand) -> None:
+    def _look_for_stop(self, errand: CommandAttempt) -> None:
         """See whether somebody wants the command in hand to end."""
         if self._told is None:
             self._told = read_stop(
@@ -288,8 +290,8 @@ class Minder:
             )
 
     def _prepare(
-        self, errand: Errand, folder: JobFolder, started_at: float
-    ) -> tuple[int, tuple[Capped, Capped]]:
+        self, errand: CommandAttempt, folder: JobFolder, started_at: float
+    ) -> tuple[int, tuple[CappedLog, CappedLog]]:
         """Make the folder and the files that a command writes to; a full disk is waited for."""
         while True:
             try:
@@ -298,8 +300,8 @@ class Minder:
                 folder.tell({**beginning, **self._room.facts})
                 if errand.checkpoint:
                     os.makedirs(folder.checkpoint, exist_ok=True)
-                out = Capped(folder.out, errand.output_bytes)
-                return number, (out, Capped(folder.err, errand.output_bytes))
+                out = CappedLog(folder.out, errand.output_bytes)
+                return number, (out, CappedLog(folder.err, errand.output_bytes))
             except OSError as error:
                 if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                     raise
@@ -308,7 +310,9 @@ class Minder:
                 raise Stopped
             time.sleep(BLOCKED_S)
 
-    def _beginning(self, errand: Errand, number: int, started_at: float) -> dict[str, object]:
+    def _beginning(
+        self, errand: CommandAttempt, number: int, started_at: float
+    ) -> dict[str, object]:
         return {
             "name": errand.name,
             "command": errand.command,
@@ -324,16 +328,16 @@ class Minder:
 
     def _run(
         self,
-        errand: Errand,
+        errand: CommandAttempt,
         number: int,
-        outputs: tuple[Capped, Capped],
+        outputs: tuple[CappedLog, CappedLog],
         lingers: Callable[[], None],
     ) -> tuple[int, bool, int]:
         """Run a command and what belongs to it; return its exit code, whether it was late, and how
         many processes the kernel has ended meanwhile for want of memory."""
         began = time.monotonic()
         deadline = began + errand.timeout_s if errand.timeout_s is not None else None
-        watch = Watch(outputs, deadline, began + LINGER_S, lingers)
+        watch = CommandWatch(outputs, deadline, began + LINGER_S, lingers)
         environment = self._environment(errand, number)
         if began >= self._oom_kills_at + LOOK_S:
             self._oom_kills, self._oom_kills_at = count_oom_kills(), began
@@ -353,7 +357,7 @@ class Minder:
         killed = code == -signal.SIGKILL or code == 128 + signal.SIGKILL
         return code, overdue, count_oom_kills() - self._oom_kills if killed else 0
 
-    def _environment(self, errand: Errand, number: int) -> dict[str, str]:
+    def _environment(self, errand: CommandAttempt, number: int) -> dict[str, str]:
         return {
             **self._environ,
             **errand.env,
@@ -368,7 +372,7 @@ class Minder:
         }
 
     def _run_line(
-        self, line: str, errand: Errand, environment: dict[str, str], watch: Watch
+        self, line: str, errand: CommandAttempt, environment: dict[str, str], watch: CommandWatch
     ) -> tuple[int, bool]:
         """Run one shell line; return its exit code, negative for a signal, and if it was late."""
         if self._stops:
@@ -411,7 +415,7 @@ class Minder:
                 self._programs[program] = found
         return found
 
-    def _wait(self, pid: int, errand: Errand, watch: Watch) -> bool:
+    def _wait(self, pid: int, errand: CommandAttempt, watch: CommandWatch) -> bool:
         """Wait until a command ends, or has to; True when it is past its time."""
         pidfd = os.pidfd_open(pid)
         try:

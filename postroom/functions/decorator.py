@@ -22,13 +22,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from ..errors import PostroomError
-from ..gpus.booking import Need
-from ..gpus.profiles import Profiles
-from ..gpus.sizes import to_mib
-from . import here
-from .address import address_of, keywords
-from .cell import is_interactive, write_cell
-from .kinds import code_of, kind_of, type_of
+from ..gpus.memory.booking import Need
+from ..gpus.memory.profiles import Profiles
+from ..text.memory_sizes import to_mib
+from . import in_process
+from .function_address import address_of, keywords
+from .function_kind import code_of, kind_of, type_of
+from .notebook import is_interactive, write_cell
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -38,7 +38,7 @@ OVER = ("warn", "limit", "kill")
 
 
 @dataclass(frozen=True)
-class Options:
+class FunctionOptions:
     """What the decorator was given."""
 
     memory_mib: int | None = None
@@ -58,7 +58,9 @@ class Function(Generic[P, R]):
 
     books_itself = True  # a session that shares its card need not book for it
 
-    def __init__(self, function: Callable[P, R], options: Options, *, instance: Any = None) -> None:
+    def __init__(
+        self, function: Callable[P, R], options: FunctionOptions, *, instance: Any = None
+    ) -> None:
         functools.update_wrapper(self, function)
         self.options = options
         self.function = function
@@ -99,8 +101,8 @@ class Function(Generic[P, R]):
         own = () if self._instance is None else (self._instance,)
         if self.stand_in is not None:
             light = functools.partial(self.stand_in, *own, *arguments, **named)
-            here.measure(light, replace(need, name=f"{need.name} (stand-in)"))
-        return here.run(
+            in_process.measure(light, replace(need, name=f"{need.name} (stand-in)"))
+        return in_process.run(
             functools.partial(self.function, *own, *arguments, **named),
             need,
             over=self.options.over,
@@ -113,7 +115,7 @@ class Function(Generic[P, R]):
 
     def _submit(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Future[R]:
         from ..jobs import Job  # late: a call in this process needs none of it
-        from .clerk import clerk_for
+        from .futures import future_pool_for
 
         if "POSTROOM_SESSION" in os.environ:
             raise PostroomError(
@@ -139,7 +141,7 @@ class Function(Generic[P, R]):
             pickle=options.pickle,
         )
         job.arguments = keywords(inspect.signature(self.function), (*own, *arguments), named)
-        return clerk_for(base, project, say=here.say).submit(job)
+        return future_pool_for(base, project, say=in_process.say).submit(job)
 
     def map(self, *iterables: Iterable[Any], timeout_s: float | None = None) -> Iterator[R]:
         """Submit a call for each tuple of arguments; the results come in their order."""
@@ -243,7 +245,7 @@ def job(
         raise PostroomError(f"policy={policy!r}: it is one of {', '.join(POLICIES)}")
     if over not in OVER:
         raise PostroomError(f"over={over!r}: it is one of {', '.join(OVER)}")
-    options = Options(
+    options = FunctionOptions(
         memory_mib=None if memory is None else to_mib(str(memory)),
         policy=policy,
         type=type,

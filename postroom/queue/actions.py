@@ -11,19 +11,19 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
-from ..commands.errand import COMMAND
-from ..control import Request, Verb, ask, is_settled
+from ..commands.attempt import COMMAND
 from ..errors import BadFileError, PostroomError
-from ..ids import JobId, UnknownJobError, find_run
-from ..runs import user_name
-from ..wishes import Wishes
+from ..store.job_ids import JobId, UnknownJobError, find_run
+from ..store.requests import Request, RequestVerb, ask, is_settled
+from ..store.runs import user_name
+from ..store.scheduling import SchedulingOptions
+from .base_state import BaseState
 from .cleaning import find_over, remove_run, sweep
+from .queue_view import QueueView
 from .rows import FAILED
-from .scene import Scene
-from .shelf import Shelf, plain
-from .submission import Ask
+from .run_reader import RunReader, plain
+from .submission import QueuedCommand
 from .submission import rerun as hand_in_again
-from .view import View
 
 LOOK_S = 0.02
 
@@ -58,155 +58,171 @@ class Scope:
         )
 
 
-def kill(view: View, jobs: Sequence[JobId]) -> Answer:
+def kill(view: QueueView, jobs: Sequence[JobId]) -> Answer:
     """End jobs, running or waiting, for good."""
-    scene = view.look()
-    alive = [job for job in _known(scene, jobs) if _shelf(scene, job).outcome(job.number) is None]
+    base_state = view.look()
+    alive = [
+        job
+        for job in _known(base_state, jobs)
+        if _reader(base_state, job).outcome(job.number) is None
+    ]
     if not alive:
         return Answer(None, f"{_count(jobs)} ended before: nothing to kill")
     over = len(jobs) - len(alive)
     also = f" ({over} ended before)" if over else ""
-    return _ask(view, scene, Verb.KILL, f"{_count(alive)} will be killed{also}", jobs=alive)
-
-
-def hold(view: View, jobs: Sequence[JobId]) -> Answer:
-    """Keep jobs from being begun until they are released."""
-    scene = view.look()
-    waiting = _waiting(scene, jobs, "hold")
     return _ask(
-        view, scene, Verb.HOLD, f"{_count(waiting)} will not be begun until released", jobs=waiting
+        view, base_state, RequestVerb.KILL, f"{_count(alive)} will be killed{also}", jobs=alive
     )
 
 
-def release(view: View, jobs: Sequence[JobId]) -> Answer:
+def hold(view: QueueView, jobs: Sequence[JobId]) -> Answer:
+    """Keep jobs from being begun until they are released."""
+    base_state = view.look()
+    waiting = _waiting(base_state, jobs, "hold")
+    return _ask(
+        view,
+        base_state,
+        RequestVerb.HOLD,
+        f"{_count(waiting)} will not be begun until released",
+        jobs=waiting,
+    )
+
+
+def release(view: QueueView, jobs: Sequence[JobId]) -> Answer:
     """Let held jobs run."""
-    scene = view.look()
-    waiting = _waiting(scene, jobs, "release")
-    return _ask(view, scene, Verb.RELEASE, f"{_count(waiting)} released", jobs=waiting)
+    base_state = view.look()
+    waiting = _waiting(base_state, jobs, "release")
+    return _ask(view, base_state, RequestVerb.RELEASE, f"{_count(waiting)} released", jobs=waiting)
 
 
-def set_priority(view: View, jobs: Sequence[JobId], value: int) -> Answer:
+def set_priority(view: QueueView, jobs: Sequence[JobId], value: int) -> Answer:
     """Give jobs a priority: higher goes first."""
-    scene = view.look()
-    waiting = _waiting(scene, jobs, "give a priority to")
+    base_state = view.look()
+    waiting = _waiting(base_state, jobs, "give a priority to")
     text = f"{_count(waiting)} now of priority {value}"
-    return _ask(view, scene, Verb.PRIORITY, text, jobs=waiting, value=value)
+    return _ask(view, base_state, RequestVerb.PRIORITY, text, jobs=waiting, value=value)
 
 
-def move(view: View, jobs: Sequence[JobId], where: str | JobId) -> Answer:
+def move(view: QueueView, jobs: Sequence[JobId], where: str | JobId) -> Answer:
     """Let jobs stand elsewhere among those of their run: "first", "last", or before another."""
-    scene = view.look()
-    waiting = _waiting(scene, jobs, "move")
+    base_state = view.look()
+    waiting = _waiting(base_state, jobs, "move")
     if isinstance(where, JobId):
-        _known(scene, [where])
+        _known(base_state, [where])
         text, value = f"before {where.short}", str(where)
     else:
         text = value = where
     text = f"{_count(waiting)} moved {text}"
-    return _ask(view, scene, Verb.MOVE, text, jobs=waiting, value=value)
+    return _ask(view, base_state, RequestVerb.MOVE, text, jobs=waiting, value=value)
 
 
-def pause(view: View, scope: Scope, preempt: bool = False) -> Answer:
+def pause(view: QueueView, scope: Scope, preempt: bool = False) -> Answer:
     """Begin no more jobs; with `preempt`, stop those that run, so that they go on later."""
-    scene = view.look()
-    scope = _check(view, scene, scope)
+    base_state = view.look()
+    scope = _check(view, base_state, scope)
     text = f"{scope} is paused: what runs goes on to its end"
     if preempt:
         text = f"{scope} is paused: what runs is stopped, and goes on later from its checkpoint"
-    return _ask_scope(view, scene, Verb.PAUSE, text, scope, preempt=preempt)
+    return _ask_scope(view, base_state, RequestVerb.PAUSE, text, scope, preempt=preempt)
 
 
-def resume(view: View, scope: Scope) -> Answer:
+def resume(view: QueueView, scope: Scope) -> Answer:
     """Begin jobs again."""
-    scene = view.look()
-    scope = _check(view, scene, scope)
-    return _ask_scope(view, scene, Verb.RESUME, f"{scope} goes on", scope)
+    base_state = view.look()
+    scope = _check(view, base_state, scope)
+    return _ask_scope(view, base_state, RequestVerb.RESUME, f"{scope} goes on", scope)
 
 
-def drain(view: View, agents: Sequence[str], preempt: bool = False) -> Answer:
+def drain(view: QueueView, agents: Sequence[str], preempt: bool = False) -> Answer:
     """Send agents (all, when none is named) no more jobs."""
-    return _ask_agents(view, Verb.DRAIN, agents, "no more jobs for", preempt=preempt)
+    return _ask_agents(view, RequestVerb.DRAIN, agents, "no more jobs for", preempt=preempt)
 
 
-def fill(view: View, agents: Sequence[str]) -> Answer:
+def fill(view: QueueView, agents: Sequence[str]) -> Answer:
     """Send agents (all, when none is named) jobs again."""
-    return _ask_agents(view, Verb.FILL, agents, "jobs again for")
+    return _ask_agents(view, RequestVerb.FILL, agents, "jobs again for")
 
 
-def add_agents(view: View, gpus: str) -> Answer:
+def add_agents(view: QueueView, gpus: str) -> Answer:
     """Have the acting Master start a session on each of some cards that has none."""
-    request = Request(Verb.ADD, value=gpus, by=user_name(), at=time.time())
+    request = Request(RequestVerb.ADD, value=gpus, by=user_name(), at=time.time())
     text = f"sessions are started where {gpus} has none; agents.txt in the base's log says how"
     return Answer(ask(view.files, view.base, request), text + _standing(view, view.look()))
 
 
-def remove_agents(view: View, agents: Sequence[str], preempt: bool = False) -> Answer:
+def remove_agents(view: QueueView, agents: Sequence[str], preempt: bool = False) -> Answer:
     """Have the acting Master end agents, after the jobs in hand; with `preempt`, at once."""
     if not agents:
         raise PostroomError("no agent is named")
-    return _ask_agents(view, Verb.REMOVE, agents, "told to go:", preempt=preempt)
+    return _ask_agents(view, RequestVerb.REMOVE, agents, "told to go:", preempt=preempt)
 
 
-def rerun(view: View, jobs: Sequence[JobId]) -> Answer:
+def rerun(view: QueueView, jobs: Sequence[JobId]) -> Answer:
     """Queue commands again; what they did before stays where it is."""
-    scene = view.look()
-    known = _known(scene, jobs)
-    asks = {job: _ask_of(_shelf(scene, job), job.number) for job in known}
+    base_state = view.look()
+    known = _known(base_state, jobs)
+    asks = {job: _ask_of(_reader(base_state, job), job.number) for job in known}
     new: dict[JobId, JobId] = {}
     # One that waited for another of them now waits for that one's successor: the first ones first.
     left = list(known)
     while left:
-        ready = [job for job in left if not set(asks[job].wishes.after).intersection(left)]
+        ready = [job for job in left if not set(asks[job].scheduling.after).intersection(left)]
         batch = []
         for job in ready or left:
-            wishes = asks[job].wishes
-            after = tuple(new[one] for one in wishes.after if one in new)
-            again = replace(asks[job], wishes=replace(wishes, after=after, after_any=()))
-            batch.append((job, again, _shelf(scene, job).project))
+            scheduling = asks[job].scheduling
+            after = tuple(new[one] for one in scheduling.after if one in new)
+            again = replace(asks[job], scheduling=replace(scheduling, after=after, after_any=()))
+            batch.append((job, again, _reader(base_state, job).project))
         order = _as_handed_in(batch)
         for job, number in zip(order, hand_in_again(view.files, view.base, batch), strict=True):
             new[job] = number
         left = [job for job in left if job not in new]
     numbers = [new[job] for job in known]
     text = f"{_count(numbers)} queued again"
-    return Answer(None, text + _standing(view, scene), jobs=numbers)
+    return Answer(None, text + _standing(view, base_state), jobs=numbers)
 
 
-def failed_jobs(view: View, project: str = "", run: str = "") -> list[JobId]:
+def failed_jobs(view: QueueView, project: str = "", run: str = "") -> list[JobId]:
     """The jobs that failed, and those cancelled since they waited for one; each not rerun yet."""
-    scene = view.look()
-    shelves = [
-        shelf
-        for shelf in scene.shelves.values()
-        if shelf.card.queue and project in ("", shelf.project) and shelf.run.endswith(run)
+    base_state = view.look()
+    readers = [
+        reader
+        for reader in base_state.readers.values()
+        if reader.info.queue and project in ("", reader.project) and reader.run.endswith(run)
     ]
-    chosen = {spot[0].job_id(spot[1]) for spot in scene.spots(FAILED, shelves)}
-    cancelled = {spot[0].job_id(spot[1]) for spot in scene.spots(("cancelled",), shelves)}
+    chosen = {spot[0].job_id(spot[1]) for spot in base_state.spots(FAILED, readers)}
+    cancelled = {spot[0].job_id(spot[1]) for spot in base_state.spots(("cancelled",), readers)}
     grew = bool(chosen)
     while grew:
-        in_vain = {job for job in cancelled if chosen.intersection(_wishes_of(scene, job).after)}
+        in_vain = {
+            job for job in cancelled if chosen.intersection(_scheduling_of(base_state, job).after)
+        }
         cancelled -= in_vain
         chosen |= in_vain
         grew = bool(in_vain)
     if chosen:
-        chosen -= _rerun_already(scene, since=min(job.run for job in chosen))
+        chosen -= _rerun_already(base_state, since=min(job.run for job in chosen))
     return sorted(chosen)
 
 
-def clean(view: View, *, older_than_s: float, project: str = "", dry_run: bool = False) -> Answer:
+def clean(
+    view: QueueView, *, older_than_s: float, project: str = "", dry_run: bool = False
+) -> Answer:
     """Remove the runs whose jobs have all ended long ago, with all that they left."""
-    scene = view.look()
-    going = find_over(scene, now=time.time(), older_than_s=older_than_s, project=project)
+    base_state = view.look()
+    going = find_over(base_state, now=time.time(), older_than_s=older_than_s, project=project)
     if not dry_run:
         sweep(view.files, view.base, now=time.time())
-        going = [one for one in going if remove_run(view.files, view.base, scene.shelves[one.run])]
+        going = [
+            one for one in going if remove_run(view.files, view.base, base_state.readers[one.run])
+        ]
     jobs = sum(one.jobs for one in going)
     word = "would be removed" if dry_run else "removed"
     runs = f"{len(going)} run{'' if len(going) == 1 else 's'}"
     return Answer(None, f"{runs} with {jobs} jobs {word}", runs=[one.run for one in going])
 
 
-def wait_settled(view: View, answer: Answer, timeout_s: float = 10.0) -> bool:
+def wait_settled(view: QueueView, answer: Answer, timeout_s: float = 10.0) -> bool:
     """Wait until the acting Master has done what was asked; False: it has not, or none acts."""
     give_up_at = time.monotonic() + timeout_s
     while answer.request is not None and not is_settled(view.files, view.base, answer.request):
@@ -220,20 +236,26 @@ def wait_settled(view: View, answer: Answer, timeout_s: float = 10.0) -> bool:
 
 
 def _ask(
-    view: View,
-    scene: Scene,
-    verb: Verb,
+    view: QueueView,
+    base_state: BaseState,
+    verb: RequestVerb,
     text: str,
     *,
     jobs: Sequence[JobId] = (),
     value: int | str | None = None,
 ) -> Answer:
     request = Request(verb, jobs=tuple(jobs), value=value, by=user_name(), at=time.time())
-    return Answer(ask(view.files, view.base, request), text + _standing(view, scene))
+    return Answer(ask(view.files, view.base, request), text + _standing(view, base_state))
 
 
 def _ask_scope(
-    view: View, scene: Scene, verb: Verb, text: str, scope: Scope, *, preempt: bool = False
+    view: QueueView,
+    base_state: BaseState,
+    verb: RequestVerb,
+    text: str,
+    scope: Scope,
+    *,
+    preempt: bool = False,
 ) -> Answer:
     request = Request(
         verb,
@@ -244,15 +266,15 @@ def _ask_scope(
         by=user_name(),
         at=time.time(),
     )
-    return Answer(ask(view.files, view.base, request), text + _standing(view, scene))
+    return Answer(ask(view.files, view.base, request), text + _standing(view, base_state))
 
 
 def _ask_agents(
-    view: View, verb: Verb, agents: Sequence[str], text: str, *, preempt: bool = False
+    view: QueueView, verb: RequestVerb, agents: Sequence[str], text: str, *, preempt: bool = False
 ) -> Answer:
-    scene = view.look()
-    known = [agent.agent for agent in scene.agents]
-    unknown = [agent for agent in agents if agent not in {*known, *scene.orders.drained}]
+    base_state = view.look()
+    known = [agent.agent for agent in base_state.agents]
+    unknown = [agent for agent in agents if agent not in {*known, *base_state.orders.drained}]
     if unknown:
         there = ", ".join(known) or "none"
         raise PostroomError(f"there is no agent {unknown[0]} at {view.base.root}; there: {there}")
@@ -266,22 +288,22 @@ def _ask_agents(
     )
     whom = f"agent {', '.join(agents)}" if agents else "all agents"
     words = f"{text} {whom}" + ("; what runs there goes on elsewhere" if preempt else "")
-    return Answer(ask(view.files, view.base, request), words + _standing(view, scene))
+    return Answer(ask(view.files, view.base, request), words + _standing(view, base_state))
 
 
-def _standing(view: View, scene: Scene) -> str:
-    if scene.master_pid is not None:
+def _standing(view: QueueView, base_state: BaseState) -> str:
+    if base_state.master_pid is not None:
         return ""
     return (
         f"; no Master acts, so it waits until one stands: postroom master {view.base.root} --detach"
     )
 
 
-def _check(view: View, scene: Scene, scope: Scope) -> Scope:
+def _check(view: QueueView, base_state: BaseState, scope: Scope) -> Scope:
     """A scope in whole names, or an error that says which are there."""
-    known = {shelf.project for shelf in scene.shelves.values() if shelf.card.queue}
+    known = {reader.project for reader in base_state.readers.values() if reader.info.queue}
     for name in scope.projects:
-        if name not in known | scene.orders.paused_projects:
+        if name not in known | base_state.orders.paused_projects:
             there = ", ".join(sorted(known)) or "none yet"
             raise PostroomError(f"there is no project {name!r}; there: {there}")
     runs = tuple(find_run(view.files, view.base, run) for run in scope.runs)
@@ -291,28 +313,28 @@ def _check(view: View, scene: Scene, scope: Scope) -> Scope:
 # Jobs
 
 
-def _shelf(scene: Scene, job: JobId) -> Shelf:
-    return scene.shelves[job.run]
+def _reader(base_state: BaseState, job: JobId) -> RunReader:
+    return base_state.readers[job.run]
 
 
-def _known(scene: Scene, jobs: Sequence[JobId]) -> list[JobId]:
+def _known(base_state: BaseState, jobs: Sequence[JobId]) -> list[JobId]:
     """The jobs, each once, or an error that names one that is not there."""
     for job in jobs:
-        shelf = scene.shelves.get(job.run)
-        if shelf is None or not 0 <= job.number < shelf.asked:
+        reader = base_state.readers.get(job.run)
+        if reader is None or not 0 <= job.number < reader.asked:
             raise UnknownJobError(f"there is no job {job.short}; see `postroom jobs`")
     if not jobs:
         raise PostroomError("no job is named")
     return list(dict.fromkeys(jobs))
 
 
-def _waiting(scene: Scene, jobs: Sequence[JobId], verb: str) -> list[JobId]:
+def _waiting(base_state: BaseState, jobs: Sequence[JobId], verb: str) -> list[JobId]:
     """Those of the jobs that have yet to begin; an error when none is left."""
-    known = _known(scene, jobs)
-    unended = [job for job in known if _shelf(scene, job).outcome(job.number) is None]
-    left = [job for job in unended if job not in scene.running]
+    known = _known(base_state, jobs)
+    unended = [job for job in known if _reader(base_state, job).outcome(job.number) is None]
+    left = [job for job in unended if job not in base_state.running]
     if not left:
-        state = _shelf(scene, known[0]).outcome(known[0].number) or "running"
+        state = _reader(base_state, known[0]).outcome(known[0].number) or "running"
         which = f"job {known[0].short} is {state}" if len(known) == 1 else "none of them waits"
         raise PostroomError(f"there is nothing to {verb}: {which}")
     return left
@@ -322,30 +344,30 @@ def _count(jobs: Collection[JobId]) -> str:
     return f"job {next(iter(jobs)).short}" if len(jobs) == 1 else f"{len(jobs)} jobs"
 
 
-def _ask_of(shelf: Shelf, number: int) -> Ask:
+def _ask_of(reader: RunReader, number: int) -> QueuedCommand:
     """What a job was asked, so that it can be asked again."""
-    job = shelf.job_id(number)
+    job = reader.job_id(number)
     try:
-        sheet = shelf.read_jobs(number)
+        sheet = reader.read_jobs(number)
     except (BadFileError, OSError) as error:
         raise PostroomError(f"job {job.short} cannot be read: {error}") from None
-    if sheet.task != COMMAND or not shelf.card.queue:
+    if sheet.task != COMMAND or not reader.info.queue:
         raise PostroomError(
             f"job {job.short} was not submitted to the queue ({sheet.task}): start the program "
             "again that handed it in"
         )
     passed = plain(sheet, number)
-    wishes = Wishes()
+    scheduling = SchedulingOptions()
     with contextlib.suppress(ValueError):
-        wishes = Wishes.decode(passed.get("wishes", {}))
-    return Ask(
+        scheduling = SchedulingOptions.decode(passed.get("scheduling", {}))
+    return QueuedCommand(
         command=str(passed.get("command", "")),
         name=str(passed.get("label", "")),
         cwd=str(passed.get("cwd", "")),
         env=dict(passed.get("env") or {}),
         timeout_s=sheet.options.timeout_s,
         retries=sheet.options.retries,
-        wishes=wishes,
+        scheduling=scheduling,
         grace_s=passed.get("grace_s"),
         shell=str(passed.get("shell", "bash")),
         number=int(passed.get("number", 0)),
@@ -353,7 +375,7 @@ def _ask_of(shelf: Shelf, number: int) -> Ask:
     )
 
 
-def _as_handed_in(batch: Sequence[tuple[JobId, Ask, str]]) -> list[JobId]:
+def _as_handed_in(batch: Sequence[tuple[JobId, QueuedCommand, str]]) -> list[JobId]:
     """The order in which a batch comes back: project by project."""
     by_project: dict[str, list[JobId]] = {}
     for job, _, project in batch:
@@ -361,22 +383,24 @@ def _as_handed_in(batch: Sequence[tuple[JobId, Ask, str]]) -> list[JobId]:
     return [job for jobs in by_project.values() for job in jobs]
 
 
-def _wishes_of(scene: Scene, job: JobId) -> Wishes:
-    shelf = _shelf(scene, job)
+def _scheduling_of(base_state: BaseState, job: JobId) -> SchedulingOptions:
+    reader = _reader(base_state, job)
     with contextlib.suppress(BadFileError, OSError, ValueError):
-        return Wishes.decode(plain(shelf.read_jobs(job.number), job.number).get("wishes", {}))
-    return Wishes()
+        return SchedulingOptions.decode(
+            plain(reader.read_jobs(job.number), job.number).get("scheduling", {})
+        )
+    return SchedulingOptions()
 
 
-def _rerun_already(scene: Scene, *, since: str) -> set[JobId]:
+def _rerun_already(base_state: BaseState, *, since: str) -> set[JobId]:
     """The jobs that later ones are reruns of."""
     found: set[JobId] = set()
-    for shelf in scene.shelves.values():
-        if not shelf.card.queue or shelf.run < since:
+    for reader in base_state.readers.values():
+        if not reader.info.queue or reader.run < since:
             continue
-        for number in range(shelf.asked):
+        for number in range(reader.asked):
             with contextlib.suppress(BadFileError, OSError, ValueError):
-                again = shelf.read_jobs(number).text(number, "rerun_of")
+                again = reader.read_jobs(number).text(number, "rerun_of")
                 if again:
                     found.add(JobId.parse(again))
     return found

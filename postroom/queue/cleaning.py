@@ -12,13 +12,13 @@ import os
 import shutil
 from dataclasses import dataclass
 
-from ..base import Base
-from ..files import Files
-from ..mailbox import is_plain_name
-from ..roll import rolled_until
-from ..runs import list_firsts
-from .scene import Scene
-from .shelf import Shelf
+from ..store.append_log import logged_until
+from ..store.base import Base
+from ..store.files import Files
+from ..store.mailbox import is_plain_name
+from ..store.runs import list_firsts
+from .base_state import BaseState
+from .run_reader import RunReader
 
 # Somebody may be about to hand in more to a run that changed just now.
 QUIET_S = 60.0
@@ -38,34 +38,34 @@ class Outgoing:
 
 
 def find_over(
-    scene: Scene, *, now: float, older_than_s: float, project: str = ""
+    base_state: BaseState, *, now: float, older_than_s: float, project: str = ""
 ) -> list[Outgoing]:
     """The runs whose jobs have all ended, long enough ago, and that no job waits for."""
     awaited = {
         job.run
-        for shelf in scene.shelves.values()
-        if shelf.pending
-        for wishes in shelf.special().values()
-        for job in (*wishes.after, *wishes.after_any)
+        for reader in base_state.readers.values()
+        if reader.pending
+        for scheduling in reader.special().values()
+        for job in (*scheduling.after, *scheduling.after_any)
     }
     return [
-        Outgoing(shelf.run, shelf.project, shelf.asked, _ended_at(shelf))
-        for shelf in scene.shelves.values()
-        if not shelf.pending
-        and project in ("", shelf.project)
-        and shelf.run not in awaited
-        and now - _ended_at(shelf) >= max(older_than_s, QUIET_S)
+        Outgoing(reader.run, reader.project, reader.asked, _ended_at(reader))
+        for reader in base_state.readers.values()
+        if not reader.pending
+        and project in ("", reader.project)
+        and reader.run not in awaited
+        and now - _ended_at(reader) >= max(older_than_s, QUIET_S)
     ]
 
 
-def _ended_at(shelf: Shelf) -> float:
-    return max(shelf.changed_at, shelf.asked_at, shelf.card.created_at)
+def _ended_at(reader: RunReader) -> float:
+    return max(reader.changed_at, reader.asked_at, reader.info.created_at)
 
 
-def remove_run(files: Files, base: Base, shelf: Shelf) -> bool:
+def remove_run(files: Files, base: Base, reader: RunReader) -> bool:
     """Remove one run and all that its jobs left; False when somebody wants it after all."""
-    run = shelf.run
-    if shelf.card.embedded:
+    run = reader.run
+    if reader.info.embedded:
         lock = files.try_lock(base.wanted(run))
         if lock is None:
             return False
@@ -75,9 +75,9 @@ def remove_run(files: Files, base: Base, shelf: Shelf) -> bool:
         files.move(base.asked(run), place)
     except FileNotFoundError:
         return False
-    rolled = shelf.asked if shelf.card.roll else 0
-    firsts = [] if shelf.card.roll else shelf.firsts
-    if list_firsts(files, place) != firsts or rolled_until(files, f"{place}/roll") != rolled:
+    logged = reader.asked if reader.info.append_log else 0
+    firsts = [] if reader.info.append_log else reader.firsts
+    if list_firsts(files, place) != firsts or logged_until(files, f"{place}/jobs.log") != logged:
         files.move(place, base.asked(run))
         return False
     _remove_rest(files, base, run)
@@ -114,5 +114,5 @@ def _remove_rest(files: Files, base: Base, run: str) -> None:
         with contextlib.suppress(OSError):
             files.move(folder, place)
         shutil.rmtree(place, ignore_errors=True)
-    files.remove(base.tally(run))
+    files.remove(base.result_cache(run))
     shutil.rmtree(f"{base.trash}/{run}{_ASKED}", ignore_errors=True)

@@ -19,17 +19,17 @@ import json
 import subprocess
 from dataclasses import asdict, dataclass
 
-from ..base import Base
-from ..contents import JobSheet, OutcomeSheet
 from ..errors import BadFileError
-from ..files import Files, new_token
-from ..ids import JobId
-from ..journal import Journal
-from ..mailbox import is_plain_name
-from ..runs import list_runs
+from ..parcel.sheets import JobSheet, OutcomeSheet
+from ..store.base import Base
+from ..store.files import Files, new_token
+from ..store.job_ids import JobId
+from ..store.journal import Journal
+from ..store.mailbox import is_plain_name
+from ..store.runs import list_runs
 from .notify import Envelope, Span, check_target, compose, failures_in, start
 from .rows import FAILED
-from .shelf import Recent, Shelf
+from .run_reader import Recent, RunReader
 
 VERSION = 1
 NOTICE_LIMIT = 1 << 20
@@ -113,7 +113,7 @@ class Notifier:
         self._base = base
         self._journal = journal
         self._target = check_target(target) if target else ""
-        self._shelves: dict[str, Shelf] = {}
+        self._readers: dict[str, RunReader] = {}
         self._jobs: Recent[JobSheet] = Recent()
         self._outcomes: Recent[OutcomeSheet] = Recent()
         self._sending: dict[tuple[str, str], _Sending] = {}
@@ -150,8 +150,8 @@ class Notifier:
             token = f"{hashlib.sha256(self._target.encode()).hexdigest()[:8]}.{run}"
             if f"{PREFIX}{token}.json" in names or f"{PREFIX}{token}.done" in names:
                 continue
-            shelf = self._shelf(run)
-            if shelf is not None and shelf.pending:
+            reader = self._reader(run)
+            if reader is not None and reader.pending:
                 put_up(self._files, self._base, Notice(self._target, run), token=token)
 
     def _look(self, token: str, names: list[str], now: float) -> None:
@@ -160,26 +160,26 @@ class Notifier:
         if f"{PREFIX}{token}.done" in names:
             self._take_down(token, keep=not notice.spans)
             return
-        shelf = self._shelf(notice.run)
-        if shelf is None:
+        reader = self._reader(notice.run)
+        if reader is None:
             if not self._files.exists(self._base.asked(notice.run)):
                 self._take_down(token, keep=False)
             return
-        spans = notice.spans or ((0, shelf.asked),)
-        over = shelf.asked > 0 and not any(
-            start < stop and first < end for start, end in shelf.waiting for first, stop in spans
+        spans = notice.spans or ((0, reader.asked),)
+        over = reader.asked > 0 and not any(
+            start < stop and first < end for start, end in reader.waiting for first, stop in spans
         )
-        failed = any(outcome in FAILED for outcome in failures_in(shelf, spans).values())
+        failed = any(outcome in FAILED for outcome in failures_in(reader, spans).values())
         if over:
-            self._send(token, notice, shelf, spans, "done", now)
+            self._send(token, notice, reader, spans, "done", now)
         elif failed and f"{PREFIX}{token}.failed" not in names:
-            self._send(token, notice, shelf, spans, "failed", now)
+            self._send(token, notice, reader, spans, "failed", now)
 
     def _send(
         self,
         token: str,
         notice: Notice,
-        shelf: Shelf,
+        reader: RunReader,
         spans: tuple[Span, ...],
         event: str,
         now: float,
@@ -194,7 +194,7 @@ class Notifier:
             with contextlib.suppress(FileExistsError):
                 self._files.write_new(f"{stem}.{event}", [b"given up\n"])
             return
-        message = compose(self._base, shelf, spans, event)
+        message = compose(self._base, reader, spans, event)
         self._sending[key] = _Sending(start(Envelope(notice.target, message, stem)), tries)
 
     def _reap(self, now: float) -> None:
@@ -228,14 +228,14 @@ class Notifier:
                 if end != "done" or not self._files.exists(self._base.asked(run)):
                     self._files.remove(f"{self._base.control}/{name}")
 
-    def _shelf(self, run: str) -> Shelf | None:
+    def _reader(self, run: str) -> RunReader | None:
         try:
-            shelf = self._shelves.get(run)
-            if shelf is None:
-                shelf = Shelf(self._files, self._base, run, self._jobs, self._outcomes)
-            shelf.refresh()
+            reader = self._readers.get(run)
+            if reader is None:
+                reader = RunReader(self._files, self._base, run, self._jobs, self._outcomes)
+            reader.refresh()
         except (OSError, BadFileError):
-            self._shelves.pop(run, None)
+            self._readers.pop(run, None)
             return None
-        self._shelves[run] = shelf
-        return shelf
+        self._readers[run] = reader
+        return reader

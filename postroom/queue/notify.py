@@ -20,13 +20,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
-from ..base import Base
 from ..commands.failure import last_line
-from ..commands.folder import tail
+from ..commands.job_folder import tail
 from ..errors import BadFileError, PostroomError
-from ..files import Files, LocalFiles
+from ..store.base import Base
+from ..store.files import Files, LocalFiles
 from .rows import FAILED
-from .shelf import Shelf, command_of, folder_of, words_of
+from .run_reader import RunReader, command_of, folder_of, words_of
 
 # How long a command, or an address, may take.
 COMMAND_S = 60.0
@@ -117,15 +117,15 @@ def is_address(target: str) -> bool:
     return target.startswith(("http://", "https://"))
 
 
-def compose(base: Base, shelf: Shelf, spans: Sequence[Span], event: str) -> Message:
+def compose(base: Base, reader: RunReader, spans: Sequence[Span], event: str) -> Message:
     """Say how some jobs of a run went."""
     jobs = sum(stop - first for first, stop in spans)
     waiting = sum(
         max(0, min(stop, end) - max(first, start))
         for first, stop in spans
-        for start, end in shelf.waiting
+        for start, end in reader.waiting
     )
-    failed = failures_in(shelf, spans)
+    failed = failures_in(reader, spans)
     counts = {"ok": jobs - waiting - len(failed)}
     for outcome in failed.values():
         counts[outcome] = counts.get(outcome, 0) + 1
@@ -135,40 +135,40 @@ def compose(base: Base, shelf: Shelf, spans: Sequence[Span], event: str) -> Mess
         event=event,
         base=base.root,
         host=socket.gethostname(),
-        project=shelf.project,
-        run=shelf.run,
+        project=reader.project,
+        run=reader.run,
         jobs=jobs,
         counts=counts,
-        seconds=max(0.0, time.time() - shelf.submitted_at(first)) if shelf.asked else None,
-        failures=[_failed_job(base, shelf, job) for job in told[:MOST_FAILURES]],
+        seconds=max(0.0, time.time() - reader.submitted_at(first)) if reader.asked else None,
+        failures=[_failed_job(base, reader, job) for job in told[:MOST_FAILURES]],
     )
 
 
-def failures_in(shelf: Shelf, spans: Sequence[Span]) -> dict[int, str]:
+def failures_in(reader: RunReader, spans: Sequence[Span]) -> dict[int, str]:
     """The jobs of some ranges that did not end well, and how they ended."""
     return {
         job: outcome
-        for failures in shelf.failures.values()
+        for failures in reader.failures.values()
         for job, outcome in failures.items()
         if any(first <= job < stop for first, stop in spans)
     }
 
 
-def _failed_job(base: Base, shelf: Shelf, job: int) -> FailedJob:
+def _failed_job(base: Base, reader: RunReader, job: int) -> FailedJob:
     error = name = command = folder = ""
     with contextlib.suppress(BadFileError, OSError, IndexError):
-        sheet = shelf.read_jobs(job)
+        sheet = reader.read_jobs(job)
         name = sheet.name(job) if sheet.names else ""
         command = command_of(sheet, job)
-        folder = folder_of(base, shelf, job)
-    first = shelf.result_of(job)
+        folder = folder_of(base, reader, job)
+    first = reader.result_of(job)
     if first is not None:
         with contextlib.suppress(BadFileError, OSError):
-            error = words_of(shelf.read_outcomes(first).failures[job])
+            error = words_of(reader.read_outcomes(first).failures[job])
     stem = f"{folder}/{os.path.basename(folder)}"
     said = (tail(f"{stem}.ERR") or tail(f"{stem}.OUT")) if folder else ""
     lines = said.rstrip().splitlines()[-LAST_LINES:]
-    return FailedJob(shelf.job_id(job).short, name, command, error, lines)
+    return FailedJob(reader.job_id(job).short, name, command, error, lines)
 
 
 # Sending

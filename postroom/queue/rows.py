@@ -91,7 +91,7 @@ class JobDetail:
     err_path: str = ""
     timeout_s: float | None = None
     retries: int = 0
-    wishes: dict[str, Any] = field(default_factory=dict)
+    scheduling: dict[str, Any] = field(default_factory=dict)
     attempts: list[AttemptView] = field(default_factory=list)
     pid: int | None = None
     starts_at: float | None = None  # an estimate; None: nothing is known

@@ -14,23 +14,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..base import Base, new_run_id
-from ..commands.errand import COMMAND
+from ..commands.attempt import COMMAND
+from ..dispatch.job_writer import append_jobs
 from ..errors import BadFileError, PostroomError
-from ..files import Files
-from ..ids import JobId
-from ..intake import append_jobs
 from ..jobs import Job
-from ..runs import (
-    RunCard,
+from ..store.base import Base, new_run_id
+from ..store.files import Files
+from ..store.job_ids import JobId
+from ..store.runs import (
+    RunInfo,
     asked_until,
     create_run,
     list_firsts,
     list_runs,
-    read_card,
+    read_run_info,
     user_name,
 )
-from ..wishes import Wishes, check_priority
+from ..store.scheduling import SchedulingOptions, check_priority
 
 DEFAULT_PROJECT = "default"
 # A project's run is followed by a new one when it holds so many jobs.
@@ -39,7 +39,7 @@ MOST_PROJECT = 80
 
 
 @dataclass(frozen=True)
-class Ask:
+class QueuedCommand:
     """One command, and what is asked for it."""
 
     command: str
@@ -48,7 +48,7 @@ class Ask:
     env: dict[str, str] = field(default_factory=dict)
     timeout_s: float | None = None
     retries: int = 0
-    wishes: Wishes = field(default_factory=Wishes)
+    scheduling: SchedulingOptions = field(default_factory=SchedulingOptions)
     grace_s: float | None = None
     shell: str = "bash"
     number: int = 0  # of an array, as grid engine's SGE_TASK_ID is
@@ -63,7 +63,7 @@ class Ask:
             "env": self.env,
             "shell": self.shell,
             "number": self.number,
-            "wishes": self.wishes.encode(),
+            "scheduling": self.scheduling.encode(),
             "label": self.name,
             "checkpoint": True,
         }
@@ -78,7 +78,7 @@ class Ask:
         )
 
 
-def check(ask: Ask) -> Ask:
+def check(ask: QueuedCommand) -> QueuedCommand:
     """Refuse what could never run, before it is queued."""
     if not ask.command.strip():
         raise PostroomError("there is no command to submit: postroom submit -- python train.py")
@@ -90,12 +90,12 @@ def check(ask: Ask) -> Ask:
         raise PostroomError("a time limit is longer than nothing")
     if ask.retries < 0:
         raise PostroomError("retries are 0 or more")
-    check_priority(ask.wishes.priority)
+    check_priority(ask.scheduling.priority)
     return ask
 
 
 def submit(
-    files: Files, base: Base, asks: Sequence[Ask], *, project: str = DEFAULT_PROJECT
+    files: Files, base: Base, asks: Sequence[QueuedCommand], *, project: str = DEFAULT_PROJECT
 ) -> list[JobId]:
     """Queue commands, and return their ids. They are on disk, through a power loss, by then."""
     if not asks:
@@ -103,42 +103,44 @@ def submit(
     if not project.strip() or len(project) > MOST_PROJECT or not project.isprintable():
         raise PostroomError(f"a project's name is one line of at most {MOST_PROJECT} characters")
     jobs = [check(ask).to_job() for ask in asks]
-    card, asked = _open_run(files, base, project)
-    numbers = append_jobs(files, base, card, jobs, guess=asked)
-    files.touch(base.asked(card.run))  # so that a Master that has put it by looks again
-    return [JobId(card.run, number) for number in numbers]
+    info, asked = _open_run(files, base, project)
+    numbers = append_jobs(files, base, info, jobs, guess=asked)
+    files.touch(base.asked(info.run))  # so that a Master that has put it by looks again
+    return [JobId(info.run, number) for number in numbers]
 
 
-def rerun(files: Files, base: Base, jobs: Sequence[tuple[JobId, Ask, str]]) -> list[JobId]:
+def rerun(
+    files: Files, base: Base, jobs: Sequence[tuple[JobId, QueuedCommand, str]]
+) -> list[JobId]:
     """Queue commands again, each with its project; what they did before stays where it is."""
     found: list[JobId] = []
-    by_project: dict[str, list[Ask]] = {}
+    by_project: dict[str, list[QueuedCommand]] = {}
     for job, ask, project in jobs:
-        again = replace(ask, rerun_of=job, wishes=replace(ask.wishes, held=False))
+        again = replace(ask, rerun_of=job, scheduling=replace(ask.scheduling, held=False))
         by_project.setdefault(project, []).append(again)
     for project, asks in by_project.items():
         found += submit(files, base, asks, project=project)
     return found
 
 
-def _open_run(files: Files, base: Base, project: str) -> tuple[RunCard, int]:
+def _open_run(files: Files, base: Base, project: str) -> tuple[RunInfo, int]:
     """The project's open run, and how many jobs it holds."""
     today = time.strftime("%Y%m%d", time.gmtime())
     for run in reversed(list_runs(files, base)):
         if run[:8] < today:
             break
         try:
-            card = read_card(files, base, run)
+            info = read_run_info(files, base, run)
         except (FileNotFoundError, BadFileError):
             continue
-        if card.queue and card.label == project:
+        if info.queue and info.project == project:
             asked = asked_until(files, base, run, list_firsts(files, base.asked(run)))
             if asked < MOST_JOBS:
-                return card, asked
-    card = RunCard(
+                return info, asked
+    info = RunInfo(
         run=new_run_id(),
-        label=project,
-        project=base.root,
+        project=project,
+        import_folder=base.root,
         shared=None,
         embedded=False,
         durable=True,
@@ -149,5 +151,5 @@ def _open_run(files: Files, base: Base, project: str) -> tuple[RunCard, int]:
         apart=True,
         queue=True,
     )
-    create_run(files, base, card)
-    return card, 0
+    create_run(files, base, info)
+    return info, 0

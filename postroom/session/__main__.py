@@ -6,9 +6,9 @@ import os
 import sys
 from typing import Any
 
-from ..base import create_base
 from ..errors import PostroomError
-from .exclusive import exclusive_mode
+from ..store.base import create_base
+from .exclusive_mode import exclusive_mode
 from .guardian import Guardian
 from .slots import open_slot
 
@@ -64,10 +64,10 @@ def main(arguments: list[str] | None = None) -> int:
     return serve(**vars(parser.parse_args(arguments)))
 
 
-def serve(gpu: str, base: str, **wishes: Any) -> int:
+def serve(gpu: str, base: str, **scheduling: Any) -> int:
     """Run one session, with the wishes that `main` reads; return the exit code."""
     try:
-        return _serve(gpu, base, **wishes)
+        return _serve(gpu, base, **scheduling)
     except PostroomError as error:
         print(f"gpu_session.py: {error}", file=sys.stderr)
         return 2

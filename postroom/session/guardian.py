@@ -23,26 +23,26 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import IO, Any, TypeVar
 
-from .. import cgroups
-from ..agent import AgentCard, read_agent_card
-from ..base import Base
-from ..commands.minder import Post
-from ..contents import Maker
-from ..control import read_stop
+from ..commands.minder import MinderContext
 from ..errors import BadFileError, PostroomError
-from ..files import LocalFiles, LocalLock
-from ..gpus.processes import myself
-from ..journal import Journal
-from ..mailbox import read_in_hand
-from ..runs import Note, lay_down, read_card, shut_drawers, write_note
-from ..status import living
-from ..tree import MARK, SHARES, adopt_orphans, below, mark_of, reap, sweep
-from ..watch import listen
-from .errands import Errands
-from .forked import Forked, fork_worker
-from .health import Health, ask_driver, quarantine
-from .output import Output
-from .overdue import job_in_hand
+from ..parcel.sheets import Origin
+from ..store.agents import AgentInfo, read_agent_info
+from ..store.base import Base
+from ..store.files import LocalFiles, LocalLock
+from ..store.journal import Journal
+from ..store.mailbox import read_in_hand
+from ..store.requests import read_stop
+from ..store.runs import Note, close_outboxes, read_run_info, take_back_letter, write_note
+from ..store.snapshot import living_agents
+from ..system import cgroups
+from ..system.file_events import listen
+from ..system.process_tree import MARK, SHARES, adopt_orphans, below, mark_of, reap, sweep
+from ..system.processes import myself
+from .card_health import CardHealth, ask_driver, quarantine
+from .command_relay import CommandRelay
+from .forked_worker import ForkedWorker, fork_worker
+from .task_output import TaskOutput
+from .timeouts import job_in_hand
 
 # A full disk is tried again after this long.
 BLOCKED_S = 0.5
@@ -54,7 +54,7 @@ T = TypeVar("T")
 
 
 @dataclass
-class Slot:
+class SessionSlot:
     """What a session is to run on."""
 
     agent_id: str
@@ -76,7 +76,7 @@ class SessionError(PostroomError):
 class Guardian:
     """One session's watching half."""
 
-    def __init__(self, base: Base, slot: Slot, *, talk: bool = True) -> None:
+    def __init__(self, base: Base, slot: SessionSlot, *, talk: bool = True) -> None:
         self._files = LocalFiles()
         self._base = base
         self._slot = slot
@@ -89,19 +89,19 @@ class Guardian:
         self._cgroup = cgroups.make(self._mark)
         self._selector = selectors.DefaultSelector()
         self._signals = 0
-        self._worker: subprocess.Popen[bytes] | Forked | None = None
+        self._worker: subprocess.Popen[bytes] | ForkedWorker | None = None
         self._socket: socket.socket | None = None
         self._ready = False
         self._told = False  # the worker is ended because its task was to
         self._deadline: float | None = None
         self._timeout: dict[str, Any] = {}
         # A session that shares cards can't say which of them was to blame.
-        self._health = Health(
+        self._health = CardHealth(
             "cpu" if slot.shares else slot.gpu, ask_driver=ask_driver, quarantine=quarantine
         )
-        self._output: Output | None = None
+        self._output: TaskOutput | None = None
         self._heard = b""
-        self._post = Post(
+        self._post = MinderContext(
             base,
             slot.agent_id,
             slot.environment,
@@ -110,7 +110,7 @@ class Guardian:
             self._cgroup,
             shares=slot.shares,
         )
-        self._errands = Errands(self._post, self._selector, ended=self._end_errand)
+        self._relay = CommandRelay(self._post, self._selector, ended=self._end_errand)
 
     def run(self, while_pid: int | None = None) -> int:
         """Serve until told to stop, or until another process has ended; return the exit code."""
@@ -118,7 +118,7 @@ class Guardian:
         if self._strays:
             words = f"{self._strays} processes of an earlier session were ended"
             self._journal.log("warning", words)
-        lay_down(
+        take_back_letter(
             self._files, self._base, self._slot.agent_id, reason="its agent died", at=time.time()
         )
         with self._catching_signals():
@@ -126,7 +126,7 @@ class Guardian:
                 self._watch_process(while_pid)
             if self._slot.preload:  # what has only commands leaves that to their minder
                 self._listen_for_stops()
-            self._write_card()
+            self._write_info()
             try:
                 self._start_worker()
                 while self._worker is not None:
@@ -147,14 +147,14 @@ class Guardian:
             if lock is not None:
                 return lock
             if time.monotonic() > give_up_at:
-                card = read_agent_card(self._files, self._base, self._slot.agent_id)
-                if card is not None and living(self._files, self._base, card.agent) is None:
+                info = read_agent_info(self._files, self._base, self._slot.agent_id)
+                if info is not None and living_agents(self._files, self._base, info.agent) is None:
                     if not waits:
                         self._say("waiting for a command that outlived its session")
                     waits = True
                     time.sleep(0.05)
                     continue
-                who = f" (pid {card.pid}, on {card.gpu_name})" if card else ""
+                who = f" (pid {info.pid}, on {info.gpu_name})" if info else ""
                 raise SessionError(
                     f"agent {self._slot.agent_id} of {self._base.root} lives already{who}: "
                     f"stop it first with python agent.py stop {self._base.root} "
@@ -164,20 +164,20 @@ class Guardian:
 
     def _end_strays(self) -> int:
         """End what an earlier session left; who left in peace took its card, and left nobody."""
-        if not self._files.exists(self._base.agent_card(self._slot.agent_id)):
+        if not self._files.exists(self._base.agent_info(self._slot.agent_id)):
             return 0
-        card = read_agent_card(self._files, self._base, self._slot.agent_id)
+        info = read_agent_info(self._files, self._base, self._slot.agent_id)
         strays = sweep(self._mark)
-        return strays + (cgroups.end(card.cgroup, self._mark) if card is not None else 0)
+        return strays + (cgroups.end(info.cgroup, self._mark) if info is not None else 0)
 
     def _sweep(self, spared: Collection[int] = ()) -> None:
         """End all that was started here, and nobody minds any more."""
         sweep(self._mark, own_but={*self._helpers, *spared})
         cgroups.end(self._cgroup, self._mark)
 
-    def _write_card(self) -> None:
+    def _write_info(self) -> None:
         me = myself()
-        card = AgentCard(
+        info = AgentInfo(
             agent=self._slot.agent_id,
             gpu=self._slot.gpu,
             gpu_name=self._slot.gpu_name,
@@ -191,17 +191,17 @@ class Guardian:
             cgroup=self._cgroup,
         )
         temporary = self._base.temporary()
-        self._files.write_new(temporary, [card.encode()])
-        self._files.move(temporary, self._base.agent_card(self._slot.agent_id))
+        self._files.write_new(temporary, [info.encode()])
+        self._files.move(temporary, self._base.agent_info(self._slot.agent_id))
 
     def _leave(self) -> None:
-        self._errands.close()
+        self._relay.close()
         self._sweep()
         # On a disk that has become read-only, the Master finds the lock free.
         with contextlib.suppress(OSError):
-            shut_drawers(self._files, self._base, self._slot.agent_id)
+            close_outboxes(self._files, self._base, self._slot.agent_id)
             self._files.remove(self._base.mailbox(self._slot.agent_id))
-            self._files.remove(self._base.agent_card(self._slot.agent_id))
+            self._files.remove(self._base.agent_info(self._slot.agent_id))
         self._journal.log("info", f"session {self._slot.agent_id} ended")
         self._lock.release()
 
@@ -242,7 +242,7 @@ class Guardian:
         self._health.touch_failed = ""
         self._selector.register(ours, selectors.EVENT_READ, self._hear)
         if self._worker.stdout is not None:
-            self._output = Output(self._worker.stdout, self._journal, self._slot.agent_id)
+            self._output = TaskOutput(self._worker.stdout, self._journal, self._slot.agent_id)
             self._selector.register(self._worker.stdout, selectors.EVENT_READ, self._read_output)
 
     def _environment(self) -> dict[str, str]:
@@ -266,7 +266,7 @@ class Guardian:
             self._end_overdue_job()
         # While its minder has a command in hand, a dead worker's letter is not laid down.
         dead = self._worker is not None and self._worker.poll() is not None
-        if dead and not self._errands.busy:
+        if dead and not self._relay.busy:
             self._bury_worker()
 
     def _listen_for_stops(self) -> None:
@@ -287,7 +287,7 @@ class Guardian:
         The note takes the place of the blame, and the Master does what the order says.
         """
         worker = self._worker
-        if worker is None or self._errands.busy or isinstance(worker, Forked):
+        if worker is None or self._relay.busy or isinstance(worker, ForkedWorker):
             return
         found = job_in_hand(self._files, self._base, self._slot.agent_id)
         if found is None:
@@ -337,7 +337,7 @@ class Guardian:
         if self._signals:  # what has not begun is not begun any more
             self._tell_worker("stopped")
         else:
-            self._errands.give(json.dumps(errand).encode() + b"\n")
+            self._relay.give(json.dumps(errand).encode() + b"\n")
 
     def _end_errand(self, word: str) -> None:
         """The minder is done with a command, or died with it."""
@@ -367,7 +367,7 @@ class Guardian:
         self._socket.close()
         self._deadline = None
         told, self._told = self._told, False
-        self._errands.close()
+        self._relay.close()
         self._sweep()
         self._check_base()
         reason = f"its worker {_describe_exit(worker.returncode or 0)}"
@@ -395,7 +395,7 @@ class Guardian:
     def _lay_down(self, reason: str, *, blame: bool) -> Note | None:
         """Note what the worker died with; that of one that was told to end is nobody's fault."""
         left = self._insist(
-            lambda: lay_down(
+            lambda: take_back_letter(
                 self._files,
                 self._base,
                 self._slot.agent_id,
@@ -434,7 +434,7 @@ class Guardian:
     def _kind_of(self, run: str) -> str:
         """What the jobs of a run are called, to tell a bad kernel from a bad card."""
         with contextlib.suppress(OSError, BadFileError):
-            return ", ".join(read_card(self._files, self._base, run).kernels) or run
+            return ", ".join(read_run_info(self._files, self._base, run).kernels) or run
         return run
 
     def _end_overdue_job(self) -> None:
@@ -448,7 +448,7 @@ class Guardian:
         self._sweep()
         if overdue is not None:
             began, attempt = overdue.hand.since, overdue.letter.attempt
-            maker = Maker(agent_id, self._slot.gpu, self._worker.pid, began, attempt)
+            maker = Origin(agent_id, self._slot.gpu, self._worker.pid, began, attempt)
             self._insist(
                 lambda: overdue.record(files, base, maker, limit_s=limit_s, retries=retries)
             )
@@ -492,7 +492,7 @@ class Guardian:
             self._selector.unregister(fd)
             os.close(fd)
             self._stop()
-            if self._errands.busy or isinstance(self._worker, Forked):
+            if self._relay.busy or isinstance(self._worker, ForkedWorker):
                 self._stop()  # a command may take for ever, and nobody waits for it any more
 
         self._selector.register(pidfd, selectors.EVENT_READ, ended)
@@ -501,10 +501,10 @@ class Guardian:
         """Once: after the job in hand. Twice: at once."""
         self._signals += 1
         if self._signals > 1:
-            self._errands.stop()
+            self._relay.stop()
         if self._worker is None:
             return
-        if self._signals == 2 and isinstance(self._worker, Forked) and self._ready:
+        if self._signals == 2 and isinstance(self._worker, ForkedWorker) and self._ready:
             self._worker.terminate()  # the command in hand may have something to save
             return
         if self._signals > 1 or not self._ready:

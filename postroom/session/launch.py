@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ..base import Base
 from ..errors import PostroomError
-from ..files import Files, LocalFiles
-from ..status import living
+from ..store.base import Base
+from ..store.files import Files, LocalFiles
+from ..store.snapshot import living_agents
 from .guardian import PACKAGE_PARENT
 from .slots import choose_gpus
 
@@ -48,7 +48,7 @@ def start_sessions(
     files = LocalFiles()
     started = []
     for agent_id, gpu in slots:
-        card = living(files, base, agent_id)
+        card = living_agents(files, base, agent_id)
         if card is not None:
             started.append(Started(agent_id, card.pid, new=False))
         else:
@@ -99,7 +99,7 @@ def stop_sessions(
     stopped = []
     waiting = []
     for agent_id in agent_ids:
-        card = living(files, base, agent_id)
+        card = living_agents(files, base, agent_id)
         if card is None:
             say(f"agent {agent_id} does not live")
             continue
@@ -107,7 +107,7 @@ def stop_sessions(
             fd = os.pidfd_open(card.pid)
             try:
                 # Asked again behind the descriptor: now the pid cannot change hands any more.
-                if living(files, base, agent_id) == card:
+                if living_agents(files, base, agent_id) == card:
                     for _ in range(2 if now else 1):
                         signal.pidfd_send_signal(fd, signal.SIGTERM)
                         if now:
@@ -116,7 +116,7 @@ def stop_sessions(
                 os.close(fd)
         waiting.append((agent_id, card))
     for agent_id, card in waiting:
-        while living(files, base, agent_id) == card:
+        while living_agents(files, base, agent_id) == card:
             time.sleep(POLL_S)
         say(f"agent {agent_id} stopped")
         stopped.append(agent_id)
@@ -163,7 +163,7 @@ def _spawn(base: Base, agent_id: str, gpu: str, *, threads: int, while_pid: int 
 def _wait_until_ready(files: Files, base: Base, session: Started) -> None:
     give_up_at = time.monotonic() + READY_S
     while not files.exists(base.mailbox(session.agent_id)):
-        if session.process is None and living(files, base, session.agent_id) is None:
+        if session.process is None and living_agents(files, base, session.agent_id) is None:
             raise PostroomError(f"agent {session.agent_id} died while it was waited for")
         if session.process is not None and session.process.poll() is not None:
             raise PostroomError(

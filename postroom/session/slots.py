@@ -6,13 +6,13 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ..base import Base
 from ..errors import GpuError
-from .guardian import Slot
+from ..store.base import Base
+from .guardian import SessionSlot
 
 if TYPE_CHECKING:
-    from ..gpus.inventory import Card
-    from ..gpus.ledger import Lease
+    from ..gpus.cards.inventory import Card
+    from ..gpus.ledger.protocol import Lease
 
 PRELOAD = "POSTROOM_PRELOAD"
 
@@ -27,7 +27,7 @@ def open_slot(
     threads: int | None = None,
     preload: str | None = None,
     say: Callable[[str], None],
-) -> tuple[Slot, Lease | None]:
+) -> tuple[SessionSlot, Lease | None]:
     """Find a card, or several as in "0,1", take their lease, and say how a worker is pinned.
 
     With no card on the machine, or when asked for "cpu", the slot is on the CPU, which is not
@@ -38,10 +38,10 @@ def open_slot(
     names = os.environ.get(PRELOAD, "torch") if preload is None else preload
     modules = [name for name in names.split(",") if name]
     hidden = {"CUDA_VISIBLE_DEVICES": "", "POSTROOM_GPU": ""}
-    on_cpu = Slot(agent_id, "cpu", "CPU", hidden, threads=threads, preload=modules)
+    on_cpu = SessionSlot(agent_id, "cpu", "CPU", hidden, threads=threads, preload=modules)
     if gpu == "cpu":
         return on_cpu, None
-    from ..gpus import inventory  # what does without a card does without this
+    from ..gpus.cards import inventory  # what does without a card does without this
 
     if not inventory.cards():
         say("no GPU found: running on the CPU")
@@ -54,7 +54,7 @@ def open_slot(
     environment = inventory.pin(*cards)
     name = f"GPU {'+'.join(str(card.index) for card in cards)} {cards[0].name}"
     uuids = ",".join(card.uuid for card in cards)
-    slot = Slot(
+    slot = SessionSlot(
         agent_id,
         uuids,
         name,
@@ -73,10 +73,10 @@ def _take(
     base: Base, agent_id: str, cards: list[Card], *, wait: bool, say: Callable[[str], None]
 ) -> Lease:
     """Take the lease of whole cards; tell of those who use them without one."""
-    from ..gpus.ledger import Request, open_ledger
+    from ..gpus.ledger.protocol import LeaseRequest, open_ledger
 
     ledger = open_ledger()
-    request = Request(
+    request = LeaseRequest(
         cards=tuple(card.uuid for card in cards),
         name=f"session {agent_id} of {base.root}",
         group=base.root,
@@ -97,7 +97,7 @@ def _take(
 
 def choose_gpus(count: int, *, say: Callable[[str], None]) -> list[str]:
     """The first so many cards; without any, so many slots on the CPU."""
-    from ..gpus import inventory
+    from ..gpus.cards import inventory
 
     found = inventory.cards()
     if not found:

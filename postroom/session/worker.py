@@ -18,21 +18,21 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from ..base import Base
-from ..commands.errand import LINGER_S, Ended, Errand, Stopped
-from ..files import LocalFiles, LocalLock, SystemClock
-from ..journal import Journal
-from ..tree import die_with_parent
-from ..watch import Waiter
-from .desk import Desk, Step
-from .hall import STAY_S
-from .running import Running
+from ..commands.attempt import LINGER_S, AttemptEnd, CommandAttempt, Stopped
+from ..store.base import Base
+from ..store.files import LocalFiles, LocalLock, SystemClock
+from ..store.journal import Journal
+from ..system.file_events import Waiter
+from ..system.process_tree import die_with_parent
+from .gpu_sharing import STAY_S
+from .inbox import Inbox, Step
+from .job_runner import JobRunner
 
 # How long results that cannot be written wait before they are tried again.
 BLOCKED_S = 0.5
 
 
-class Line:
+class GuardianLink:
     """The worker's end of the socket to its guardian."""
 
     def __init__(self, fd: int) -> None:
@@ -44,7 +44,7 @@ class Line:
         """Tell the guardian something."""
         self._socket.sendall(json.dumps(fields).encode() + b"\n")
 
-    def ask(self, errand: Errand, lingers: Callable[[], None]) -> Ended | None:
+    def ask(self, errand: CommandAttempt, lingers: Callable[[], None]) -> AttemptEnd | None:
         """Have a command run, and wait for the word that says that it ended."""
         self._socket.sendall(errand.encode())
         try:
@@ -89,18 +89,20 @@ def main() -> None:
         with contextlib.suppress(ImportError):
             importlib.import_module(module)
     _limit_threads(settings["threads"])
-    work(base, agent_id, settings, Line(settings["socket_fd"]), journal)
+    work(base, agent_id, settings, GuardianLink(settings["socket_fd"]), journal)
     assert agent_lock.fd >= 0
 
 
-def work(base: Base, agent_id: str, settings: dict[str, Any], line: Line, journal: Journal) -> None:
+def work(
+    base: Base, agent_id: str, settings: dict[str, Any], line: GuardianLink, journal: Journal
+) -> None:
     """Take letters until the guardian says stop."""
     files = LocalFiles()
-    running = Running(files, base, agent_id, settings, line, journal)
-    hall = running.hall
+    running = JobRunner(files, base, agent_id, settings, line, journal)
+    sharing = running.sharing
     if settings["preload"]:
         running.check_card()
-    desk = running.turn = Desk(
+    desk = running.turn = Inbox(
         files,
         base,
         agent_id,
@@ -127,16 +129,16 @@ def work(base: Base, agent_id: str, settings: dict[str, Any], line: Line, journa
         if step is Step.WORKED:
             waiter.stir(clock.monotonic())
         elif step is Step.BLOCKED:
-            if hall is not None:
-                hall.leave()
+            if sharing is not None:
+                sharing.leave()
             line.stopping.wait(BLOCKED_S)
         elif desk.box.gone():
             journal.log("error", "the mailbox was removed by somebody else")
             return
-        elif hall is not None and hall.inside:
+        elif sharing is not None and sharing.inside:
             # The next letter is likely to come at once; if not, rest outside.
             if not waiter.wait(STAY_S, lambda: desk.box.size() > 0) and not desk.box.size():
-                hall.leave()
+                sharing.leave()
         else:
             # A letter may come without an event: look again every second.
             waiter.wait(1.0, lambda: desk.box.size() > 0)

@@ -9,20 +9,18 @@ from fastapi import APIRouter, Path, Query
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from ..ids import MOST_JOBS, JobId
-from ..queue.rows import (
-    AgentView,
-    Interval,
-    JobDetail,
-    JobPage,
-    Overview,
-    ProjectView,
-)
-from ..wishes import MOST_PRIORITY
-from .deeds import (
+from ..queue.rows import AgentView, Interval, JobDetail, JobPage, Overview, ProjectView
+from ..store.job_ids import MOST_JOBS, JobId
+from ..store.scheduling import MOST_PRIORITY
+from .chrome_trace import trace
+from .context import In
+from .live_updates import Reading
+from .log_reader import MOST_BYTES, Piece, read_log
+from .metrics import metrics
+from .page_actions import (
     AgentVerb,
-    Deed,
     JobVerb,
+    PageAction,
     QueueVerb,
     add_agents,
     ask_agents,
@@ -31,12 +29,7 @@ from .deeds import (
     queue_up,
     scope_of,
 )
-from .logs import MOST_BYTES, Piece, read_log
-from .metrics import metrics
-from .office import In
-from .plan import Commands, Sweep, asks_of
-from .stream import Reading
-from .trace import trace
+from .submit_plan import Commands, Sweep, asks_of
 
 api = APIRouter(prefix="/api")
 outside = APIRouter()
@@ -108,20 +101,20 @@ class Queued(BaseModel):
 
 
 @api.get("/overview")
-async def overview(office: In) -> Overview:
+async def overview(context: In) -> Overview:
     """Cards, agents, counts, and the jobs that matter now."""
-    return await office.reader.overview()
+    return await context.reader.overview()
 
 
 @api.get("/readings")
-async def readings(office: In) -> list[tuple[float, dict[str, Reading]]]:
+async def readings(context: In) -> list[tuple[float, dict[str, Reading]]]:
     """Memory and load of each card in per cent, as far as somebody looked on lately."""
-    return list(office.stream.readings)
+    return list(context.stream.readings)
 
 
 @api.get("/jobs")
 async def jobs(
-    office: In,
+    context: In,
     state: Word = "",
     project: Word = "",
     run: Word = "",
@@ -131,7 +124,7 @@ async def jobs(
     count: Annotated[int, Query(ge=1, le=MOST_ON_PAGE)] = 50,
 ) -> JobPage:
     """Some of the jobs: those that run, then the queue, then what has ended, newest first."""
-    return await office.reader.look(
+    return await context.reader.look(
         lambda view: view.jobs(
             state=state,
             project=project,
@@ -145,14 +138,14 @@ async def jobs(
 
 
 @api.get("/jobs/{run}/{number}")
-async def job(office: In, run: Run, number: Number) -> JobDetail:
+async def job(context: In, run: Run, number: Number) -> JobDetail:
     """Everything about one job."""
-    return await office.reader.look(lambda view: view.job(JobId(run, number)))
+    return await context.reader.look(lambda view: view.job(JobId(run, number)))
 
 
 @api.get("/jobs/{run}/{number}/log")
 async def log(
-    office: In,
+    context: In,
     run: Run,
     number: Number,
     stream: Literal["out", "err"] = "out",
@@ -163,98 +156,98 @@ async def log(
 
     def read(detail: JobDetail) -> Piece:
         path = detail.out_path if stream == "out" else detail.err_path
-        return read_log(office.base.root, path, mark, most=most)
+        return read_log(context.base.root, path, mark, most=most)
 
-    return await office.reader.look(lambda view: read(view.job(JobId(run, number))))
+    return await context.reader.look(lambda view: read(view.job(JobId(run, number))))
 
 
 @api.get("/projects")
-async def projects(office: In) -> list[ProjectView]:
+async def projects(context: In) -> list[ProjectView]:
     """The projects, and how their jobs stand."""
-    return await office.reader.look(lambda view: view.projects())
+    return await context.reader.look(lambda view: view.projects())
 
 
 @api.get("/agents")
-async def agents(office: In) -> list[AgentView]:
+async def agents(context: In) -> list[AgentView]:
     """The agents, and what they do."""
-    return (await office.reader.overview()).agents
+    return (await context.reader.overview()).agents
 
 
 @api.get("/history")
-async def history(office: In, since: Moment = None, until: Moment = None) -> list[Interval]:
+async def history(context: In, since: Moment = None, until: Moment = None) -> list[Interval]:
     """Who ran what on which card; the last day, unless other times are given."""
-    return await _history(office, since, until)
+    return await _history(context, since, until)
 
 
 @api.get("/trace")
-async def chrome_trace(office: In, since: Moment = None, until: Moment = None) -> dict[str, Any]:
+async def chrome_trace(context: In, since: Moment = None, until: Moment = None) -> dict[str, Any]:
     """The same as a Chrome trace."""
-    return trace(await _history(office, since, until))
+    return trace(await _history(context, since, until))
 
 
 @api.post("/jobs")
-async def submit_commands(office: In, wanted: Commands) -> Queued:
+async def submit_commands(context: In, wanted: Commands) -> Queued:
     """Queue one or many commands."""
-    return await _submit(office, wanted)
+    return await _submit(context, wanted)
 
 
 @api.post("/sweeps")
-async def submit_sweep(office: In, wanted: Sweep) -> Queued:
+async def submit_sweep(context: In, wanted: Sweep) -> Queued:
     """Queue a command for every combination of some values."""
-    return await _submit(office, wanted)
+    return await _submit(context, wanted)
 
 
 @api.post("/requests/jobs")
-async def request_jobs(office: In, wanted: JobsRequest) -> Said:
+async def request_jobs(context: In, wanted: JobsRequest) -> Said:
     """Kill, hold, release, rerun, move jobs, or give them a priority."""
     jobs = [JobId.parse(text) for text in wanted.jobs]
-    deed = await ask_jobs(office, wanted.verb, jobs, wanted.value)
-    return _said(deed)
+    act = await ask_jobs(context, wanted.verb, jobs, wanted.value)
+    return _said(act)
 
 
 @api.post("/requests/queue")
-async def request_queue(office: In, wanted: QueueRequest) -> Said:
+async def request_queue(context: In, wanted: QueueRequest) -> Said:
     """Pause or resume the queue, a project or a run."""
     scope = scope_of(wanted.project, wanted.run)
-    deed = await ask_queue(office, wanted.verb, scope, preempt=wanted.preempt)
-    return _said(deed)
+    act = await ask_queue(context, wanted.verb, scope, preempt=wanted.preempt)
+    return _said(act)
 
 
 @api.post("/requests/agents")
-async def request_agents(office: In, wanted: AgentsRequest) -> Said:
+async def request_agents(context: In, wanted: AgentsRequest) -> Said:
     """Drain agents, fill them again, or have them go."""
-    deed = await ask_agents(office, wanted.verb, wanted.agents, preempt=wanted.preempt)
-    return _said(deed)
+    act = await ask_agents(context, wanted.verb, wanted.agents, preempt=wanted.preempt)
+    return _said(act)
 
 
 @api.post("/agents")
-async def new_agents(office: In, wanted: NewAgents) -> Said:
+async def new_agents(context: In, wanted: NewAgents) -> Said:
     """Have the acting Master start agents."""
-    return _said(await add_agents(office, wanted.gpus))
+    return _said(await add_agents(context, wanted.gpus))
 
 
 @outside.get("/metrics", include_in_schema=False)
-async def prometheus(office: In) -> Response:
+async def prometheus(context: In) -> Response:
     """What Prometheus scrapes."""
-    text = metrics(await office.reader.overview(), office.stream.listeners)
+    text = metrics(await context.reader.overview(), context.stream.listeners)
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def _said(deed: Deed) -> Said:
-    return Said(text=deed.text, done=deed.done, jobs=[str(job) for job in deed.jobs])
+def _said(act: PageAction) -> Said:
+    return Said(text=act.text, done=act.done, jobs=[str(job) for job in act.jobs])
 
 
-async def _history(office: In, since: float | None, until: float | None) -> list[Interval]:
+async def _history(context: In, since: float | None, until: float | None) -> list[Interval]:
     until = time.time() if until is None else until
     since = until - 86400 if since is None else max(since, until - LONGEST_HISTORY_S)
-    return await office.reader.look(lambda view: view.history(since=since, until=until))
+    return await context.reader.look(lambda view: view.history(since=since, until=until))
 
 
-async def _submit(office: In, wanted: Commands | Sweep) -> Queued:
-    asks = await office.reader.look(
-        lambda _: asks_of(office.reader.files, office.base, wanted, office.here)
+async def _submit(context: In, wanted: Commands | Sweep) -> Queued:
+    asks = await context.reader.look(
+        lambda _: asks_of(context.reader.files, context.base, wanted, context.here)
     )
     ids: list[str] = []
     if not wanted.dry_run:
-        ids = [str(found) for found in await queue_up(office, asks, wanted.project)]
+        ids = [str(found) for found in await queue_up(context, asks, wanted.project)]
     return Queued(dry_run=wanted.dry_run, jobs=ids, commands=[ask.command for ask in asks])

@@ -12,27 +12,27 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
-from ..base import Base
 from ..errors import PostroomError
-from ..ids import UnknownJobError
+from ..store.base import Base
+from ..store.job_ids import UnknownJobError
+from .access_token import AccessToken
 from .api import api, outside
+from .context import In, PageContext
 from .forms import forms
-from .keys import Keys
-from .office import In, Office
 from .pages import pages
-from .safety import LOOPBACK, Guard, Refused
+from .request_guard import LOOPBACK, Refused, RequestGuard
 
 
 def create_app(
-    base: Base, keys: Keys, *, hosts: Iterable[str] = LOOPBACK, here: str = "/"
-) -> Guard:
+    base: Base, keys: AccessToken, *, hosts: Iterable[str] = LOOPBACK, here: str = "/"
+) -> RequestGuard:
     """Everything that `postroom ui` serves, guarded."""
-    office = Office(base, keys, here=here)
+    context = PageContext(base, keys, here=here)
 
     @contextlib.asynccontextmanager
     async def living(_: FastAPI) -> AsyncIterator[None]:
         yield
-        office.close()
+        context.close()
 
     app = FastAPI(
         title="Postroom",
@@ -43,7 +43,7 @@ def create_app(
         redoc_url=None,
         lifespan=living,
     )
-    app.state.office = office
+    app.state.context = context
     app.add_api_route("/static/{name}", static, include_in_schema=False)
     for router in (api, outside, forms, pages):
         app.include_router(router)
@@ -53,16 +53,16 @@ def create_app(
     app.add_exception_handler(HTTPException, _said_no)
     app.add_exception_handler(RequestValidationError, _misunderstood)
     app.add_exception_handler(Exception, _broken)
-    return Guard(app, keys, hosts, stop=office.stream.close)
+    return RequestGuard(app, keys, hosts, stop=context.stream.close)
 
 
-async def static(office: In, name: str) -> Response:
+async def static(context: In, name: str) -> Response:
     """A style sheet or a script; its address changes with what is in it."""
-    leaf = office.shelf.get(name)
-    if leaf is None:
+    asset = context.assets.get(name)
+    if asset is None:
         raise HTTPException(404, "There is no such file.")
     headers = {"cache-control": "private, max-age=86400"}
-    return Response(leaf.data, media_type=leaf.kind, headers=headers)
+    return Response(asset.data, media_type=asset.kind, headers=headers)
 
 
 async def _said_no(request: Request, error: Exception) -> Response:
@@ -104,6 +104,6 @@ async def _broken(request: Request, error: Exception) -> Response:
 def _answer(request: Request, status: int, sentence: str) -> Response:
     if request.url.path.startswith(("/api/", "/metrics", "/events", "/static/")):
         return JSONResponse({"detail": sentence}, status)
-    office = request.app.state.office
-    assert isinstance(office, Office)
-    return office.page(request, "error.html", status=status, sentence=sentence)
+    context = request.app.state.context
+    assert isinstance(context, PageContext)
+    return context.page(request, "error.html", status=status, sentence=sentence)

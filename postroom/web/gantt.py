@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ..queue.rows import Interval, JobDetail
-from .words import clock, duration, kind
+from .format import clock, duration, kind
 
 WIDTH = 1000.0
 ROW = 26
@@ -19,7 +19,7 @@ _STEPS_S = (10, 30, 60, 300, 600, 1800, 3600, 3 * 3600, 6 * 3600, 86400, 7 * 864
 
 
 @dataclass
-class Bar:
+class GanttBar:
     """One job, or many that are too short to be told apart."""
 
     x: float
@@ -30,12 +30,12 @@ class Bar:
 
 
 @dataclass
-class Row:
+class GanttRow:
     """One agent on its card."""
 
     label: str
     y: int
-    bars: list[Bar] = field(default_factory=list)
+    bars: list[GanttBar] = field(default_factory=list)
     busy: float = 0.0  # per cent of the time shown
 
 
@@ -43,7 +43,7 @@ class Row:
 class Chart:
     """What the page draws."""
 
-    rows: list[Row]
+    rows: list[GanttRow]
     ticks: list[tuple[float, str]]
     height: int
     left_out: int
@@ -58,10 +58,10 @@ def chart(
     by_slot: dict[tuple[str, str], list[Interval]] = {}
     for interval in intervals:
         by_slot.setdefault((name(interval.gpu), interval.agent), []).append(interval)
-    rows: list[Row] = []
+    rows: list[GanttRow] = []
     left_out = drawn = 0
     for place, slot in enumerate(sorted(by_slot, key=_natural)):
-        row = Row(_label(*slot), y=place * ROW)
+        row = GanttRow(_label(*slot), y=place * ROW)
         for one in sorted(by_slot[slot], key=lambda item: item.started_at):
             begin = max(one.started_at, since)
             end = min(one.ended_at if one.ended_at is not None else now, until)
@@ -82,7 +82,7 @@ def chart(
             elif drawn < MOST_BARS:
                 drawn += 1
                 row.bars.append(
-                    Bar(
+                    GanttBar(
                         x,
                         max(width, NARROWEST),
                         kind(one.outcome),
@@ -124,7 +124,7 @@ def _natural(slot: tuple[str, str]) -> tuple[int, str, int, str]:
     return len(gpu), gpu, len(agent), agent
 
 
-def timeline(detail: JobDetail) -> list[Bar]:
+def timeline(detail: JobDetail) -> list[GanttBar]:
     """One job's life as a line: it waits, it runs, perhaps more than once."""
     job = detail.job
     begin = job.submitted_at
@@ -133,7 +133,7 @@ def timeline(detail: JobDetail) -> list[Bar]:
     if not begin or end <= begin:
         return []
     scale = WIDTH / (end - begin)
-    found: list[Bar] = []
+    found: list[GanttBar] = []
     at = begin
     for one in sorted(tries, key=lambda one: one.started_at or 0.0):
         start = min(max(one.started_at or at, at), end)
@@ -148,9 +148,15 @@ def timeline(detail: JobDetail) -> list[Bar]:
 
 
 def _add(
-    bars: list[Bar], begin: float, scale: float, start: float, stop: float, kind: str, title: str
+    bars: list[GanttBar],
+    begin: float,
+    scale: float,
+    start: float,
+    stop: float,
+    kind: str,
+    title: str,
 ) -> None:
     if stop > start:
         width = max((stop - start) * scale, NARROWEST)
         what = f"{title}, {duration(stop - start)}"
-        bars.append(Bar((start - begin) * scale, width, kind, what, ""))
+        bars.append(GanttBar((start - begin) * scale, width, kind, what, ""))

@@ -10,13 +10,13 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import RedirectResponse, Response, StreamingResponse
 
 from ..errors import PostroomError
-from ..ids import JobId, find_job
 from ..queue.rows import ENDED, PENDING, RUNNING, STATES, JobDetail
+from ..store.job_ids import JobId, find_job
 from .api import LONGEST_HISTORY_S, Moment, Number, Run
+from .context import In
 from .gantt import LABELS, WIDTH, chart, timeline
-from .logs import Piece, read_log
-from .office import In
-from .stream import Listener, fingerprint, fingerprint_of_job
+from .live_updates import Listener, fingerprint, fingerprint_of_job
+from .log_reader import Piece, read_log
 
 pages = APIRouter(include_in_schema=False)
 
@@ -28,16 +28,16 @@ _JOB = re.compile(r"[A-Za-z0-9_-]+/\d{1,9}")
 
 
 @pages.get("/")
-async def overview(request: Request, office: In) -> Response:
+async def overview(request: Request, context: In) -> Response:
     """Cards, queue, what runs, what has ended."""
-    look = await office.reader.overview()
-    return office.page(request, "overview.html", look=look, seen=fingerprint(look))
+    look = await context.reader.overview()
+    return context.page(request, "overview.html", look=look, seen=fingerprint(look))
 
 
 @pages.get("/jobs")
 async def jobs(
     request: Request,
-    office: In,
+    context: In,
     state: Text = "",
     project: Text = "",
     run: Text = "",
@@ -47,19 +47,19 @@ async def jobs(
     """A page of the list of jobs, or the job whose id was searched for."""
     if _JOB.fullmatch(text.strip()):
         try:
-            found = await office.reader.look(
-                lambda _: find_job(office.reader.files, office.base, text.strip())
+            found = await context.reader.look(
+                lambda _: find_job(context.reader.files, context.base, text.strip())
             )
             return RedirectResponse(f"/jobs/{found}", 303)
         except PostroomError:
             pass  # no id of ours: a text like any other
-    page = await office.reader.look(
+    page = await context.reader.look(
         lambda view: view.jobs(
             state=state, project=project, run=run, text=text, first=first, count=ON_PAGE
         )
     )
-    projects = await office.reader.look(lambda view: view.projects())
-    return office.page(
+    projects = await context.reader.look(lambda view: view.projects())
+    return context.page(
         request,
         "jobs.html",
         page=page,
@@ -71,15 +71,15 @@ async def jobs(
 
 
 @pages.get("/jobs/{run}/{number}")
-async def job(request: Request, office: In, run: Run, number: Number) -> Response:
+async def job(request: Request, context: In, run: Run, number: Number) -> Response:
     """One job: how it stands, what it printed, and what can be done about it."""
 
     def read(detail: JobDetail) -> tuple[JobDetail, Piece, Piece]:
-        root = office.base.root
+        root = context.base.root
         return detail, read_log(root, detail.out_path), read_log(root, detail.err_path)
 
-    detail, out, err = await office.reader.look(lambda view: read(view.job(JobId(run, number))))
-    return office.page(
+    detail, out, err = await context.reader.look(lambda view: read(view.job(JobId(run, number))))
+    return context.page(
         request,
         "job.html",
         detail=detail,
@@ -96,47 +96,47 @@ async def job(request: Request, office: In, run: Run, number: Number) -> Respons
 
 @pages.get("/jobs/{run}/{number}/attempts/{attempt}")
 async def attempt(
-    request: Request, office: In, run: Run, number: Number, attempt: Number
+    request: Request, context: In, run: Run, number: Number, attempt: Number
 ) -> Response:
     """What an earlier attempt printed."""
-    detail = await office.reader.look(lambda view: view.job(JobId(run, number)))
+    detail = await context.reader.look(lambda view: view.job(JobId(run, number)))
     found = next((one for one in detail.attempts if one.number == attempt), None)
     if found is None:
         raise PostroomError(f"job {detail.job.short} has no attempt {attempt}")
-    root = office.base.root
-    out, err = await office.reader.look(
+    root = context.base.root
+    out, err = await context.reader.look(
         lambda _: (read_log(root, found.out_path), read_log(root, found.err_path))
     )
-    return office.page(request, "attempt.html", job=detail.job, attempt=found, out=out, err=err)
+    return context.page(request, "attempt.html", job=detail.job, attempt=found, out=out, err=err)
 
 
 @pages.get("/projects")
-async def projects(request: Request, office: In) -> Response:
+async def projects(request: Request, context: In) -> Response:
     """All projects, and how their jobs stand."""
-    found = await office.reader.look(lambda view: view.projects())
-    return office.page(request, "projects.html", projects=found, states=STATES)
+    found = await context.reader.look(lambda view: view.projects())
+    return context.page(request, "projects.html", projects=found, states=STATES)
 
 
 @pages.get("/agents")
-async def agents(request: Request, office: In) -> Response:
+async def agents(request: Request, context: In) -> Response:
     """The agents, and how to have more or fewer of them."""
-    look = await office.reader.overview()
-    return office.page(request, "agents.html", look=look, seen=fingerprint(look))
+    look = await context.reader.overview()
+    return context.page(request, "agents.html", look=look, seen=fingerprint(look))
 
 
 @pages.get("/history")
 async def history(
-    request: Request, office: In, span: Text = "1d", until: Moment = None
+    request: Request, context: In, span: Text = "1d", until: Moment = None
 ) -> Response:
     """Which card had which job, and when."""
     length = SPANS.get(span, SPANS["1d"])
     end = time.time() if until is None else max(until, LONGEST_HISTORY_S)
-    await office.reader.overview()  # for the names of the cards
-    intervals = await office.reader.look(lambda view: view.history(since=end - length, until=end))
-    return office.page(
+    await context.reader.overview()  # for the names of the cards
+    intervals = await context.reader.look(lambda view: view.history(since=end - length, until=end))
+    return context.page(
         request,
         "history.html",
-        chart=chart(intervals, end - length, end, office.card),
+        chart=chart(intervals, end - length, end, context.card),
         intervals=sorted(intervals, key=lambda one: -one.started_at)[:ON_PAGE],
         total=len(intervals),
         spans=list(SPANS),
@@ -152,13 +152,13 @@ async def history(
 
 @pages.get("/events")
 async def events(
-    office: In, seen: Text = "", run: Text = "", number: int = 0, out: Mark = "", err: Mark = ""
+    context: In, seen: Text = "", run: Text = "", number: int = 0, out: Mark = "", err: Mark = ""
 ) -> Response:
     """News of the base, or of one job: what has changed since a page was made, and then changes."""
-    if office.stream.is_full:
+    if context.stream.is_full:
         raise PostroomError("too many pages are open; close some, and load this one again")
     listener = Listener(seen=seen, marks={"out": out, "err": err})
     if run:
-        detail = await office.reader.look(lambda view: view.job(JobId(run, number)))
+        detail = await context.reader.look(lambda view: view.job(JobId(run, number)))
         listener.job = JobId(detail.job.run, detail.job.number)
-    return StreamingResponse(office.stream.listen(listener), media_type="text/event-stream")
+    return StreamingResponse(context.stream.listen(listener), media_type="text/event-stream")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from .safety import MOST_HEAD, Guard
+from .request_guard import MOST_HEAD, RequestGuard
 
 HEAD_S = 10.0
 MOST_CONNECTIONS = 256
@@ -75,7 +75,7 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def make_server(app: Guard) -> Server:
+def make_server(app: RequestGuard) -> Server:
     """A server that answers until SIGINT or SIGTERM, once it is run on a listener."""
     config = uvicorn.Config(
         app,

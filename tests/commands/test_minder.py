@@ -17,16 +17,16 @@ from typing import Any
 
 import pytest
 
-from postroom.base import Base, create_base, new_run_id
-from postroom.commands.errand import Errand
+from postroom.commands.attempt import CommandAttempt
 from postroom.commands.failure import Cause
-from postroom.commands.folder import JobFolder
-from postroom.commands.minder import Post, fork_minder
-from postroom.contents import Done, OutcomeSheet
-from postroom.files import LocalFiles
-from postroom.runs import RunCard, create_run, read_note, read_parcel_bytes
+from postroom.commands.job_folder import JobFolder
+from postroom.commands.minder import MinderContext, fork_minder
+from postroom.parcel.sheets import Done, OutcomeSheet
+from postroom.store.base import Base, create_base, new_run_id
+from postroom.store.files import LocalFiles
+from postroom.store.runs import RunInfo, create_run, read_note, read_parcel_bytes
+from postroom.system.process_tree import below, mark_of, marked, sweep
 from postroom.testing import wait_until
-from postroom.tree import below, mark_of, marked, sweep
 
 FILES = LocalFiles()
 
@@ -39,9 +39,11 @@ class Posted:
         self.lock = FILES.try_lock(base.agent_lock("0"))
         assert self.lock is not None
         self.lease = os.open(cwd, os.O_RDONLY)
-        self.post = Post(base, "0", {"POSTROOM_GPU": "FAKE-0"}, (self.lease,), self.lock.fd)
+        self.post = MinderContext(
+            base, "0", {"POSTROOM_GPU": "FAKE-0"}, (self.lease,), self.lock.fd
+        )
         self.pid, self.line = fork_minder(self.post)
-        self.errand = Errand(
+        self.errand = CommandAttempt(
             base=base.root,
             run=run,
             job=0,
@@ -60,7 +62,7 @@ class Posted:
         )
         self.folder = JobFolder(self.errand.folder)
 
-    def send(self, command: str, **changes: Any) -> Errand:
+    def send(self, command: str, **changes: Any) -> CommandAttempt:
         errand = replace(self.errand, command=command, **changes)
         self.line.sendall(errand.encode())
         return errand
@@ -96,10 +98,10 @@ def posted(tmp_path: Path) -> Iterator[Posted]:
 @contextlib.contextmanager
 def posted_at(tmp_path: Path) -> Iterator[Posted]:
     base = create_base(tmp_path / "base")
-    card = RunCard(new_run_id(), "", str(tmp_path), None, True, False, 0.0, "", "")
-    create_run(FILES, base, card, [])
+    info = RunInfo(new_run_id(), "", str(tmp_path), None, True, False, 0.0, "", "")
+    create_run(FILES, base, info, [])
     (tmp_path / "out").mkdir()
-    minder = Posted(base, card.run, str(tmp_path))
+    minder = Posted(base, info.run, str(tmp_path))
     try:
         yield minder
     finally:

@@ -64,7 +64,7 @@ def python(start: Callable[..., subprocess.Popen[str]]) -> Callable[..., subproc
     def python(code: str, *arguments: str, **options: Any) -> subprocess.Popen[str]:
         head = (
             "import os, sys, time, signal\n"
-            "from postroom.gpus.ledger import open_ledger, Request\n"
+            "from postroom.gpus.ledger.protocol import open_ledger, LeaseRequest\n"
             "ledger = open_ledger()\n"
         )
         return start(sys.executable, "-c", head + code, *arguments, **options)
@@ -84,7 +84,7 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
 @pytest.fixture(params=["files", "redis"])
 def ledger(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Each store in turn, which children of the test open, too."""
-    from postroom.gpus.ledger import open_ledger
+    from postroom.gpus.ledger.protocol import open_ledger
 
     if request.param == "redis":
         server: RedisServer = request.getfixturevalue("redis_server")

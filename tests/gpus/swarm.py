@@ -17,7 +17,7 @@ import traceback
 from pathlib import Path
 
 from postroom.errors import CardHeld, GpuError
-from postroom.gpus.ledger import Request, open_ledger
+from postroom.gpus.ledger.protocol import LeaseRequest, open_ledger
 
 CARDS = [f"FAKE-{number}" for number in range(4)]
 
@@ -27,13 +27,13 @@ def say(path: Path, text: str) -> None:
         file.write(text.encode() + b"\n")
 
 
-def wish(chance: random.Random) -> Request:
+def wish(chance: random.Random) -> LeaseRequest:
     kind = chance.random()
     if kind < 0.7:
-        return Request(name="one")
+        return LeaseRequest(name="one")
     if kind < 0.85:
-        return Request(name="named", cards=(chance.choice(CARDS),))
-    return Request(name="two", count=2)
+        return LeaseRequest(name="named", cards=(chance.choice(CARDS),))
+    return LeaseRequest(name="two", count=2)
 
 
 def work(folder: Path, goal: int) -> None:

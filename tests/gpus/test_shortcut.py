@@ -16,12 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from postroom.cli import gpu, gpu_lease, gpu_options, shortcut
-from postroom.cli.gpu_words import Verb
-from postroom.gpus.ledger import Request, open_ledger
+from postroom.cli.gpu_words import GpuVerb
+from postroom.gpus.ledger.protocol import LeaseRequest, open_ledger
+from tests.gpus.ledgerkit import REPOSITORY, wait_until
 
-from .ledgerkit import REPOSITORY, wait_until
-
-VERBS: dict[str, Verb] = {name: getattr(gpu_lease, f"{name}_") for name in shortcut.VERBS}
+VERBS: dict[str, GpuVerb] = {name: getattr(gpu_lease, f"{name}_") for name in shortcut.VERBS}
 FLAGS = sorted({option.flag for verb in VERBS.values() for option in verb.all_options})
 VALUES = ["0", "1", "2.5", "-1", "8G", "0,2", "", "a b", "nan", "1e3", " 7 ", "1_0", "=3"]
 
@@ -151,7 +150,7 @@ def test_a_wrong_use_that_the_verb_finds_is_told_by_click(words: str, said: str)
 @pytest.mark.usefixtures("folder")
 def test_ctrl_c_ends_a_get_that_waits_with_130(start: Callable[..., Any]) -> None:
     ledger = open_ledger()
-    with ledger.try_acquire(Request(count=4)):
+    with ledger.try_acquire(LeaseRequest(count=4)):
         waiting = start(sys.executable, "-m", "postroom", "gpu", "get", stderr=subprocess.PIPE)
         wait_until(lambda: ledger.queue(), show="nobody waits")
         waiting.send_signal(signal.SIGINT)

@@ -16,29 +16,29 @@ class Mutant:
     killer: str  # what is passed to pytest, or to the simulation: "sim 0-99"
 
 
-BOX = "postroom/files.py"
-MAILBOX = "postroom/mailbox.py"
-PARCEL = "postroom/parcel.py"
-ROLL = "postroom/roll.py"
-RUNS = "postroom/runs.py"
-SCHEDULE = "postroom/schedule.py"
-DISPATCH = "postroom/dispatch.py"
-GATHERER = "postroom/gatherer.py"
-REGISTER = "postroom/register.py"
-DESK = "postroom/session/desk.py"
+BOX = "postroom/store/files.py"
+MAILBOX = "postroom/store/mailbox.py"
+PARCEL = "postroom/parcel/container.py"
+ROLL = "postroom/store/append_log.py"
+RUNS = "postroom/store/runs.py"
+SCHEDULE = "postroom/dispatch/run_queue.py"
+DISPATCH = "postroom/dispatch/dispatcher.py"
+GATHERER = "postroom/dispatch/collector.py"
+REGISTER = "postroom/dispatch/registry.py"
+DESK = "postroom/session/inbox.py"
 MASTER = "postroom/master.py"
 JOBS = "postroom/jobs.py"
-GUARD = "postroom/web/safety.py"
-STANDING = "postroom/standing.py"
-STEWARD = "postroom/steward.py"
+GUARD = "postroom/web/request_guard.py"
+STANDING = "postroom/dispatch/project_queue.py"
+STEWARD = "postroom/dispatch/request_executor.py"
 MINDER = "postroom/commands/minder.py"
-INTAKE = "postroom/intake.py"
+INTAKE = "postroom/dispatch/job_writer.py"
 NOTIFY = "postroom/queue/notify.py"
 CLEANING = "postroom/queue/cleaning.py"
-SHELF = "postroom/queue/shelf.py"
+SHELF = "postroom/queue/run_reader.py"
 
-PACKER = "postroom/batch/packer.py"
-PACKED = "tests/batch/test_packer.py"
+PACKER = "postroom/batch/memory_packer.py"
+PACKED = "tests/batch/test_memory_packer.py"
 
 MUTANTS = [
     Mutant(
@@ -64,14 +64,14 @@ MUTANTS = [
     ),
     Mutant(
         "the large are placed before the small",
-        "postroom/gpus/plan.py",
+        "postroom/gpus/memory/placement.py",
         "-(ask.memory_mib or 0)",
         "0",
-        "tests/gpus/test_plan.py",
+        "tests/gpus/memory/test_placement.py",
     ),
     Mutant(
         "a card is drained for a line that finds no room",
-        "postroom/gpus/plan.py",
+        "postroom/gpus/memory/placement.py",
         "drains=len(slots)",
         "drains=0",
         PACKED,
@@ -81,28 +81,28 @@ MUTANTS = [
         INTAKE,
         "if not won and not _holds(files, path, chunks):",
         "if False:",
-        "tests/test_intake.py",
+        "tests/dispatch/test_job_writer.py",
     ),
     Mutant(
         "shared data of a durable run is synced, whoever wrote it",
         INTAKE,
         "            files.sync_file(path)",
         "            pass",
-        "tests/test_intake.py",
+        "tests/dispatch/test_job_writer.py",
     ),
     Mutant(
         "what hides from parent and mark is ended with its group",
-        "postroom/cgroups.py",
+        "postroom/system/cgroups.py",
         '            _write(f"{path}/cgroup.kill", b"1")\n',
         "            pass\n",
-        "tests/test_cgroups.py",
+        "tests/system/test_cgroups.py",
     ),
     Mutant(
         "half a line does not shorten a letter",
         MAILBOX,
         "if self.first < stop < self.stop and cut == self._cut(stop)[1:]:",
         "if self.first < stop < self.stop:",
-        "tests/test_mailbox.py",
+        "tests/store/test_mailbox.py",
     ),
     Mutant(
         "who shortens a letter keeps the job in hand",
@@ -118,7 +118,7 @@ MUTANTS = [
         DESK,
         "            self._letter, line = letter.shortened(job + 1)\n",
         "            _, line = letter.shortened(job + 1)\n",
-        "tests/test_desk.py",
+        "tests/session/test_inbox.py",
     ),
     Mutant(
         "the Master takes back what was left, and no more",
@@ -136,7 +136,7 @@ MUTANTS = [
     ),
     Mutant(
         "a command that failed with retries left is noted, not published",
-        "postroom/commands/record.py",
+        "postroom/commands/outcome_record.py",
         "if failure is not None and ended.again is not None:",
         "if failure is None and ended.again is not None:",
         "tests/commands/test_minder.py",
@@ -165,7 +165,7 @@ MUTANTS = [
     Mutant(
         "a guardian waits for the minder of a dead worker's command",
         "postroom/session/guardian.py",
-        "if dead and not self._errands.busy:",
+        "if dead and not self._relay.busy:",
         "if dead:",
         "tests/processes/test_errands.py",
     ),
@@ -188,77 +188,77 @@ MUTANTS = [
         PARCEL,
         "if mould.cast(int(first), pieces) != data:",
         "if len(mould.cast(int(first), pieces)) != len(data):",
-        "tests/test_parcel.py",
+        "tests/parcel/test_container.py",
     ),
     Mutant(
         "what was learned of one array does not hold for another of its name and size",
-        "postroom/decoder.py",
+        "postroom/parcel/decode.py",
         "if known is not None and view[: len(known[0])].tobytes() == known[0]:",
         "if known is not None:",
-        "tests/test_payload.py",
+        "tests/parcel/test_encode.py",
     ),
     Mutant(
         "who changes a result changes no other",
-        "postroom/contents.py",
+        "postroom/parcel/sheets.py",
         "                return copied(tree)\n",
         "                return tree\n",
-        "tests/test_contents.py",
+        "tests/parcel/test_sheets.py",
     ),
     Mutant(
         "a result that has come is gathered at once",
         DISPATCH,
         'agent.look_at, agent.answer = 0.0, ""',
         'agent.answer = ""',
-        "tests/test_dispatch.py",
+        "tests/dispatch/test_dispatcher.py",
     ),
     Mutant(
         "what was ordered of a job is forgotten when it has ended unseen",
         STEWARD,
         "self._dirty |= verdict is not None and self.orders.forget(job)",
         "pass",
-        "tests/queue/test_steward.py",
+        "tests/dispatch/test_request_executor.py",
     ),
     Mutant(
         "who runs out of memory before it is measured is learned from",
-        "postroom/gpus/booking.py",
+        "postroom/gpus/memory/booking.py",
         "if out_of_memory and (self.meter is not None or alone):",
         "if out_of_memory and self.meter is not None:",
-        "tests/gpus/test_booking.py",
+        "tests/gpus/memory/test_booking.py",
     ),
     Mutant(
         "a worker takes down no mailbox but its own",
         DESK,
-        'self._files.move(self._base.mailbox(self._agent_id), f"{self._drawer}/mailbox")',
+        'self._files.move(self._base.mailbox(self._agent_id), f"{self._outbox}/mailbox")',
         "self._files.remove(self._base.mailbox(self._agent_id))",
-        "tests/test_desk.py",
+        "tests/session/test_inbox.py",
     ),
     Mutant(
         "a letter carries its checksum",
         MAILBOX,
         "if said is None or data[:_PREFIX] != head:",
         "if said is None or data[: len(_STAMP) + 4] != head[: len(_STAMP) + 4]:",
-        "tests/test_mailbox.py",
+        "tests/store/test_mailbox.py",
     ),
     Mutant(
         "a letter carries its length",
         MAILBOX,
         "        body = data[_PREFIX:]\n",
         "        body = data[_PREFIX:][: int(data[len(_STAMP) :][:4] or 0)]\n",
-        "tests/test_mailbox.py",
+        "tests/store/test_mailbox.py",
     ),
     Mutant(
         "garbage in a mailbox is no letter",
         MAILBOX,
         "said = _BODY.fullmatch(body)",
         "said = _BODY.match(body)",
-        "tests/test_mailbox.py",
+        "tests/store/test_mailbox.py",
     ),
     Mutant(
         "a letter that makes no sense is no letter",
         MAILBOX,
         "        if not letter._sensible():\n            return None\n",
         "",
-        "tests/test_mailbox.py",
+        "tests/store/test_mailbox.py",
     ),
     Mutant(
         "a box is not touched after the last byte of a letter",
@@ -266,133 +266,133 @@ MUTANTS = [
         "            offset += os.pwrite(self._fd, letter[offset:], offset)\n",
         "            offset += os.pwrite(self._fd, letter[offset:], offset)\n"
         "        os.ftruncate(self._fd, len(letter))\n",
-        "tests/test_mailbox.py",
+        "tests/store/test_mailbox.py",
     ),
     Mutant(
         "a name is taken, never replaced",
         BOX,
         "            os.link(temporary, final)\n            won = True\n",
         "            os.replace(temporary, final)\n            won = True\n",
-        "tests/test_runs.py",
+        "tests/store/test_runs.py",
     ),
     Mutant(
         "after a failed link the files are compared",
         BOX,
         "won = _same_file(temporary, final)",
         "won = False",
-        "tests/test_runs.py",
+        "tests/store/test_runs.py",
     ),
     Mutant(
         "a durable file is synced before it has its name",
         BOX,
         "                if sync:\n                    os.fsync(fd)\n",
         "",
-        "tests/test_runs.py",
+        "tests/store/test_runs.py",
     ),
     Mutant(
         "the name of a durable result is synced",
         RUNS,
-        "                files.sync_folder(base.answered(card.run))\n            return True",
+        "                files.sync_folder(base.answered(info.run))\n            return True",
         "                pass\n            return True",
-        "tests/test_runs.py",
+        "tests/store/test_runs.py",
     ),
     Mutant(
         "a durable run is synced before its submitter is told",
         RUNS,
         "            files.sync_folder(base.job_pool)\n",
         "            pass\n",
-        "tests/test_runs.py",
+        "tests/store/test_runs.py",
     ),
     Mutant(
         "a durable result is synced before a Master hands it out",
         GATHERER,
         "            self._files.sync_folder(self._base.answered(run))\n",
         "            pass\n",
-        "tests/test_dispatch.py",
+        "tests/dispatch/test_dispatcher.py",
     ),
     Mutant(
         "a durable result is synced before a Master that stands by hands it out",
         JOBS,
         "            self._files.sync_folder(folder)\n",
         "            pass\n",
-        "tests/test_dispatch.py",
+        "tests/dispatch/test_dispatcher.py",
     ),
     Mutant(
         "whoever finds a name taken follows the chain",
         RUNS,
-        '            first += reach(files, base.result(card.run, first), "results")\n',
+        '            first += reach(files, base.result(info.run, first), "results")\n',
         "            first += 1\n",
-        "tests/test_runs.py",
+        "tests/store/test_runs.py",
     ),
     Mutant(
         "whoever finds a name taken drops only what is covered",
         RUNS,
-        '            first += reach(files, base.result(card.run, first), "results")\n',
+        '            first += reach(files, base.result(info.run, first), "results")\n',
         "            return True\n",
-        "tests/test_runs.py",
+        "tests/store/test_runs.py",
     ),
     Mutant(
         "an appended parcel goes behind its rival's",
         RUNS,
-        '        first += reach(files, base.parcel(card.run, first), "jobs")\n',
+        '        first += reach(files, base.parcel(info.run, first), "jobs")\n',
         "        first += 1\n",
-        "tests/test_runs.py",
+        "tests/store/test_runs.py",
     ),
     Mutant(
         "a record counts only where it says that it lies",
         ROLL,
         "    record = Record(int(number), int(count), int(said_at, 16), int(length, 16))\n",
         "    record = Record(int(number), int(count), at, int(length, 16))\n",
-        "tests/test_roll.py",
+        "tests/store/test_append_log.py",
     ),
     Mutant(
         "whoever is too late for its place writes its record again",
         ROLL,
         "            if self._file.append(written) == size:\n                break\n",
         "            self._file.append(written)\n            break\n",
-        "tests/test_roll.py",
+        "tests/store/test_append_log.py",
     ),
     Mutant(
         "a record that was cut short is none",
         ROLL,
         " or crc32(data[body:end]) != int(crc, 16):",
         ":",
-        "tests/test_roll.py",
+        "tests/store/test_append_log.py",
     ),
     Mutant(
         "what fills up behind half a record does not complete it",
         ROLL,
         '_FILLING = b"-"\n',
         '_FILLING = b"\\0"\n',
-        "tests/test_roll.py",
+        "tests/store/test_append_log.py",
     ),
     Mutant(
         "a torn record is passed over",
         ROLL,
         "        found = data.find(_STAMP, at - start + 1)\n",
         "        found = -1\n",
-        "tests/test_roll.py",
+        "tests/store/test_append_log.py",
     ),
     Mutant(
         "a durable record is synced before its submitter is told",
         ROLL,
         "            self._file.sync()\n        if not",
         "            pass\n        if not",
-        "tests/test_roll.py",
+        "tests/store/test_append_log.py",
     ),
     Mutant(
         "whoever appends looks whether the run has left",
         ROLL,
         "        if not self._file.lies_at(self._path):\n",
         "        if False:\n",
-        "tests/test_roll.py",
+        "tests/store/test_append_log.py",
     ),
     Mutant(
         "no durable job is begun before its record is safe",
         ROLL,
         "            if found and sync:\n",
         "            if False:\n",
-        "tests/test_roll.py",
+        "tests/store/test_append_log.py",
     ),
     Mutant(
         "the name of a durable roll is synced",
@@ -400,7 +400,7 @@ MUTANTS = [
         "            # Whoever made it may have died before its name was safe.\n"
         "            files.sync_folder(base.asked(run))\n",
         "            pass\n",
-        "tests/test_roll.py",
+        "tests/store/test_append_log.py",
     ),
     Mutant(
         "only the acting Master puts results aside",
@@ -408,7 +408,7 @@ MUTANTS = [
         "        except BadFileError:\n            return False\n    return True\n",
         "        except BadFileError as error:\n"
         "            reject(files, base, error.path, error.reason)\n    return True\n",
-        "tests/test_runs.py",
+        "tests/store/test_runs.py",
     ),
     Mutant(
         "a note is written before the mailbox goes",
@@ -416,21 +416,21 @@ MUTANTS = [
         "                write_note(files, base, note)\n    files.remove(base.mailbox(agent_id))\n",
         "                pass\n    files.remove(base.mailbox(agent_id))\n"
         "    if note:\n        write_note(files, base, note)\n",
-        "tests/test_runs.py",
+        "tests/store/test_runs.py",
     ),
     Mutant(
         "only the letter in hand is blamed",
         RUNS,
         "hand is not None and hand.letter_id == letter.letter_id",
         "hand is not None",
-        "tests/test_runs.py",
+        "tests/store/test_runs.py",
     ),
     Mutant(
         "a job with a result is not blamed",
         RUNS,
         "            if missing <= hand.job:\n",
         "            if missing <= letter.stop:\n",
-        "tests/test_runs.py",
+        "tests/store/test_runs.py",
     ),
     Mutant(
         "a torn note still ends its attempt",
@@ -438,57 +438,57 @@ MUTANTS = [
         '        return Note(run, job, attempt, "lost", "", reason=f"unknown: its note '
         '{error.reason}", at=0)\n',
         "        return None\n",
-        "tests/test_runs.py",
+        "tests/store/test_runs.py",
     ),
     Mutant(
         "a drawer is shut before its range goes on",
         RUNS,
-        "    shut_drawers(files, base, agent_id)\n    letter =",
+        "    close_outboxes(files, base, agent_id)\n    letter =",
         "    letter =",
-        "tests/test_runs.py",
+        "tests/store/test_runs.py",
     ),
     Mutant(
         "a shut drawer is emptied",
         RUNS,
         '                    files.remove(f"{base.trash}/{name}/{file}")\n',
         "                    pass\n",
-        "tests/test_runs.py",
+        "tests/store/test_runs.py",
     ),
     Mutant(
         "a run is seen whole or not at all",
         RUNS,
         "        files.move(place, asked)\n        place = asked\n",
         "        place = asked\n",
-        "tests/test_runs.py",
+        "tests/store/test_runs.py",
     ),
     Mutant(
         "mailboxes are read before results",
         DISPATCH,
         "        for agent_id in list_agents(self._files, self._base):\n"
         "            self._meet(agent_id)\n"
-        "        self._register.recover(asked, self._out)\n",
-        "        register = self._register\n"
+        "        self._registry.recover(asked, self._out)\n",
+        "        register = self._registry\n"
         "        covered = {run: register.covered(run) for run in asked}\n"
         "        for agent_id in list_agents(self._files, self._base):\n"
         "            self._meet(agent_id)\n"
         "        register.covered = covered.__getitem__  # type: ignore[method-assign]\n"
         "        register.recover(asked, self._out)\n"
         "        del register.covered\n",
-        "tests/test_dispatch.py",
+        "tests/dispatch/test_dispatcher.py",
     ),
     Mutant(
         "a letter that is out is not sent again",
         REGISTER,
         "queue.recover(firsts, end, sent, self.covered(run), places)",
         "queue.recover(firsts, end, [], self.covered(run), places)",
-        "tests/test_dispatch.py",
+        "tests/dispatch/test_dispatcher.py",
     ),
     Mutant(
         "each Master has a higher epoch",
         DISPATCH,
         "return max(epochs, default=0) + 1",
         "return max(epochs, default=1)",
-        "tests/test_dispatch.py",
+        "tests/dispatch/test_dispatcher.py",
     ),
     Mutant(
         "a range is split only when its holder is known to have stopped",
@@ -499,38 +499,38 @@ MUTANTS = [
         "        if lock is None:\n"
         '            lock = self._files.try_lock(self._base.agent_lock("guess"))\n'
         "        assert lock is not None\n",
-        "tests/test_dispatch.py",
+        "tests/dispatch/test_dispatcher.py",
     ),
     Mutant(
         "the dead are cleared away before their results are gathered",
         DISPATCH,
-        "                self._files.remove(self._base.agent_card(agent.agent_id))\n"
+        "                self._files.remove(self._base.agent_info(agent.agent_id))\n"
         "            if agent.letter is not None:\n"
-        "                self._gatherer.gather(agent, agent.letter)\n",
-        "                self._files.remove(self._base.agent_card(agent.agent_id))\n",
-        "tests/test_dispatch.py",
+        "                self._collector.gather(agent, agent.letter)\n",
+        "                self._files.remove(self._base.agent_info(agent.agent_id))\n",
+        "tests/dispatch/test_dispatcher.py",
     ),
     Mutant(
         "the lock file of a dead agent stays",
         DISPATCH,
-        "                self._files.remove(self._base.agent_card(agent.agent_id))\n",
-        "                self._files.remove(self._base.agent_card(agent.agent_id))\n"
+        "                self._files.remove(self._base.agent_info(agent.agent_id))\n",
+        "                self._files.remove(self._base.agent_info(agent.agent_id))\n"
         "                self._files.remove(self._base.agent_lock(agent.agent_id))\n",
-        "tests/test_dispatch.py",
+        "tests/dispatch/test_dispatcher.py",
     ),
     Mutant(
         "results are gathered once more when a mailbox is empty",
         DISPATCH,
-        "            self._gatherer.gather(agent, letter)\n            agent.letter = None\n",
+        "            self._collector.gather(agent, letter)\n            agent.letter = None\n",
         "            agent.letter = None\n",
-        "tests/test_dispatch.py",
+        "tests/dispatch/test_dispatcher.py",
     ),
     Mutant(
         "a letter counts as sent from its first byte on",
         DISPATCH,
         "            agent.doubtful = True\n            raise\n",
         "            agent.letter = None\n            raise\n",
-        "tests/test_dispatch.py",
+        "tests/dispatch/test_dispatcher.py",
     ),
     Mutant(
         "half a letter is cleared",
@@ -538,7 +538,7 @@ MUTANTS = [
         "            if Letter.decode(agent.box.read()) is None:\n"
         "                agent.box.clear()  # half a letter is no letter: nobody has it\n",
         "",
-        "tests/test_dispatch.py",
+        "tests/dispatch/test_dispatcher.py",
     ),
     Mutant(
         "a mailbox is empty before it is filled",
@@ -546,21 +546,21 @@ MUTANTS = [
         "        if agent.box.size():\n            self._clean_box(agent, agent.box.read())\n"
         "        # From",
         "        # From",
-        "tests/test_dispatch.py",
+        "tests/dispatch/test_dispatcher.py",
     ),
     Mutant(
         "holes in a chain are filled, and nothing beside them",
         DISPATCH,
-        "            left = self._gatherer.gather_behind(letter, reached)\n",
+        "            left = self._collector.gather_behind(letter, reached)\n",
         "            pass\n",
-        "tests/test_dispatch.py",
+        "tests/dispatch/test_dispatcher.py",
     ),
     Mutant(
         "nothing behind a gap is served",
         REGISTER,
         "            if first != end:\n                break\n",
         "",
-        "tests/test_dispatch.py",
+        "tests/dispatch/test_dispatcher.py",
     ),
     Mutant(
         "a run that a listing misses is looked for",
@@ -568,7 +568,7 @@ MUTANTS = [
         "            if not self._files.exists(self._base.asked(run)):\n"
         "                del self.runs[run]\n",
         "            del self.runs[run]\n",
-        "tests/test_dispatch.py",
+        "tests/dispatch/test_dispatcher.py",
     ),
     Mutant(
         "a bad result is put aside",
@@ -576,35 +576,35 @@ MUTANTS = [
         "        except BadFileError as error:\n            self.reject(error)\n"
         "            return None\n\n    def reject",
         "        except BadFileError as error:\n            return None\n\n    def reject",
-        "tests/test_dispatch.py",
+        "tests/dispatch/test_dispatcher.py",
     ),
     Mutant(
         "three lost attempts make a job lost",
         SCHEDULE,
         "MOST_LOST = 3\n",
         "MOST_LOST = 4\n",
-        "tests/test_dispatch.py",
+        "tests/dispatch/test_dispatcher.py",
     ),
     Mutant(
         "a job with a history travels alone",
         SCHEDULE,
         "            limit = first + 1  # an attempt",
         "            pass  # an attempt",
-        "tests/test_schedule.py",
+        "tests/dispatch/test_run_queue.py",
     ),
     Mutant(
         "what is covered does not wait",
         SCHEDULE,
         "self._waiting = gaps(asked, [*sent, *covered])",
         "self._waiting = gaps(asked, [*sent, *counted])",
-        "tests/test_schedule.py",
+        "tests/dispatch/test_run_queue.py",
     ),
     Mutant(
         "an older epoch is ignored",
         DESK,
         "if letter is None or letter.epoch < self._epoch:",
         "if letter is None:",
-        "tests/test_desk.py",
+        "tests/session/test_inbox.py",
     ),
     Mutant(
         "a box is cleared only after the results are out",
@@ -612,7 +612,7 @@ MUTANTS = [
         "        try:\n            self._commit()\n            if self._retry is not None:\n",
         "        self._box.clear()\n"
         "        try:\n            self._commit()\n            if self._retry is not None:\n",
-        "tests/test_desk.py",
+        "tests/session/test_inbox.py",
     ),
     Mutant(
         "a full disk blocks, it does not lose",
@@ -620,42 +620,42 @@ MUTANTS = [
         "            return Step.BLOCKED\n        if self._blocked:\n",
         "            self._end_letter()\n"
         "            return Step.BLOCKED\n        if self._blocked:\n",
-        "tests/test_desk.py",
+        "tests/session/test_inbox.py",
     ),
     Mutant(
         "the job in hand is named before it is begun",
         DESK,
         '        self._say("running", letter, job, started_at)\n',
         "",
-        "tests/test_desk.py",
+        "tests/session/test_inbox.py",
     ),
     Mutant(
         "an I/O error is not the job's fault",
         DESK,
         "        except (BadFileError, FileNotFoundError) as error:\n            failure =",
         "        except (BadFileError, OSError) as error:\n            failure =",
-        "tests/test_desk.py",
+        "tests/session/test_inbox.py",
     ),
     Mutant(
         "a worker that was taken for dead ends",
         DESK,
         "                raise  # we were taken for dead",
         "                pass  # we were taken for dead",
-        "tests/test_desk.py",
+        "tests/session/test_inbox.py",
     ),
     Mutant(
         "the epoch is on disk before the first letter",
         MASTER,
-        "        self._write_card(dispatcher.epoch)\n        self._dispatcher = dispatcher\n",
+        "        self._write_info(dispatcher.epoch)\n        self._dispatcher = dispatcher\n",
         "        self._dispatcher = dispatcher\n",
-        "tests/test_dispatch.py",
+        "tests/dispatch/test_dispatcher.py",
     ),
     Mutant(
         "after an I/O error a Master begins with recovery",
         MASTER,
         "            self._step_down()\n            self._ask_at = now + STAND_BY_S\n",
         "            self._ask_at = now + STAND_BY_S\n",
-        "tests/test_dispatch.py",
+        "tests/dispatch/test_dispatcher.py",
     ),
     Mutant(
         "there is one acting Master, by lock",
@@ -664,63 +664,63 @@ MUTANTS = [
         "            return\n",
         "        lock = self._files.try_lock(self.base.master_lock, shared=True)\n"
         "        if lock is None:\n            return\n",
-        "tests/test_dispatch.py",
+        "tests/dispatch/test_dispatcher.py",
     ),
     Mutant(
         "what waits for a job that failed never begins",
         STANDING,
-        "if other in self._wishes[job].after and not verdict.ok:",
+        "if other in self._scheduling[job].after and not verdict.ok:",
         "if not verdict.ok and False:",
-        "tests/queue/test_steward.py",
+        "tests/dispatch/test_request_executor.py",
     ),
     Mutant(
         "a held job is not ready",
         STANDING,
-        "if self._missing.get(job) or self._orders.held.get(name, wishes.held):",
+        "if self._missing.get(job) or self._orders.held.get(name, scheduling.held):",
         "if self._missing.get(job):",
-        "tests/queue/test_steward.py",
+        "tests/dispatch/test_request_executor.py",
     ),
     Mutant(
         "a job goes only to a session that has what it needs",
         STANDING,
         "if heap and seat.has(gpus, memory_mib):",
         "if heap:",
-        "tests/queue/test_steward.py",
+        "tests/dispatch/test_request_executor.py",
     ),
     Mutant(
         "orders are on disk before they are acted on",
         STEWARD,
         "        self._change_orders(request)\n        self._save()\n",
         "        self._change_orders(request)\n",
-        "tests/queue/test_steward.py",
+        "tests/dispatch/test_request_executor.py",
     ),
     Mutant(
         "a job that is to die does not go out again",
         STEWARD,
         "            if job in self.orders.killed:\n                self._kill([job])\n",
         "            pass\n",
-        "tests/queue/test_steward.py",
+        "tests/dispatch/test_request_executor.py",
     ),
     Mutant(
         "what a Master had ordered, the next one does",
         STEWARD,
         "        self._kill([job for job in self.orders.killed if job.run == run])\n",
         "",
-        "tests/queue/test_steward.py",
+        "tests/dispatch/test_request_executor.py",
     ),
     Mutant(
         "an agent that is drained gets no letter",
         DISPATCH,
         "agent.agent_id not in orders.drained",
         "True",
-        "tests/queue/test_steward.py",
+        "tests/dispatch/test_request_executor.py",
     ),
     Mutant(
         "what is paused is not begun",
         DISPATCH,
         "            and not orders.is_paused(run, active.project)\n",
         "",
-        "tests/queue/test_steward.py",
+        "tests/dispatch/test_request_executor.py",
     ),
     Mutant(
         "what a command starts to save its work is not ended with it",
@@ -741,77 +741,77 @@ MUTANTS = [
         GUARD,
         "if match is None or match[1].lower() not in self._hosts:",
         "if match is None:",
-        "tests/web/test_safety.py",
+        "tests/web/test_request_guard.py",
     ),
     Mutant(
         "the page hears no other origin",
         GUARD,
         "if any(origin.lower() not in own for origin in origins):",
         "if any(origin.lower() not in own for origin in origins) and method not in READING:",
-        "tests/web/test_safety.py",
+        "tests/web/test_request_guard.py",
     ),
     Mutant(
         "the page tells neighbours from itself",
         GUARD,
         'word not in ("same-origin", "none") for word',
         'word not in ("same-origin", "same-site", "none") for word',
-        "tests/web/test_safety.py",
+        "tests/web/test_request_guard.py",
     ),
     Mutant(
         "the page takes a change by cookie only from a form of its own",
         GUARD,
         'if opened_by == "cookie":',
         'if opened_by == "cake":',
-        "tests/web/test_safety.py",
+        "tests/web/test_request_guard.py",
     ),
     Mutant(
         "the page takes a change only with an origin",
         GUARD,
         "if not proven or len(given) != 1",
         "if len(given) != 1",
-        "tests/web/test_safety.py",
+        "tests/web/test_request_guard.py",
     ),
     Mutant(
         "the page does not wait for a slow body",
         GUARD,
         "async with asyncio.timeout(BODY_S):",
         "async with asyncio.timeout(BODY_S * 100):",
-        "tests/web/test_safety.py",
+        "tests/web/test_request_guard.py",
     ),
     Mutant(
         "the page does not wait for a slow head",
         "postroom/web/server.py",
         "        super().connection_made(transport)\n        self._wait_for_head()\n",
         "        super().connection_made(transport)\n",
-        "tests/web/test_safety.py",
+        "tests/web/test_request_guard.py",
     ),
     Mutant(
         "the page leads nowhere else with the token",
         GUARD,
         'path: str = "/" + scope["path"].lstrip("/")',
         'path: str = scope["path"]',
-        "tests/web/test_safety.py",
+        "tests/web/test_request_guard.py",
     ),
     Mutant(
         "the page escapes what jobs say",
-        "postroom/web/office.py",
+        "postroom/web/context.py",
         "autoescape=True",
         "autoescape=False",
-        "tests/web/test_safety.py",
+        "tests/web/test_request_guard.py",
     ),
     Mutant(
         "the page follows no link to a log",
-        "postroom/web/logs.py",
+        "postroom/web/log_reader.py",
         "here = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC",
         "here = os.O_RDONLY | os.O_CLOEXEC",
-        "tests/web/test_text.py",
+        "tests/text/test_safe_text.py",
     ),
     Mutant(
         "the page looks only while somebody listens",
-        "postroom/web/stream.py",
+        "postroom/web/live_updates.py",
         "            if not self._listeners:\n                self.close()\n",
         "",
-        "tests/web/test_stream.py",
+        "tests/web/test_live_updates.py",
     ),
     Mutant(
         "a form of the page leads back to the page",
@@ -830,8 +830,8 @@ MUTANTS = [
     Mutant(
         "a run to which somebody has just appended is put back",
         CLEANING,
-        'if list_firsts(files, place) != firsts or rolled_until(files, f"{place}/roll") != rolled:',
-        "if False:",
+        ' or logged_until(files, f"{place}/jobs.log") != logged:',
+        ":",
         "tests/queue/test_cleaning.py::test_a_job_that_is_appended_at_the_last_moment_stays",
     ),
     Mutant(
@@ -846,6 +846,6 @@ MUTANTS = [
         SHELF,
         "if not self.counts.get(first):",
         "if first not in self.counts:",
-        "tests/queue/test_tally.py",
+        "tests/queue/test_result_cache.py",
     ),
 ]

@@ -21,7 +21,7 @@ def room(tmp_path: Path) -> Iterator[Sessions]:
     project = tmp_path / "project"
     project.mkdir()
     shutil.copy(Path(__file__).with_name("kernels.py"), project)
-    with sessions(tmp_path / "base", project=project) as opened:
+    with sessions(tmp_path / "base", import_folder=project) as opened:
         yield opened
 
 

@@ -15,14 +15,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from postroom import cgroups
-from postroom.base import open_base
-from postroom.contents import OutcomeSheet
-from postroom.files import LocalFiles
-from postroom.runs import list_firsts, list_runs, read_notes
+from postroom.parcel.sheets import OutcomeSheet
 from postroom.session.guardian import PACKAGE_PARENT
+from postroom.store.base import open_base
+from postroom.store.files import LocalFiles
+from postroom.store.runs import list_firsts, list_runs, read_notes
+from postroom.system import cgroups
+from postroom.system.process_tree import mark_of, sweep
 from postroom.testing import wait_until
-from postroom.tree import mark_of, sweep
 from tests.groups import needs_groups
 
 FILES = LocalFiles()

@@ -13,9 +13,9 @@ from textwrap import dedent
 
 import pytest
 
-from postroom.gpus import fake
-from postroom.gpus.ledger import Request, open_ledger
-from postroom.gpus.profiles import Profiles
+from postroom.gpus.cards import simulated
+from postroom.gpus.ledger.protocol import LeaseRequest, open_ledger
+from postroom.gpus.memory.profiles import Profiles
 from postroom.testing import wait_until
 
 REPOSITORY = Path(__file__).parent.parent.parent
@@ -25,7 +25,7 @@ HEAD = """
 import os, sys, threading, time
 from pathlib import Path
 import postroom
-from postroom.gpus.fake import Claim
+from postroom.gpus.cards.simulated import Claim
 
 folder = Path(sys.argv[1])
 
@@ -173,7 +173,7 @@ def test_a_first_run_that_dies_frees_its_card_and_the_next_one_measures(
     assert second.wait() == 0
     (profile,) = Profiles().all()
     assert [row.peak_mib for row in profile.rows] == [8000]
-    with open_ledger().try_acquire(Request(count=2)):
+    with open_ledger().try_acquire(LeaseRequest(count=2)):
         pass
 
 
@@ -185,7 +185,7 @@ def test_foreign_use_counts_and_is_waited_for(world: World) -> None:
 
         train()
     """)
-    fake.script(
+    simulated.script(
         os.environ["POSTROOM_FAKE_GPUS_FOLDER"],
         {
             uuid: {"processes": [{"pid": 1, "user": "x", "command": "x", "used_mib": 8000}]}
@@ -196,7 +196,7 @@ def test_foreign_use_counts_and_is_waited_for(world: World) -> None:
     wait_until(lambda: open_ledger().queue(), what="the job waiting in line")
     assert process.stderr is not None
     assert "8000 MiB in use without a lease" in process.stderr.readline()
-    fake.script(os.environ["POSTROOM_FAKE_GPUS_FOLDER"], {})
+    simulated.script(os.environ["POSTROOM_FAKE_GPUS_FOLDER"], {})
     world.wait_for("it")
     world.end("it")
 

@@ -12,23 +12,23 @@ import psutil
 import pytest
 
 from postroom import Job, Outcome
-from postroom.commands.errand import COMMAND
-from postroom.files import LocalFiles
-from postroom.runs import read_notes
+from postroom.commands.attempt import COMMAND
+from postroom.store.files import LocalFiles
+from postroom.store.runs import read_notes
 from postroom.testing import Sessions
 
 from .conftest import drive, running
 
 
 def shell(room: Sessions, line: str, **options: object) -> Job:
-    assert room.project is not None
+    assert room.import_folder is not None
     name = f"job_{uuid.uuid4().hex[:6]}"
     return Job(
         COMMAND,
         name,
         command=line,
-        cwd=room.project,
-        folder=f"{room.project}/{name}",
+        cwd=room.import_folder,
+        folder=f"{room.import_folder}/{name}",
         grace_s=0.3,
         **options,  # type: ignore[arg-type]
     )

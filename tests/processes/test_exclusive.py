@@ -7,8 +7,8 @@ from itertools import combinations
 from pathlib import Path
 
 from postroom import Job
-from postroom.base import create_base
-from postroom.session.hall import Hall
+from postroom.session.gpu_sharing import GpuSharing
+from postroom.store.base import create_base
 from postroom.testing import Sessions, wait_until
 
 KINDS = ("exclusive", "ordinary")
@@ -75,7 +75,7 @@ def test_the_death_of_a_worker_gives_the_card_back(room: Sessions, tmp_path: Pat
 
 def test_a_stream_of_ordinary_jobs_does_not_starve_an_exclusive_one(tmp_path: Path) -> None:
     base = create_base(tmp_path / "base")
-    ordinary, exclusive = Hall(base, "GPU-x"), Hall(base, "GPU-x")
+    ordinary, exclusive = GpuSharing(base, "GPU-x"), GpuSharing(base, "GPU-x")
     ordinary.enter()
     had_it = threading.Event()
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from postroom.commands.folder import JobFolder
-from postroom.gpus.ledger import open_ledger
-from postroom.gpus.profiles import Profiles
+from postroom.commands.job_folder import JobFolder
+from postroom.gpus.ledger.protocol import open_ledger
+from postroom.gpus.memory.profiles import Profiles
 from postroom.testing import wait_until
 
 from .test_commands import Bench
@@ -21,7 +21,7 @@ from .test_commands import Bench
 FIT = f"""#!{sys.executable}
 import os, sys, time
 from pathlib import Path
-from postroom.gpus.fake import Claim, OutOfMemory
+from postroom.gpus.cards.simulated import Claim, OutOfMemory
 try:
     with Claim(os.environ["POSTROOM_GPU"], int(float(sys.argv[1]) * 1024)):
         if len(sys.argv) > 2:

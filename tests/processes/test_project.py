@@ -15,10 +15,10 @@ from textwrap import dedent
 import numpy as np
 import pytest
 
-from postroom.base import Base
-from postroom.contents import OutcomeSheet
+from postroom.parcel.sheets import OutcomeSheet
+from postroom.store.base import Base
+from postroom.system.process_tree import marked
 from postroom.testing import wait_until
-from postroom.tree import marked
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -272,7 +272,7 @@ def kill_worker(base: Base) -> None:
 
 
 def kill_guardian(base: Base) -> None:
-    card = json.loads(Path(base.agent_card("0")).read_text())
+    card = json.loads(Path(base.agent_info("0")).read_text())
     os.kill(card["pid"], signal.SIGKILL)
 
 
@@ -309,7 +309,7 @@ def test_a_standing_master_serves_what_others_hand_in(project: Path) -> None:
     with run_in_background(project, "master.py", "base") as master:
         script = dedent("""
         from postroom import Job, Master
-        with Master("base", project=".") as m:
+        with Master("base", import_folder=".") as m:
             m.submit([Job("expensive_task:expensive_task", n=n) for n in range(5)], keep=True)
         """)
         (project / "expensive_task.py").write_text("def expensive_task(n):\n    return n\n")

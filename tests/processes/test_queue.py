@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from postroom import Job
-from postroom.contents import Failure, Outcome, OutcomeSheet
-from postroom.control import Request, Verb, ask, is_settled
-from postroom.files import LocalFiles
-from postroom.ids import JobId
 from postroom.master import Master
-from postroom.queue.submission import Ask, submit
-from postroom.runs import read_notes, read_parcel_bytes
+from postroom.parcel.sheets import Failure, Outcome, OutcomeSheet
+from postroom.queue.submission import QueuedCommand, submit
+from postroom.store.files import LocalFiles
+from postroom.store.job_ids import JobId
+from postroom.store.requests import Request, RequestVerb, ask, is_settled
+from postroom.store.runs import read_notes, read_parcel_bytes
 from postroom.testing import Sessions
 
 from .conftest import drive, running
@@ -25,7 +25,7 @@ FILES = LocalFiles()
 
 
 def queue(room: Sessions, command: str, **fields: Any) -> JobId:
-    made = Ask(command, cwd=str(room.project), **{"grace_s": 5.0, **fields})
+    made = QueuedCommand(command, cwd=str(room.import_folder), **{"grace_s": 5.0, **fields})
     return submit(FILES, room.base, [made])[0]
 
 
@@ -40,7 +40,7 @@ def wait_for(master: Master, room: Sessions, job: JobId) -> Failure | None:
     return outcome(room, job)
 
 
-def request(master: Master, room: Sessions, verb: Verb, *jobs: JobId, **fields: Any) -> None:
+def request(master: Master, room: Sessions, verb: RequestVerb, *jobs: JobId, **fields: Any) -> None:
     name = ask(FILES, room.base, Request(verb, jobs=jobs, by="ada", **fields))
     drive(master, lambda: is_settled(FILES, room.base, name), what=verb.value)
 
@@ -60,7 +60,7 @@ def test_a_running_command_is_killed_with_all_that_it_started(
     job = queue(session, f"({tmp_path / name} 600 &) ; touch {begun}; {tmp_path / name} 600")
     with session.master() as master:
         drive(master, begun.exists, what="the command")
-        request(master, session, Verb.KILL, job)
+        request(master, session, RequestVerb.KILL, job)
         failure = wait_for(master, session, job)
     assert failure is not None
     assert (failure.outcome, failure.message) == (Outcome.CANCELLED, "killed by ada")
@@ -78,9 +78,9 @@ def test_what_is_preempted_goes_on_from_its_checkpoint(session: Sessions, tmp_pa
     )
     with session.master() as master:
         drive(master, begun.exists, what="the command")
-        request(master, session, Verb.PAUSE, everything=True, preempt=True)
+        request(master, session, RequestVerb.PAUSE, everything=True, preempt=True)
         drive(master, lambda: read_notes(FILES, session.base, job.run), what="the note")
-        request(master, session, Verb.RESUME, everything=True)
+        request(master, session, RequestVerb.RESUME, everything=True)
         assert wait_for(master, session, job) is None
     assert [note.kind for note in read_notes(FILES, session.base, job.run)] == ["stopped"]
     folder = Path(session.base.job_folder(job.run, job.number))
@@ -121,7 +121,7 @@ def test_a_task_is_killed_and_its_session_goes_on(room: Sessions, tmp_path: Path
     with room.master() as master:
         pool = master.submit([Job("kernels:hang", log=str(begun))])
         drive(master, begun.exists, what="the task")
-        request(master, room, Verb.KILL, JobId(pool.run, 0))
+        request(master, room, RequestVerb.KILL, JobId(pool.run, 0))
         pool.wait(60)
         assert pool[0].outcome is Outcome.CANCELLED
         assert master.run([Job("kernels:double", x=2)])[0].result() == 4
@@ -134,9 +134,9 @@ def test_orders_outlive_the_master_and_the_guardian(session: Sessions, tmp_path:
     held = queue(session, "true")
     with session.master() as master:
         drive(master, begun.exists, what="the command")
-        request(master, session, Verb.HOLD, held)
+        request(master, session, RequestVerb.HOLD, held)
         os.kill(session.guardians["0"].pid, signal.SIGKILL)
-        request(master, session, Verb.KILL, job)
+        request(master, session, RequestVerb.KILL, job)
     with session.master() as master:
         failure = wait_for(master, session, job)
         assert failure is not None and failure.message == "killed by ada"

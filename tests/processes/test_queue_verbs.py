@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from postroom.status import snapshot
+from postroom.store.snapshot import snapshot
 from postroom.testing import Sessions, wait_until
 
 # Says that it is there, and goes on until it is told to stop; then from where it was.
@@ -36,7 +36,7 @@ class Desk:
     def call(self, *words: str, code: int = 0) -> str:
         done = subprocess.run(
             [sys.executable, "-m", "postroom", *words],
-            cwd=self.room.project,
+            cwd=self.room.import_folder,
             env=self.environment,
             capture_output=True,
             text=True,
@@ -56,7 +56,7 @@ class Desk:
 
 
 @pytest.fixture
-def desk(room: Sessions) -> Iterator[Desk]:
+def inbox(room: Sessions) -> Iterator[Desk]:
     """A Master in a process of its own, and one session."""
     room.start(options=("--preload", ""))
     words = [sys.executable, "-m", "postroom", "master", room.base.root]
@@ -69,69 +69,71 @@ def desk(room: Sessions) -> Iterator[Desk]:
         master.wait(60)
 
 
-def test_a_job_is_submitted_watched_killed_and_rerun(desk: Desk, tmp_path: Path) -> None:
+def test_a_job_is_submitted_watched_killed_and_rerun(inbox: Desk, tmp_path: Path) -> None:
     go = tmp_path / "go"
     line = f"echo begun; test -e {go} || sleep 600; echo over; exit 3"
-    job = desk.call("submit", "-n", "train", line)
-    running = desk.wait_for(job, "running")
+    job = inbox.call("submit", "-n", "train", line)
+    running = inbox.wait_for(job, "running")
     command = Path(f"/proc/{running['pid']}/cmdline").read_bytes()
     assert b"echo begun" in command
-    assert desk.call("logs", job) == "begun"
-    later = desk.call("submit", "--after", job, "echo never")
-    assert desk.show(later)["job"]["reason"] == f"it waits for {job} (running)"
-    desk.call("kill", job)
-    assert desk.call("wait", job, later, code=1).split() == [job, "cancelled", later, "cancelled"]
+    assert inbox.call("logs", job) == "begun"
+    later = inbox.call("submit", "--after", job, "echo never")
+    assert inbox.show(later)["job"]["reason"] == f"it waits for {job} (running)"
+    inbox.call("kill", job)
+    assert inbox.call("wait", job, later, code=1).split() == [job, "cancelled", later, "cancelled"]
     go.touch()
-    again = desk.call("rerun", job)
-    assert desk.call("logs", "-f", again) == "begun\nover"
-    failed = desk.show(again)
+    again = inbox.call("rerun", job)
+    assert inbox.call("logs", "-f", again) == "begun\nover"
+    failed = inbox.show(again)
     assert (failed["job"]["state"], failed["job"]["exit"]) == ("failed", 3)
-    assert failed["job"]["rerun_of"] == desk.show(job)["job"]["id"]
+    assert failed["job"]["rerun_of"] == inbox.show(job)["job"]["id"]
 
 
-def test_a_pause_saves_a_checkpoint_from_which_the_job_goes_on(desk: Desk) -> None:
-    job = desk.call("submit", SAVING)
-    desk.wait_for(job, "running")
-    desk.room.wait_until(lambda: desk.call("logs", job) == "from 0")
-    desk.call("pause", "--preempt")
-    paused = desk.wait_for(job, "paused")
+def test_a_pause_saves_a_checkpoint_from_which_the_job_goes_on(inbox: Desk) -> None:
+    job = inbox.call("submit", SAVING)
+    inbox.wait_for(job, "running")
+    inbox.room.wait_until(lambda: inbox.call("logs", job) == "from 0")
+    inbox.call("pause", "--preempt")
+    paused = inbox.wait_for(job, "paused")
     assert paused["job"]["reason"].endswith("postroom resume")
-    desk.call("resume")
-    assert desk.call("wait", job) == f"{job} ok"
-    assert desk.call("logs", job) == "from 5"
-    assert desk.call("logs", job, "-a", "1") == "from 0"
-    assert [one["outcome"] for one in desk.show(job)["attempts"]] == ["stopped", "ok"]
+    inbox.call("resume")
+    assert inbox.call("wait", job) == f"{job} ok"
+    assert inbox.call("logs", job) == "from 5"
+    assert inbox.call("logs", job, "-a", "1") == "from 0"
+    assert [one["outcome"] for one in inbox.show(job)["attempts"]] == ["stopped", "ok"]
 
 
-def test_a_job_killed_from_outside_is_said_to_be(desk: Desk) -> None:
-    job = desk.call("submit", "exec sleep 600")
-    desk.wait_for(job, "running")
-    pid = wait_until(lambda: desk.show(job)["pid"], what="its process")
+def test_a_job_killed_from_outside_is_said_to_be(inbox: Desk) -> None:
+    job = inbox.call("submit", "exec sleep 600")
+    inbox.wait_for(job, "running")
+    pid = wait_until(lambda: inbox.show(job)["pid"], what="its process")
     os.kill(pid, signal.SIGKILL)
-    assert desk.call("wait", job, code=1) == f"{job} failed"
-    assert "killed from outside" in desk.show(job)["job"]["error"]
+    assert inbox.call("wait", job, code=1) == f"{job} failed"
+    assert "killed from outside" in inbox.show(job)["job"]["error"]
 
 
 def test_jobs_wait_their_turn_by_priority_and_held_ones_wait_for_release(
-    desk: Desk, tmp_path: Path
+    inbox: Desk, tmp_path: Path
 ) -> None:
     order = tmp_path / "order"
     go = tmp_path / "go"
-    first = desk.call("submit", f"until test -e {go}; do sleep 0.05; done")
-    desk.wait_for(first, "running")
-    low = desk.call("submit", "-p", "-1", f"echo low >> {order}")
-    high = desk.call("submit", f"echo high >> {order}")
-    held = desk.call("submit", "--hold", f"echo held >> {order}")
-    last = desk.call("submit", f"echo last >> {order}")
-    desk.call("priority", high, "3")
-    desk.call("move", last, "first")
-    states = {row["short"]: row["state"] for row in json.loads(desk.call("jobs", "--json"))["jobs"]}
+    first = inbox.call("submit", f"until test -e {go}; do sleep 0.05; done")
+    inbox.wait_for(first, "running")
+    low = inbox.call("submit", "-p", "-1", f"echo low >> {order}")
+    high = inbox.call("submit", f"echo high >> {order}")
+    held = inbox.call("submit", "--hold", f"echo held >> {order}")
+    last = inbox.call("submit", f"echo last >> {order}")
+    inbox.call("priority", high, "3")
+    inbox.call("move", last, "first")
+    states = {
+        row["short"]: row["state"] for row in json.loads(inbox.call("jobs", "--json"))["jobs"]
+    }
     assert states == {
         first: "running", high: "queued", last: "queued", low: "queued", held: "held",
     }  # fmt: skip
     assert list(states)[1:4] == [high, last, low]
     go.touch()
-    desk.call("wait", low)
-    desk.call("release", held)
-    desk.call("wait", held)
+    inbox.call("wait", low)
+    inbox.call("release", held)
+    inbox.call("wait", held)
     assert order.read_text().split() == ["high", "last", "low", "held"]

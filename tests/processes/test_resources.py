@@ -16,7 +16,7 @@ import pytest
 
 from postroom import Job
 from postroom.errors import BaseFolderError
-from postroom.status import snapshot
+from postroom.store.snapshot import snapshot
 from postroom.testing import Sessions, sessions
 
 from .conftest import drive
@@ -54,7 +54,7 @@ def room(tmp_path: Path, disk: Path) -> Iterator[Sessions]:
     project = tmp_path / "project"
     project.mkdir()
     shutil.copy(Path(__file__).with_name("kernels.py"), project)
-    with sessions(disk / "base", project=project) as opened:
+    with sessions(disk / "base", import_folder=project) as opened:
         yield opened
 
 
@@ -199,7 +199,7 @@ def test_64_open_files_are_enough(room: Sessions) -> None:
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 from postroom import Job, Master
-with Master(sys.argv[1], project=sys.argv[2]) as master:
+with Master(sys.argv[1], import_folder=sys.argv[2]) as master:
     jobs = [Job("kernels:blob", size=300_000, number=n) for n in range(100)]
     pool = master.run(jobs)
     kept = pool.results()
@@ -208,7 +208,7 @@ with Master(sys.argv[1], project=sys.argv[2]) as master:
     print(max(counted.results()))
 """
     done = subprocess.run(
-        [sys.executable, "-c", script, room.base.root, str(room.project)],
+        [sys.executable, "-c", script, room.base.root, str(room.import_folder)],
         cwd=ROOT,
         env=room.environment,
         capture_output=True,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from postroom.gpus import fake
+from postroom.gpus.cards import simulated
 from postroom.jobs import Job
 from postroom.testing import PATIENCE_S, Sessions, wait_until
 
@@ -34,8 +34,8 @@ def wait_for(path):
 @pytest.fixture
 def gate(room: Sessions, tmp_path: Path) -> Path:
     """The file that lets the job of `wait_for` end."""
-    assert room.project is not None
-    Path(room.project, "until.py").write_text(UNTIL)
+    assert room.import_folder is not None
+    Path(room.import_folder, "until.py").write_text(UNTIL)
     return tmp_path / "gate"
 
 
@@ -96,10 +96,10 @@ def test_stopping_never_touches_a_process_that_took_over_the_pid(room: Sessions)
     room.start()
     innocent = subprocess.Popen(["sleep", "600"])
     try:
-        card = json.loads(Path(room.base.agent_card("0")).read_text())
+        card = json.loads(Path(room.base.agent_info("0")).read_text())
         room.kill()
         card["pid"] = innocent.pid
-        Path(room.base.agent_card("0")).write_text(json.dumps(card))
+        Path(room.base.agent_info("0")).write_text(json.dumps(card))
         command = [sys.executable, "-m", "postroom", "agents", "stop", room.base.root, "0"]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         assert "does not live" in done.stdout
@@ -110,8 +110,8 @@ def test_stopping_never_touches_a_process_that_took_over_the_pid(room: Sessions)
 
 
 def test_a_worker_is_pinned_before_anything_is_imported(room: Sessions) -> None:
-    assert room.project is not None
-    Path(room.project, "pinned.py").write_text(
+    assert room.import_folder is not None
+    Path(room.import_folder, "pinned.py").write_text(
         "import os\n"
         "def pins():\n"
         "    return [os.environ.get(k) for k in ('CUDA_DEVICE_ORDER', 'CUDA_VISIBLE_DEVICES')]\n"
@@ -195,7 +195,7 @@ def test_a_card_that_gets_sick_under_a_session_is_quarantined_and_its_job_given_
     with room.master() as master:
         log = str(tmp_path / "attempts")
         pool = master.submit([Job("kernels:die", log=log, until=2)])
-        fake.script(str(cards), {"FAKE-0": {"problem": "lost: fell off the bus"}})
+        simulated.script(str(cards), {"FAKE-0": {"problem": "lost: fell off the bus"}})
         drive(master, lambda: room.guardians["0"].poll() is not None)
         assert "fell off the bus" in Path(room.words("0")).read_text()
         room.start("1", "1")

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from postroom import Job
-from postroom.contents import Done, Maker, Options, pack_jobs, pack_outcomes
-from postroom.files import LocalFiles
-from postroom.runs import first_missing
-from postroom.status import snapshot
+from postroom.parcel.sheets import Done, JobOptions, Origin, pack_jobs, pack_outcomes
+from postroom.store.files import LocalFiles
+from postroom.store.runs import first_missing
+from postroom.store.snapshot import snapshot
 from postroom.testing import Sessions
 
 from .conftest import drive
@@ -97,9 +97,9 @@ def test_a_new_master_goes_on_among_thousands_of_one_job_parcels(room: Sessions)
     many = 2000
     with room.master() as master:
         pool = master.submit([])
-        files, maker = LocalFiles(), Maker("0", "", 0, 0.0)
+        files, maker = LocalFiles(), Origin("0", "", 0, 0.0)
         for number in range(many):
-            chunks = pack_jobs(number, "kernels:double", Options(), None, [{"x": number}])
+            chunks = pack_jobs(number, "kernels:double", JobOptions(), None, [{"x": number}])
             files.write_new(room.base.parcel(pool.run, number), chunks)
             if number % 20:
                 chunks = pack_outcomes(number, [Done(2 * number)], maker)

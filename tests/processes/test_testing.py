@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from postroom import Job
+from postroom.system.process_tree import MARK, mark_of
 from postroom.testing import Sessions, sessions, wait_until
-from postroom.tree import MARK, mark_of
 
 
 def test_waiting_in_vain_shows_what_the_folder_holds(tmp_path: Path) -> None:

@@ -35,7 +35,9 @@ def test_the_wheel_holds_only_the_package_and_the_template(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in names}
     assert tops == {"postroom", next(top for top in tops if top.endswith(".dist-info"))}
-    template = {name.rsplit("/", 1)[1] for name in names if name.startswith("postroom/template/")}
+    template = {
+        name.rsplit("/", 1)[1] for name in names if name.startswith("postroom/project/template/")
+    }
     assert template == TEMPLATE
     assert "postroom/py.typed" in names
     # The page works offline: its scripts, style sheets and templates come along.

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from postroom.base import Base, create_base
-from postroom.queue.view import View
+from postroom.queue.queue_view import QueueView
+from postroom.store.base import Base, create_base
 
 
 @pytest.fixture
@@ -17,6 +17,6 @@ def base(tmp_path: Path) -> Base:
 
 
 @pytest.fixture
-def view(base: Base) -> Iterator[View]:
-    with View(base) as opened:
+def view(base: Base) -> Iterator[QueueView]:
+    with QueueView(base) as opened:
         yield opened

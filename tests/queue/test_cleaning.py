@@ -8,25 +8,25 @@ from pathlib import Path
 
 import pytest
 
-from postroom.base import Base
 from postroom.queue import cleaning
 from postroom.queue.cleaning import remove_run, sweep
-from postroom.queue.shelf import Recent, Shelf
-from postroom.queue.view import View
+from postroom.queue.queue_view import QueueView
+from postroom.queue.run_reader import Recent, RunReader
+from postroom.store.base import Base
 from tests.queue.kit import FILES, end, make_old, queue
 
 
-def test_a_job_that_is_appended_at_the_last_moment_stays(base: Base, view: View) -> None:
+def test_a_job_that_is_appended_at_the_last_moment_stays(base: Base, view: QueueView) -> None:
     (job,) = queue(base, "a")
     end(base, job)
-    shelf = view.look().shelves[job.run]
+    reader = view.look().readers[job.run]
     (late,) = queue(base, "late")
     assert late.run == job.run
-    assert not remove_run(FILES, base, shelf)
+    assert not remove_run(FILES, base, reader)
     assert [(row.name, row.state) for row in view.jobs().jobs] == [("late", "queued"), ("a", "ok")]
 
 
-def test_a_run_that_other_jobs_wait_for_stays(base: Base, view: View) -> None:
+def test_a_run_that_other_jobs_wait_for_stays(base: Base, view: QueueView) -> None:
     (job,) = queue(base, "a", project="p")
     end(base, job)
     queue(base, "b", project="q", after_any=(job,))
@@ -35,7 +35,7 @@ def test_a_run_that_other_jobs_wait_for_stays(base: Base, view: View) -> None:
 
 
 def test_an_interrupted_cleaning_is_finished_by_the_next(
-    base: Base, view: View, monkeypatch: pytest.MonkeyPatch
+    base: Base, view: QueueView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (job,) = queue(base, "a")
     end(base, job)
@@ -43,7 +43,7 @@ def test_an_interrupted_cleaning_is_finished_by_the_next(
     folder.mkdir(parents=True)
     with monkeypatch.context() as patch:
         patch.setattr(cleaning, "_remove_rest", lambda *_: None)  # as if killed here
-        assert remove_run(FILES, base, view.look().shelves[job.run])
+        assert remove_run(FILES, base, view.look().readers[job.run])
     assert folder.exists() and view.jobs().jobs == []
     sweep(FILES, base, now=time.time())
     assert not folder.exists() and not os.path.exists(base.answered(job.run))
@@ -61,11 +61,11 @@ def test_what_somebody_is_just_making_is_not_swept(base: Base) -> None:
 
 def test_two_results_of_one_tick_are_both_seen(base: Base) -> None:
     first, second = queue(base, "a", "b")
-    shelf = Shelf(FILES, base, first.run, Recent(), Recent())
+    reader = RunReader(FILES, base, first.run, Recent(), Recent())
     end(base, first)
-    shelf.refresh()
+    reader.refresh()
     before = os.stat(base.answered(first.run)).st_mtime_ns
     end(base, second)
     os.utime(base.answered(first.run), ns=(before, before))  # as coarse as a clock may be
-    shelf.refresh()
-    assert shelf.done == 2
+    reader.refresh()
+    assert reader.done == 2

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from postroom.base import Base
 from postroom.errors import PostroomError
-from postroom.journal import Journal
 from postroom.queue.notices import LOOK_S, Notifier, notify_of
 from postroom.queue.notify import Envelope, check_target, compose, deliver
-from postroom.queue.view import View
+from postroom.queue.queue_view import QueueView
+from postroom.store.base import Base
+from postroom.store.journal import Journal
 from postroom.testing import wait_until
 from tests.queue.kit import FAILURE, FILES, end, queue
 
@@ -130,12 +130,12 @@ def test_two_masters_send_one_message(base: Base, inbox: Inbox) -> None:
     assert len(inbox.got) == 1
 
 
-def test_whoever_comes_late_sends_nothing(base: Base, view: View, inbox: Inbox) -> None:
+def test_whoever_comes_late_sends_nothing(base: Base, view: QueueView, inbox: Inbox) -> None:
     (job,) = queue(base, "a")
     end(base, job)
     notify_of(FILES, base, [job], inbox.url)
     stem = f"{base.control}/{notices(base)[0].removesuffix('.json')}"
-    message = compose(base, view.look().shelves[job.run], [(0, 1)], "done")
+    message = compose(base, view.look().readers[job.run], [(0, 1)], "done")
     envelope = Envelope(inbox.url, message, stem)
     deliver(envelope, FILES)
     deliver(envelope, FILES)

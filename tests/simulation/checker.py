@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from postroom.base import Base, number_of
-from postroom.contents import Done, OutcomeSheet
-from postroom.runs import Note
+from postroom.parcel.sheets import Done, OutcomeSheet
+from postroom.store.base import Base, number_of
+from postroom.store.runs import Note
 
 from .disk import Disk
 
@@ -46,7 +46,7 @@ class Submission:
     more: list[Plan]  # appended later, one by one
     keep: bool
     parcels: int  # how many jobs share a parcel
-    rolled: bool = False  # it is opened empty, and its jobs go into a roll
+    logged: bool = False  # it is opened empty, and its jobs go into a roll
     run: str | None = None  # once it was told that it is accepted
     jobs: dict[int, Plan] = field(default_factory=dict)  # every number that was given out
     killed: set[int] = field(default_factory=set)  # whose end somebody asked for

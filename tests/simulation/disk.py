@@ -13,7 +13,8 @@ import random
 from collections.abc import Sequence
 
 from postroom.errors import BadFileError
-from postroom.files import LETTER_LIMIT, Buffer
+from postroom.parcel.container import Buffer
+from postroom.store.files import LETTER_LIMIT
 
 from .kernel import Process
 
@@ -235,7 +236,7 @@ class SimulatedBox:
         pass
 
 
-class SimulatedRoll:
+class SimulatedAppendFile:
     """A roll through an open descriptor."""
 
     def __init__(self, files: SimulatedFiles, node: Node) -> None:
@@ -453,17 +454,17 @@ class SimulatedFiles:
         except FileNotFoundError:
             return None
 
-    def make_roll(self, path: str) -> SimulatedRoll:
+    def make_append_file(self, path: str) -> SimulatedAppendFile:
         self.operation(path, grows=True)
         folder, name = self.disk.place(path)
         if name not in folder.entries:
             self.disk.change((folder, name, Node()))
-        return SimulatedRoll(self, self.disk.file(path))
+        return SimulatedAppendFile(self, self.disk.file(path))
 
-    def open_roll(self, path: str) -> SimulatedRoll | None:
+    def open_append_file(self, path: str) -> SimulatedAppendFile | None:
         self.operation(path)
         try:
-            return SimulatedRoll(self, self.disk.file(path))
+            return SimulatedAppendFile(self, self.disk.file(path))
         except FileNotFoundError:
             return None
 

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from postroom.commands.errand import LINGER_S, Ended, Errand
-from postroom.commands.record import record
-from postroom.contents import Done, Failure, JobSheet, Maker, Outcome
-from postroom.runs import RunCard
+from postroom.commands.attempt import LINGER_S, AttemptEnd, CommandAttempt
+from postroom.commands.outcome_record import record
+from postroom.parcel.sheets import Done, Failure, JobSheet, Origin, Outcome
+from postroom.store.runs import RunInfo
 
 from .checker import Plan
 from .disk import SimulatedFiles
@@ -42,10 +42,10 @@ class Command:
 def perform(
     machine: Machine,
     process: Process,
-    errand: Errand,
+    errand: CommandAttempt,
     plan: Plan,
     lingers: Callable[[], None] = lambda: None,
-) -> Ended:
+) -> AttemptEnd:
     """Run a command as its minder, and see how it ends."""
     now = machine.kernel.now
     # Whoever has a mind to kill its minder does so while it runs.
@@ -62,17 +62,17 @@ def perform(
     if plan.kind == "fails" or errand.attempt <= plan.fails:
         message = f"attempt {errand.attempt} of {plan.token}"
         done = Done(failure=Failure(Outcome.FAILED, "failed", message), seconds=plan.seconds)
-        return Ended(done, "failed" if errand.failed < errand.retries else None)
+        return AttemptEnd(done, "failed" if errand.failed < errand.retries else None)
     serial = machine.checker.record(errand.run, errand.job, plan, errand.attempt)
-    return Ended(Done({"serial": serial}, seconds=plan.seconds or 0.001))
+    return AttemptEnd(Done({"serial": serial}, seconds=plan.seconds or 0.001))
 
 
 def errand_of(
-    agent: str, card: RunCard, sheet: JobSheet, job: int, *, attempt: int, failed: int
-) -> Errand:
+    agent: str, info: RunInfo, sheet: JobSheet, job: int, *, attempt: int, failed: int
+) -> CommandAttempt:
     """What a worker asks of its guardian."""
-    return Errand(
-        "/base", card.run, job, attempt, failed, sheet.options.retries, card.durable, agent, "", "",
+    return CommandAttempt(
+        "/base", info.run, job, attempt, failed, sheet.options.retries, info.durable, agent, "", "",
         command="true", folder=f"/out/job_{job}", cwd="/",
     )  # fmt: skip
 
@@ -81,8 +81,8 @@ def errand_of(
 class Ask:
     """One errand on its way from the worker over the guardian to a minder, and the word back."""
 
-    card: RunCard
-    errand: Errand
+    info: RunInfo
+    errand: CommandAttempt
     plan: Plan
     minder: Process | None = None
     word: str = ""
@@ -92,11 +92,11 @@ class Ask:
         files = SimulatedFiles(machine.disk, process)
         errand, started_at = self.errand, machine.clock.wall()
         ended = perform(machine, process, errand, self.plan)
-        maker = Maker(errand.agent, "", 0, started_at, errand.attempt)
+        maker = Origin(errand.agent, "", 0, started_at, errand.attempt)
         while True:
             try:
                 at = machine.clock.wall()
-                if record(files, machine.base, self.card, errand, ended, maker, at=at):
+                if record(files, machine.base, self.info, errand, ended, maker, at=at):
                     self.word = "done"
                     return
             except FileNotFoundError:

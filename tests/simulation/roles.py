@@ -5,15 +5,15 @@ from __future__ import annotations
 import functools
 import random
 
-from postroom.base import Base
-from postroom.commands.errand import LINGER_S
-from postroom.contents import Done, Failure, JobSheet, Outcome
+from postroom.commands.attempt import LINGER_S
 from postroom.errors import BaseFolderError, PostroomError
 from postroom.jobs import Job, JobPool
-from postroom.journal import Silence
 from postroom.master import Master
-from postroom.runs import RunCard, lay_down, shut_drawers
-from postroom.session.desk import Desk, Step, TryAgain
+from postroom.parcel.sheets import Done, Failure, JobSheet, Outcome
+from postroom.session.inbox import Inbox, Step, TryAgain
+from postroom.store.base import Base
+from postroom.store.journal import NullJournal
+from postroom.store.runs import RunInfo, close_outboxes, take_back_letter
 
 from .checker import Checker, Plan, Submission
 from .disk import Disk, SimulatedFiles, SimulatedLock
@@ -69,10 +69,10 @@ class Client:
         machine = self._machine
         master = Master(
             ROOT,
-            project=ROOT,
+            import_folder=ROOT,
             files=SimulatedFiles(machine.disk, process),
             clock=machine.clock,
-            journal=Silence(),
+            journal=NullJournal(),
         )
         master._sweep = machine.checker.sweep  # type: ignore[method-assign]
         pools: dict[str, JobPool] = {}
@@ -106,7 +106,7 @@ class Client:
         odd = [number // submission.parcels % 2 == 1 for number in range(len(submission.plans))]
         jobs = [_job(plan, timed) for plan, timed in zip(submission.plans, odd, strict=True)]
         try:
-            if submission.rolled:
+            if submission.logged:
                 pool = master.open(keep=submission.keep)
             else:
                 pool = master.submit(jobs, keep=submission.keep)
@@ -192,7 +192,7 @@ class Session:
                 process.sleep(0.02 if asks else 0.2)
             machine.checker.sweep(self.agent_id)
             self._lay_down(process, files, "its worker died", blame=not self.stopping)
-        shut_drawers(files, base, self.agent_id)
+        close_outboxes(files, base, self.agent_id)
         files.remove(base.mailbox(self.agent_id))
         lock.release()
 
@@ -219,7 +219,7 @@ class Session:
         machine = self._machine
         while True:
             try:
-                lay_down(
+                take_back_letter(
                     files, machine.base, self.agent_id, reason=reason, at=machine.clock.wall(),
                     blame=blame,
                 )  # fmt: skip
@@ -237,47 +237,47 @@ class Session:
     def _work(self, guardian: Process, asks: list[Ask], process: Process) -> None:
         machine = self._machine
 
-        def run_job(card: RunCard, sheet: JobSheet, job: int, attempt: int) -> Done | None:
+        def run_job(info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> Done | None:
             arguments = sheet.arguments(job)
-            plan = machine.checker.execute(card.run, job, attempt, arguments)
+            plan = machine.checker.execute(info.run, job, attempt, arguments)
             if not plan.command:
-                return run(machine, process, card, plan, job, attempt)
+                return run(machine, process, info, plan, job, attempt)
             errand = errand_of(
-                self.agent_id, card, sheet, job, attempt=attempt, failed=desk.failed
+                self.agent_id, info, sheet, job, attempt=attempt, failed=inbox.failed
             )  # fmt: skip
             if self._forked:
-                ended = perform(machine, process, errand, plan, desk.linger)
+                ended = perform(machine, process, errand, plan, inbox.linger)
                 if ended.again is not None:
                     raise TryAgain(ended.again, "it failed")
                 return ended.done
-            asks[:] = [ask := Ask(card, errand, plan)]
+            asks[:] = [ask := Ask(info, errand, plan)]
             while not ask.word:
                 process.sleep(LINGER_S)
                 if not ask.word:
-                    desk.linger()
+                    inbox.linger()
             return None
 
-        desk = Desk(
+        inbox = Inbox(
             SimulatedFiles(machine.disk, process),
             machine.base,
             self.agent_id,
             run_job,
             clock=machine.clock,
-            journal=Silence(),
+            journal=NullJournal(),
         )
         while not self.stopping and guardian.alive:
-            step = desk.step()
+            step = inbox.step()
             if step is Step.BLOCKED:
                 process.sleep(0.1)
-            elif step is Step.IDLE and desk.box.gone():
+            elif step is Step.IDLE and inbox.box.gone():
                 return  # taken for dead: the next worker begins anew
             elif step is Step.IDLE:
                 process.sleep(machine.rng.choice((0.01, 0.05, 1.0)))
-        desk.take_down()
+        inbox.take_down()
 
 
 def run(
-    machine: Machine, process: Process, card: RunCard, plan: Plan, job: int, attempt: int
+    machine: Machine, process: Process, info: RunInfo, plan: Plan, job: int, attempt: int
 ) -> Done:
     """The kernel: does what the job's plan says."""
     if plan.seconds:
@@ -287,5 +287,5 @@ def run(
     if plan.kind == "fails" or attempt <= plan.fails:
         failure = Failure(Outcome.FAILED, "ValueError", f"attempt {attempt} of {plan.token}")
         return Done(failure=failure, seconds=plan.seconds)
-    serial = machine.checker.record(card.run, job, plan, attempt)
+    serial = machine.checker.record(info.run, job, plan, attempt)
     return Done({"serial": serial}, seconds=plan.seconds or 0.0001)

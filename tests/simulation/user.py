@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 
-from postroom.control import Request, Verb, ask
 from postroom.errors import PostroomError
-from postroom.ids import JobId
+from postroom.store.job_ids import JobId
+from postroom.store.requests import Request, RequestVerb, ask
 
 from .checker import Submission
 from .disk import SimulatedFiles
@@ -41,21 +41,32 @@ class User:
         assert submission.run is not None
         job = JobId(submission.run, rng.choice(sorted(submission.jobs)))
         verb = rng.choice(
-            (Verb.KILL, Verb.HOLD, Verb.RELEASE, Verb.PRIORITY, Verb.PAUSE, Verb.DRAIN)
+            (
+                RequestVerb.KILL,
+                RequestVerb.HOLD,
+                RequestVerb.RELEASE,
+                RequestVerb.PRIORITY,
+                RequestVerb.PAUSE,
+                RequestVerb.DRAIN,
+            )
         )
-        if verb is Verb.KILL:
+        if verb is RequestVerb.KILL:
             self._machine.checker.killed(submission, job.number)
-        if verb is Verb.PRIORITY:
+        if verb is RequestVerb.PRIORITY:
             return [Request(verb, runs=(job.run,), value=rng.choice((-1, 0, 1)))]
-        if verb is Verb.PAUSE:
-            chosen = rng.choice((Verb.PAUSE, Verb.RESUME))
+        if verb is RequestVerb.PAUSE:
+            chosen = rng.choice((RequestVerb.PAUSE, RequestVerb.RESUME))
             everything = rng.random() < 0.3
             return [Request(chosen, runs=() if everything else (job.run,), everything=everything)]
-        if verb is Verb.DRAIN:
-            return [Request(rng.choice((Verb.DRAIN, Verb.FILL)), agents=(rng.choice("0123"),))]
+        if verb is RequestVerb.DRAIN:
+            return [
+                Request(
+                    rng.choice((RequestVerb.DRAIN, RequestVerb.FILL)), agents=(rng.choice("0123"),)
+                )
+            ]
         return [Request(verb, jobs=(job,))]
 
     def _let_go(self, accepted: list[Submission]) -> list[Request]:
         jobs = [JobId(s.run, job) for s in accepted if s.run is not None for job in s.jobs]
-        asked = [Request(verb, everything=True) for verb in (Verb.RESUME, Verb.FILL)]
-        return [*asked, *([Request(Verb.RELEASE, jobs=tuple(jobs))] if jobs else [])]
+        asked = [Request(verb, everything=True) for verb in (RequestVerb.RESUME, RequestVerb.FILL)]
+        return [*asked, *([Request(RequestVerb.RELEASE, jobs=tuple(jobs))] if jobs else [])]

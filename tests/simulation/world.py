@@ -9,7 +9,7 @@ import random
 from collections.abc import Iterator
 from unittest import mock
 
-from postroom.base import FOLDERS
+from postroom.store.base import FOLDERS
 
 from .checker import Plan, Submission, Violation
 from .disk import Folder
@@ -173,14 +173,14 @@ class Story(World):
             if count:
                 plans = [self._plan(next(tokens), poisonous) for _ in range(count)]
                 cut = rng.choice((count, count, rng.randint(0, count)))
-                rolled = by_lot.random() < 0.5
-                cut = 0 if rolled else cut
+                logged = by_lot.random() < 0.5
+                cut = 0 if logged else cut
                 submission = Submission(
                     plans[:cut],
                     plans[cut:],
                     rng.random() < durable,
                     rng.choice((1, 3, 100)),
-                    rolled,
+                    logged,
                 )
                 self.checker.plan(submission)
                 rng.choice(own).append(submission)
@@ -269,9 +269,9 @@ def seeded(rng: random.Random) -> Iterator[None]:
     """Let every name that the package makes up come from the seed."""
     numbers = itertools.count()
     with (
-        mock.patch("postroom.base.new_token", lambda n=6: f"{rng.getrandbits(4 * n):0{n}x}"),
+        mock.patch("postroom.store.base.new_token", lambda n=6: f"{rng.getrandbits(4 * n):0{n}x}"),
         mock.patch("postroom.master.new_run_id", lambda: f"run-{next(numbers):04d}"),
-        mock.patch("postroom.control._new_name", lambda: f"{next(numbers):020d}-a.json"),
+        mock.patch("postroom.store.requests._new_name", lambda: f"{next(numbers):020d}-a.json"),
         mock.patch("postroom.master.source_version", lambda project, task: "1"),
     ):
         yield

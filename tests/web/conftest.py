@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from postroom.base import Base, create_base
-from postroom.files import LocalFiles
-from postroom.ids import JobId
-from postroom.queue.submission import Ask, submit
+from postroom.queue.submission import QueuedCommand, submit
+from postroom.store.base import Base, create_base
+from postroom.store.files import LocalFiles
+from postroom.store.job_ids import JobId
 from postroom.testing import wait_until
-from postroom.web import safety, server
+from postroom.web import request_guard, server
+from postroom.web.access_token import AccessToken
 from postroom.web.app import create_app
-from postroom.web.keys import Keys
 
 TOKEN = "a-token-for-tests-only"
 SCRIPT = "<script>alert('x')</script>"
@@ -34,7 +34,7 @@ class Page:
 
     base: Base
     port: int
-    keys: Keys
+    keys: AccessToken
     jobs: list[JobId] = field(default_factory=list)
 
     @property
@@ -75,15 +75,15 @@ class Page:
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     """A page in this process, impatient, of a base with three jobs whose names are scripts."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(safety, "BODY_S", 0.5)
+        patch.setattr(request_guard, "BODY_S", 0.5)
         patch.setattr(server, "HEAD_S", 0.5)
         base = create_base(tmp_path_factory.mktemp("web") / "base")
-        asks = [Ask(f"echo {SCRIPT}", name=SCRIPT, cwd="/") for _ in range(3)]
+        asks = [QueuedCommand(f"echo {SCRIPT}", name=SCRIPT, cwd="/") for _ in range(3)]
         jobs = submit(LocalFiles(), base, asks, project=SCRIPT)
         folder = base.job_folder(jobs[0].run, jobs[0].number)
         os.makedirs(folder)
         Path(folder, "0.OUT").write_text(f"{SCRIPT}\n\x1b[31mred\x1b[0m \x1b]0;title\x07\n")
-        keys = Keys(TOKEN)
+        keys = AccessToken(TOKEN)
         listener = server.listen("127.0.0.1", 0)
         app = create_app(base, keys, here="/")
         serving = server.make_server(app)

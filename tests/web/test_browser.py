@@ -14,12 +14,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from postroom.files import LocalFiles
-from postroom.queue.submission import Ask, submit
+from postroom.queue.submission import QueuedCommand, submit
 from postroom.session.launch import stop_sessions
-from postroom.status import AgentStatus, snapshot
+from postroom.store.files import LocalFiles
+from postroom.store.scheduling import SchedulingOptions
+from postroom.store.snapshot import AgentStatus, snapshot
 from postroom.testing import Sessions, sessions
-from postroom.wishes import Wishes
 
 from .conftest import chromium, start_page
 
@@ -79,7 +79,7 @@ class Desk:
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+def inbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
     executable = chromium()
     from playwright.sync_api import sync_playwright
 
@@ -120,8 +120,8 @@ def press(window: Any, name: str) -> None:
     window.get_by_role("button", name=name, exact=True).click()
 
 
-def test_a_day_at_the_page(desk: Desk) -> None:
-    window = desk.open("/submit", viewport=DESKTOP)
+def test_a_day_at_the_page(inbox: Desk) -> None:
+    window = inbox.open("/submit", viewport=DESKTOP)
     assert "token" not in window.url
 
     # Three jobs, looked at before they are queued.
@@ -130,8 +130,8 @@ def test_a_day_at_the_page(desk: Desk) -> None:
     window.get_by_label("Project").fill("demo")
     press(window, "Show what would be queued")
     window.get_by_role("heading", name="3 jobs would be queued in project demo").wait_for()
-    assert os.listdir(desk.room.base.job_pool) == []
-    desk.shoot(window, "submit")
+    assert os.listdir(inbox.room.base.job_pool) == []
+    inbox.shoot(window, "submit")
     press(window, "Queue")
     window.get_by_text("Queued 3 jobs").wait_for()
 
@@ -143,7 +143,7 @@ def test_a_day_at_the_page(desk: Desk) -> None:
         name: window.get_by_role("link", name=name, exact=True).get_attribute("href")
         for name in ("count-1", "count-2", "count-3")
     }
-    desk.shoot(window, "jobs")
+    inbox.shoot(window, "jobs")
 
     # The log grows while the page is open: nothing is loaded again.
     row.get_by_role("link", name="count-1").click()
@@ -158,28 +158,28 @@ def test_a_day_at_the_page(desk: Desk) -> None:
     assert lines == [f"step {n}" for n in range(1, len(lines) + 1)]
     assert window.evaluate("window.same") is True
     assert window.locator("dd", has_text=re.compile(r"^\d+$")).count() > 0  # PID among them
-    desk.shoot(window, "job")
+    inbox.shoot(window, "job")
 
     # The last gets a priority, so that it is next.
-    other = desk.open(addresses["count-3"])
+    other = inbox.open(addresses["count-3"])
     other.get_by_label("Priority").fill("5")
     press(other, "Set")
     other.get_by_text("now of priority 5").wait_for()
 
     # Killing asks first; "Leave it" leaves it.
     press(window, "Kill")
-    desk.shoot(window, "sure")
+    inbox.shoot(window, "sure")
     press(window, "Leave it")
     assert badge(window, "running").is_visible()
     press(window, "Kill")
     press(window, "Kill it")
     badge(window, "cancelled").wait_for()
     badge(other, "running").wait_for()  # by news alone
-    third = desk.open(addresses["count-2"])
+    third = inbox.open(addresses["count-2"])
     assert badge(third, "queued").is_visible()
 
     # Paused, the queue begins nothing; resumed, it goes on.
-    window.goto(desk.root)
+    window.goto(inbox.root)
     press(window, "Pause the queue")
     window.get_by_text("The whole queue is paused").wait_for()
     badge(third, "paused").wait_for()
@@ -188,15 +188,15 @@ def test_a_day_at_the_page(desk: Desk) -> None:
     badge(other, "cancelled").wait_for()
     window.get_by_text("Nothing runs.").wait_for()
     assert badge(third, "paused").is_visible()
-    desk.shoot(window, "paused")
+    inbox.shoot(window, "paused")
     press(window, "Resume the queue")
     badge(third, "running").wait_for()
 
     # What was killed is run again, as a new job that points to the old.
-    window.goto(desk.root + str(addresses["count-1"]))
+    window.goto(inbox.root + str(addresses["count-1"]))
     press(window, "Run again")
     window.get_by_text("queued again").wait_for()
-    assert window.url.split("?")[0] != desk.root + str(addresses["count-1"])
+    assert window.url.split("?")[0] != inbox.root + str(addresses["count-1"])
     assert window.locator("#to-earlier").get_attribute("href") == addresses["count-1"]
     badge(window, "queued").wait_for()
     press(third, "Kill")
@@ -204,7 +204,7 @@ def test_a_day_at_the_page(desk: Desk) -> None:
     badge(window, "running").wait_for()
 
     # Agents are drained and filled again; the project is there, and so is the history.
-    window.goto(desk.root + "/agents")
+    window.goto(inbox.root + "/agents")
     press(window, "Drain agent 0")
     window.get_by_text("drained", exact=True).wait_for()
     press(window, "Fill again agent 0")
@@ -217,12 +217,12 @@ def test_a_day_at_the_page(desk: Desk) -> None:
     window.locator("tr", has_text="GPU 1").get_by_text("idle", exact=True).wait_for(
         state="detached"
     )
-    window.goto(desk.root + "/history?span=1h")
+    window.goto(inbox.root + "/history?span=1h")
     assert window.locator(".gantt rect").count() > 0
     assert window.locator("tbody tr").count() == 4
-    window.goto(desk.root + "/jobs?text=" + str(addresses["count-2"]).split("-")[-1])
-    assert window.url == desk.root + str(addresses["count-2"])
-    assert desk.complaints == []
+    window.goto(inbox.root + "/jobs?text=" + str(addresses["count-2"]).split("-")[-1])
+    assert window.url == inbox.root + str(addresses["count-2"])
+    assert inbox.complaints == []
 
 
 PAGES = ["/", "/jobs", "/submit", "/sweep", "/projects", "/agents", "/history?span=1h", "/nowhere"]
@@ -240,34 +240,34 @@ def serious(window: Any, options: dict[str, Any] | None = None) -> list[str]:
     ]
 
 
-def test_nobody_is_kept_out(desk: Desk) -> None:
+def test_nobody_is_kept_out(inbox: Desk) -> None:
     contrast = {"runOnly": ["color-contrast"]}
     sideways = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
-    window = desk.open("/", viewport=DESKTOP, color_scheme="light")
+    window = inbox.open("/", viewport=DESKTOP, color_scheme="light")
     job = window.locator("a.job").first
     for path in PAGES + ([str(job.get_attribute("href"))] if job.count() else []):
-        window.goto(desk.root + path)
+        window.goto(inbox.root + path)
         name = path.split("?")[0].strip("/").replace("/", "-") or "overview"
         name = "job" if name.startswith("jobs-") else name
         assert serious(window) == []
-        desk.shoot(window, f"light-{name}")
+        inbox.shoot(window, f"light-{name}")
         window.emulate_media(color_scheme="dark")
         if name in ("overview", "jobs", "job", "submit"):
             assert serious(window, contrast) == []
-        desk.shoot(window, f"dark-{name}")
+        inbox.shoot(window, f"dark-{name}")
         window.emulate_media(color_scheme="light")
         window.set_viewport_size(PHONE)
         assert not window.evaluate(sideways), f"{path} scrolls sideways"
-        desk.shoot(window, f"phone-{name}")
+        inbox.shoot(window, f"phone-{name}")
         window.set_viewport_size(DESKTOP)
     window.context.clear_cookies()
-    window.goto(desk.root)
+    window.goto(inbox.root)
     assert window.get_by_label("Token").is_visible()
     assert serious(window) == []
 
 
-def test_the_keyboard_and_the_theme(desk: Desk) -> None:
-    window = desk.open("/", color_scheme="light")
+def test_the_keyboard_and_the_theme(inbox: Desk) -> None:
+    window = inbox.open("/", color_scheme="light")
     window.keyboard.press("Tab")
     assert window.evaluate("document.activeElement.className") == "skip"
     window.keyboard.press("Enter")
@@ -284,8 +284,8 @@ def test_the_keyboard_and_the_theme(desk: Desk) -> None:
     assert window.evaluate(ground) == dark
 
 
-def test_a_hidden_page_holds_no_line(desk: Desk) -> None:
-    window = desk.open("/")
+def test_a_hidden_page_holds_no_line(inbox: Desk) -> None:
+    window = inbox.open("/")
     window.wait_for_function("() => document.documentElement.dataset.live === 'yes'")
     hide = """value => {
         Object.defineProperty(document, "hidden", { value, configurable: true });
@@ -297,13 +297,13 @@ def test_a_hidden_page_holds_no_line(desk: Desk) -> None:
     window.wait_for_function("() => document.documentElement.dataset.live === 'yes'")
 
 
-def test_a_list_holds_still_while_jobs_are_chosen(desk: Desk) -> None:
+def test_a_list_holds_still_while_jobs_are_chosen(inbox: Desk) -> None:
     def hand_in(name: str) -> None:
-        asks = [Ask("true", name=name, cwd="/", wishes=Wishes(held=True))]
-        submit(LocalFiles(), desk.room.base, asks, project="still")
+        asks = [QueuedCommand("true", name=name, cwd="/", scheduling=SchedulingOptions(held=True))]
+        submit(LocalFiles(), inbox.room.base, asks, project="still")
 
     hand_in("first")
-    window = desk.open("/jobs?project=still")
+    window = inbox.open("/jobs?project=still")
     window.wait_for_function("() => document.documentElement.dataset.live === 'yes'")
     hand_in("second")
     window.get_by_role("link", name="second", exact=True).wait_for()  # by news alone
@@ -321,10 +321,10 @@ def test_a_list_holds_still_while_jobs_are_chosen(desk: Desk) -> None:
     window.get_by_role("link", name="third", exact=True).wait_for()
 
 
-def test_no_request_has_left_the_host(desk: Desk) -> None:
-    assert len(desk.requested) >= 8
-    assert {urlsplit(url).hostname for url in desk.requested} == {"127.0.0.1"}
-    window = desk.open("/")
+def test_no_request_has_left_the_host(inbox: Desk) -> None:
+    assert len(inbox.requested) >= 8
+    assert {urlsplit(url).hostname for url in inbox.requested} == {"127.0.0.1"}
+    window = inbox.open("/")
     blocked = window.evaluate(
         """() => new Promise((tell) => {
             document.addEventListener("securitypolicyviolation", (event) => tell(event.blockedURI));

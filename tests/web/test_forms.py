@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from postroom.control import Request, pending, read_request
-from postroom.files import LocalFiles
-from postroom.queue.view import View
+from postroom.queue.queue_view import QueueView
+from postroom.store.files import LocalFiles
+from postroom.store.requests import Request, pending, read_request
 
 from .conftest import SCRIPT, Page
 
@@ -127,17 +127,17 @@ def test_a_dry_run_queues_nothing_and_a_run_queues_what_it_showed(
     assert page.listing() == before
     _, note = post(page, browser, "/sweep", action="queue", **fields)
     assert note.startswith("Queued 3 jobs")
-    jobs = View(page.base).jobs(project="swept").jobs
+    jobs = QueueView(page.base).jobs(project="swept").jobs
     assert [job.command for job in jobs] == [f"echo {n} {SCRIPT}" for n in (1, 2, 3)]
 
 
 def test_one_job_alone_leads_to_its_page(page: Page, browser: httpx.Client) -> None:
     answer, note = post(page, browser, "/submit", action="queue", commands="true", project="one")
-    (job,) = View(page.base).jobs(project="one").jobs
+    (job,) = QueueView(page.base).jobs(project="one").jobs
     assert answer.headers["location"].startswith(f"/jobs/{job.id}?note=")
     assert note == f"Queued as {job.short}."
     again, _ = post(page, browser, "/jobs/act", verb="rerun", job=job.id, back=f"/jobs/{job.id}")
-    found = {one.id: one for one in View(page.base).jobs(project="one").jobs}
+    found = {one.id: one for one in QueueView(page.base).jobs(project="one").jobs}
     assert len(found) == 2
     new = next(one for one in found.values() if one.rerun_of == job.id)
     assert again.headers["location"].startswith(f"/jobs/{new.id}?note=")

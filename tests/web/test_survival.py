@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from postroom.base import Base
+from postroom.store.base import Base
 from postroom.testing import sessions, wait_until
 
 from .conftest import TOKEN, start_page

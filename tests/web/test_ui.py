@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from postroom.base import Base, create_base
+from postroom.store.base import Base, create_base
 from postroom.testing import wait_until
 
 from .conftest import TOKEN

@@ -1,0 +1,142 @@
+"""One table of all jobs of a batch: what was asked, how it ended, and what their logs say."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import os
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from ..commands.job_folder import FAILURE, SUCCESS, JobFolder
+from ..commands.sweep import number
+from ..errors import PostroomError
+from . import plot
+
+Row = dict[str, Any]
+LOG_LIMIT = 64 << 20
+# In this order, before what a sweep or a pattern adds.
+COLUMNS = ("name", "outcome", "exit", "attempt", "gpu", "seconds", "started", "ended", "command")
+
+
+class TableError(PostroomError):
+    """A table cannot be made as asked."""
+
+
+def read_table(output: str, patterns: Sequence[str] = ()) -> list[Row]:
+    """A row for each job folder, with the last match of each pattern in its output."""
+    compiled = [_compile(pattern, place) for place, pattern in enumerate(patterns)]
+    rows = []
+    for name in sorted(os.listdir(output), key=_natural):
+        folder = JobFolder(f"{output}/{name}")
+        row = read_row(folder)
+        if row is None:
+            continue
+        if compiled:
+            text = _read(folder.out) + _read(folder.err)
+            for column, pattern in compiled:
+                found = pattern.findall(text)
+                last = found[-1] if found else ""
+                row[column] = number((last if isinstance(last, str) else last[0]).strip())
+        rows.append(row)
+    return rows
+
+
+def read_row(folder: JobFolder) -> Row | None:
+    """What a job's folder says of it; None: it is no job's folder."""
+    info = folder.read_info()
+    if not info:
+        return None
+    row: Row = {column: number(info.get(column, "")) for column in COLUMNS}
+    row["name"] = info.get("name", folder.name)
+    row["command"] = info.get("command", "")
+    if os.path.exists(f"{folder.path}/{SUCCESS}"):
+        row["outcome"] = "ok"
+    elif not os.path.exists(f"{folder.path}/{FAILURE}"):
+        row["outcome"] = info.get("outcome", "running")
+    if "signal" in info:
+        row["exit"] = f"signal {info['signal']}"
+    row["folder"] = folder.path
+    if "arguments" in info:
+        row.update(json.loads(info["arguments"]))
+    return row
+
+
+def _compile(pattern: str, place: int) -> tuple[str, re.Pattern[str]]:
+    named = re.fullmatch(r"(\w+)=(.*)", pattern)
+    column, text = named.groups() if named else (f"value{place + 1 if place else ''}", pattern)
+    if not named:
+        words = re.match(r"[A-Za-z_]\w*", pattern)
+        column = words[0] if words else column
+    try:
+        return column, re.compile(text, re.MULTILINE)
+    except re.error as error:
+        raise TableError(f"{pattern!r} is no regular expression: {error}") from None
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            return file.read(LOG_LIMIT).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _natural(name: str) -> list[tuple[int, int, str]]:
+    """Sort `job_9` before `job_10`."""
+    parts = re.findall(r"\d+|\D+", name)
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts]
+
+
+def as_csv(rows: Sequence[Row]) -> str:
+    """As CSV, with all columns that any row has."""
+    columns = list(dict.fromkeys(column for row in rows for column in row)) or list(COLUMNS)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def as_json(rows: Sequence[Row]) -> str:
+    """As JSON, a line for each job."""
+    return "[\n" + ",\n".join(json.dumps(row, default=str) for row in rows) + "\n]\n"
+
+
+def as_text(rows: Sequence[Row], *, width: int = 40) -> str:
+    """As columns for people; long values are cut."""
+    hidden = {"folder", "ended", "started"}
+    columns = list(dict.fromkeys(key for row in rows for key in row if key not in hidden))
+    columns.sort(key=lambda column: column == "command")
+    notebook_functions = [
+        columns,
+        *([_cell(row.get(column, ""), width) for column in columns] for row in rows),
+    ]
+    widths = [max(len(row[place]) for row in notebook_functions) for place in range(len(columns))]
+    lines = (
+        "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True))
+        for row in notebook_functions
+    )
+    return "".join(line.rstrip() + "\n" for line in lines)
+
+
+def _cell(value: Any, width: int) -> str:
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    text = "".join(c if c.isprintable() else "?" for c in text)
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def as_plot(rows: Sequence[Row], x: str, y: str) -> bytes:
+    """A picture of one column against another, as PNG."""
+    points = []
+    for row in rows:
+        pair = row.get(x), row.get(y)
+        if all(isinstance(v, (int, float)) and math.isfinite(v) for v in pair):
+            points.append((float(pair[0] or 0), float(pair[1] or 0)))
+    if not points:
+        known = ", ".join(dict.fromkeys(key for row in rows for key in row))
+        raise TableError(f"no job has a number both for {x} and for {y}; there are: {known}")
+    return plot.plot(points, x, y)

@@ -1,0 +1,157 @@
+"""What a command has of a card, and what it does with it.
+
+A session with a card of its own hands it to its commands; who runs longer than a moment is measured
+there, so that its end can say what it needed. A session that shares cards has none: each of its
+commands books its part of one, and waits for it in the ledger's line (`gpus.booking`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ..errors import GpuError
+from ..store.agents import list_agents, read_agent_info
+from ..store.base import Base
+from ..store.files import LocalFiles
+from .attempt import CommandAttempt
+
+if TYPE_CHECKING:
+    from ..gpus.cards.inventory import Card
+    from ..gpus.memory.booking import Booking, Need
+
+
+class GpuUse:
+    """The room of one command."""
+
+    def __init__(self, base: Base, errand: CommandAttempt, cards: str) -> None:
+        self._base = base
+        self._errand = errand
+        self._uuids = cards.split(",") if cards else []  # of its session
+        self._booking: Booking | None = None
+        self.hopeless = False  # to try again: no card here has as much as it needs
+        self.environment: dict[str, str] = {}
+        self.facts: dict[str, object] = {}  # of its beginning, for INFO
+
+    def book(self, *, shares: bool, wanted: Callable[[], bool]) -> None:
+        """Wait for a part of a card, or for a larger one than the session's, if there is need.
+
+        Raises CardHeld when it is not wanted any more, GpuError where no card could ever do.
+        """
+        if not shares and not self._errand.elsewhere:
+            return
+        from ..gpus.ledger.protocol import LeaseRequest, open_ledger
+        from ..gpus.memory.booking import Booking, book
+        from ..gpus.memory.profiles import Profiles
+
+        ledger, need = open_ledger(), self._need()
+        if shares:
+            cards = self._cards(self._uuids)
+            self._booking = book(
+                need, ledger=ledger, profiles=Profiles(), cards=cards, wanted=wanted
+            )
+        else:
+            cards = self._cards([self._errand.elsewhere])
+            request = LeaseRequest(
+                cards=tuple(card.uuid for card in cards),
+                name=need.name + need.where,
+                group=self._base.root,
+            )
+            lease = ledger.acquire(request, cards=cards, wanted=wanted)
+            self._booking = Booking(need, cards, profiles=Profiles(), lease=lease)
+        card = self._booking.cards[0]
+        self.environment = self._booking.environment
+        reserved_mib = self._booking.reserved_mib
+        self.facts = {
+            "gpu": f"GPU {card.index} {card.name}",
+            "reserved": "the whole card" if reserved_mib is None else f"{reserved_mib} MiB",
+        }
+        self._booking.watch()
+
+    def look(self) -> None:
+        """Begin to measure a command that has run for a moment: what is shorter is not worth it."""
+        if self._booking is None and self._uuids:
+            with contextlib.suppress(GpuError, OSError):
+                self._measure().watch()
+
+    def _measure(self) -> Booking:
+        from ..gpus.memory.booking import Booking
+        from ..gpus.memory.profiles import Profiles
+
+        cards = self._cards(self._uuids)
+        self._booking = Booking(self._need(), cards, profiles=Profiles())
+        return self._booking
+
+    def finish(self, *, ok: bool, out_of_memory: bool, timeline: str) -> dict[str, object]:
+        """Learn from how it ended, give the room back, and return what INFO is to say of it."""
+        if out_of_memory and self._booking is None and self._uuids:
+            with contextlib.suppress(GpuError, OSError):
+                self._measure()
+        booking = self._booking
+        if booking is None:
+            return {}
+        alone = out_of_memory and self._has_card_alone()
+        booking.finish(ok=ok, out_of_memory=out_of_memory, alone=alone)
+        booking.leave_timeline(timeline)
+        if out_of_memory:
+            with contextlib.suppress(GpuError, OSError):
+                self.hopeless = not self._fitting()
+        return {"memory": booking.needed} if booking.needed else {}
+
+    def _has_card_alone(self) -> bool:
+        """Whether no other session of the base has the same card."""
+        held = _cards_of_sessions(self._base)
+        return all(sum(uuid in uuids for uuids in held) <= 1 for uuid in self._uuids)
+
+    def _fitting(self) -> list[Card]:
+        """The cards of the base's sessions on which the command is not known to run out."""
+        return fitting_cards(self._base, self._errand.command, self._errand.cwd)
+
+    def close(self) -> None:
+        """Give the room back, whatever has happened."""
+        if self._booking is not None:
+            self._booking.close()
+
+    def _need(self) -> Need:
+        from ..gpus.memory.booking import Need
+        from ..gpus.memory.command_kind import kind_of_command
+
+        errand = self._errand
+        return Need(
+            kind_of_command(errand.command, folder=errand.cwd),
+            errand.memory_mib,
+            pack=True,
+            name=errand.name,
+            where=place_of(self._base),
+            card=errand.card,
+        )
+
+    def _cards(self, uuids: list[str]) -> list[Card]:
+        from ..gpus.cards import inventory
+
+        return [card for card in inventory.cards() if card.uuid in uuids]
+
+
+def place_of(base: Base) -> str:
+    """What stands behind a command's name in the ledger: where it comes from."""
+    return f" of {base.root.removesuffix('/.base')}"
+
+
+def fitting_cards(base: Base, command: str, folder: str) -> list[Card]:
+    """List the cards of a base's sessions that have more memory than a command ran out with."""
+    from ..gpus.cards import inventory
+    from ..gpus.memory.command_kind import kind_of_command
+    from ..gpus.memory.profiles import Profiles
+
+    uuids = {uuid for held in _cards_of_sessions(base) for uuid in held}
+    at_least_mib = Profiles().learned(kind_of_command(command, folder=folder)).at_least_mib
+    cards = [card for card in inventory.cards() if card.uuid in uuids]
+    return [card for card in cards if card.memory_mib > at_least_mib]
+
+
+def _cards_of_sessions(base: Base) -> list[list[str]]:
+    """The cards that each session of a base has, by their uuids."""
+    files = LocalFiles()
+    found = [read_agent_info(files, base, agent) for agent in list_agents(files, base)]
+    return [card.gpu.split(",") for card in found if card is not None]

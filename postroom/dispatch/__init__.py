@@ -1,0 +1,1 @@
+"""The acting Master: which jobs wait, who gets them, what comes back."""

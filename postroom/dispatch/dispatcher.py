@@ -1,0 +1,457 @@
+"""The acting Master's round: list, look, gather, deploy.
+
+A Dispatcher exists only while `master.lock` is held, so nobody else can write a letter. What it
+knows was read from the folders in the direction of the flow (job_pool, mailboxes, result_pool): a
+job that moves meanwhile is seen twice, never missed. `step(now)` is one round, and costs by what
+changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Collection
+
+from ..errors import BadFileError
+from ..parcel.sheets import OutcomeSheet
+from ..store.agents import VERSION, list_agents, read_agent_info
+from ..store.append_log import Record
+from ..store.base import Base
+from ..store.files import LETTER_LIMIT, Clock, Files
+from ..store.journal import Journal
+from ..store.mailbox import Letter
+from ..store.requests import Orders, read_orders
+from ..store.runs import Note, read_note, reject, take_back_letter
+from .agent import Agent
+from .collector import Collector, Deliver
+from .registry import ActiveRun, Registry
+from .request_executor import RequestExecutor, Staff
+from .run_queue import MOST_LOST, Seat, Span
+
+# Events are a hint, listing is the truth: list again this often, whatever the events say.
+LIST_S = 1.0
+# How often a working agent is asked whether it lives, and looked over the shoulder for results.
+PROBE_S = 0.2
+LOOK_S = 0.05
+# So many of the shortest jobs wait for company, at most.
+COMPANY = 32
+# A full disk is tried again after this long.
+BLOCKED_S = 0.5
+
+
+class Dispatcher:
+    """The one who may write letters on a base."""
+
+    def __init__(
+        self,
+        files: Files,
+        base: Base,
+        *,
+        clock: Clock,
+        journal: Journal,
+        deliver: Deliver,
+        sweep: Callable[[str], int] = lambda agent_id: 0,
+        staff: Staff | None = None,
+    ) -> None:
+        self._files = files
+        self._base = base
+        self._clock = clock
+        self._journal = journal
+        self._sweep = sweep  # ends what a dead agent has left running
+        self._serial = 0
+        self._list_at = 0.0
+        self._blocked_until = 0.0
+        self._appended = 0  # jobs that were appended here since the last step
+        self._turn = 0  # whose turn it is among the runs
+        self.agents: dict[str, Agent] = {}
+        orders = self._read_orders()
+        self._registry = Registry(files, base, journal, orders)
+        self._collector = Collector(
+            files,
+            base,
+            self._registry,
+            clock=clock,
+            journal=journal,
+            deliver=deliver,
+            ended=self._ended,
+        )
+        self._executor = RequestExecutor(
+            files,
+            base,
+            self._registry,
+            journal,
+            orders=orders,
+            agents=self.agents,
+            cancel=self._collector.cancel,
+            staff=staff,
+        )
+        self._recover()
+        self.epoch = self._next_epoch()
+
+    def hint(self, names: set[str] | None = None) -> None:
+        """Something may have changed, in these runs or (None) anywhere: list at the next step."""
+        self._list_at = 0.0
+        self._registry.hint(names)
+
+    def extended(self, run: str, record: Record) -> None:
+        """Something was appended to a roll here, in this process: no need to look for it."""
+        active = self.runs.get(run)
+        if (
+            active is not None
+            and active.append_log is not None
+            and active.append_log.number == record.number
+        ):
+            active.append_log.passed(record)
+            active.queue.extend([record.number], record.stop, [record.at])
+            self._appended += record.jobs
+        else:
+            self.hint({run})
+
+    def is_due(self, run: str) -> bool:
+        """Whether what was appended here is worth a round: it is our turn at a mailbox.
+
+        The shortest jobs wait for company while an agent is at work: a letter and its answer cost
+        as much as some tens of them.
+        """
+        active = self.runs.get(run)
+        if (
+            active is not None
+            and self._appended < COMPANY
+            and active.queue.is_short(self._appended)
+            and self.at_work
+        ):
+            return False
+        return any(not agent.box.size() for agent in self.agents.values())
+
+    def cancel(self, run: str, jobs: Collection[int], reason: str) -> None:
+        """Publish that jobs are cancelled, as far as they still wait."""
+        self._collector.cancel(run, jobs, reason)
+
+    def _ended(self, run: str, sheet: OutcomeSheet) -> None:
+        self._executor.ended(run, sheet)
+
+    def step(self, now: float) -> bool:
+        """One round; True when something moved."""
+        moved = False
+        self._appended = 0
+        if now >= self._list_at:
+            self._list_at = now + LIST_S
+            moved = self._list(now)
+        for agent in list(self.agents.values()):
+            if agent.letter is not None or now >= agent.probe_at:
+                moved |= self._look(agent, now)
+        if now >= self._blocked_until:
+            moved |= self._deploy(now)
+        return moved
+
+    @property
+    def runs(self) -> dict[str, ActiveRun]:
+        """The runs that are being served."""
+        return self._registry.runs
+
+    @property
+    def at_work(self) -> bool:
+        """Whether a letter is out, so that rounds should follow closely."""
+        return any(agent.letter is not None for agent in self.agents.values())
+
+    def is_answered(self) -> bool:
+        """Whether a mailbox has been emptied, or a result has come, since the last step."""
+        for agent in self.agents.values():
+            if agent.letter is not None:
+                if not agent.box.size():
+                    return True
+                if agent.answer and self._files.exists(agent.answer):
+                    # Once: what cannot be read, nor put aside, is not asked for without a pause.
+                    agent.look_at, agent.answer = 0.0, ""
+                    return True
+        return False
+
+    # Recovery and listing
+
+    def _recover(self) -> None:
+        asked = self._registry.list_asked()
+        for agent_id in list_agents(self._files, self._base):
+            self._meet(agent_id)
+        self._registry.recover(asked, self._out)
+
+    def _read_orders(self) -> Orders:
+        try:
+            return read_orders(self._files, self._base)
+        except BadFileError as error:
+            self._journal.log("error", f"put aside in rejected/: {error}")
+            reject(self._files, self._base, error.path, error.reason)
+            return Orders()
+
+    def _out(self, run: str) -> list[tuple[int, int]]:
+        """What of a run is out with agents, as far as its results have not been seen."""
+        out = [(agent.letter, agent.reached) for agent in self.agents.values()]
+        return [(reached, letter.stop) for letter, reached in out if letter and letter.run == run]
+
+    def _next_epoch(self) -> int:
+        epochs = [agent.letter.epoch for agent in self.agents.values() if agent.letter]
+        with contextlib.suppress(FileNotFoundError, BadFileError, ValueError, TypeError, KeyError):
+            info = json.loads(self._files.read(self._base.master_info, LETTER_LIMIT))
+            epochs.append(int(info["epoch"]))
+        return max(epochs, default=0) + 1
+
+    def _list(self, now: float) -> bool:
+        moved = False
+        known = set(self.agents)
+        for agent_id in list_agents(self._files, self._base):
+            if agent_id not in known and self._meet(agent_id, new=True) is not None:
+                self._journal.event("agent up", agent=agent_id)
+                moved = True
+        for agent in list(self.agents.values()):
+            if agent.idle:
+                self._check_idle(agent)
+        moved |= self._registry.refresh(self._out)
+        moved |= self._executor.look()
+        return moved
+
+    # Agents
+
+    def _meet(self, agent_id: str, *, new: bool = False) -> Agent | None:
+        """Open a mailbox; a letter that an earlier Master left in it is taken over."""
+        try:
+            box = self._files.open_box(self._base.mailbox(agent_id))
+        except BadFileError as error:
+            self._registry.reject(error)
+            return None
+        if box is None:
+            return None
+        agent = self.agents[agent_id] = Agent(agent_id, box)
+        self._read_card(agent)
+        data = box.read()
+        if data:
+            letter = None if new else Letter.decode(data)
+            if letter is None:
+                self._clean_box(agent, data)
+            else:
+                agent.letter = letter
+                agent.size = len(data)
+                agent.reached = letter.first
+        return agent
+
+    def _read_card(self, agent: Agent) -> None:
+        info = read_agent_info(self._files, self._base, agent.agent_id)
+        if info is not None:
+            agent.seat = Seat(info.gpus, info.memory_mib)
+            agent.outdated = info.version != VERSION
+        if agent.outdated:
+            self._journal.log(
+                "error", f"agent {agent.agent_id} runs another version of Postroom: start it anew"
+            )
+
+    def _check_idle(self, agent: Agent) -> None:
+        if agent.box.gone():
+            self._forget(agent)
+        elif agent.box.size():
+            self._clean_box(agent, agent.box.read())
+
+    def _clean_box(self, agent: Agent, data: bytes) -> None:
+        # Half a letter of a dead Master, or somebody's garbage: no session acts on it.
+        agent.box.clear()
+        self._journal.log(
+            "warning", f"mailbox {agent.agent_id} held no letter: cleared", data=repr(data[:200])
+        )
+
+    def _look(self, agent: Agent, now: float) -> bool:
+        """See what became of an agent and of its letter."""
+        letter = agent.letter
+        if agent.doubtful:
+            if Letter.decode(agent.box.read()) is None:
+                agent.box.clear()  # half a letter is no letter: nobody has it
+            agent.doubtful = False
+        size = agent.box.size() if letter is not None else 0
+        if letter is not None and not size:
+            self._collector.gather(agent, letter)
+            agent.letter = None
+            self._settle(letter, agent.reached)
+            return True
+        moved = False
+        if letter is not None and size > agent.size:
+            moved = self._take_rest(agent, letter)
+            letter = agent.letter or letter
+        if letter is not None and now >= agent.look_at:
+            agent.look_at = now + LOOK_S
+            moved |= self._collector.gather(agent, letter)
+            if agent.box.gone():
+                self._collector.gather(agent, letter)
+                self._forget(agent)
+                self._settle(letter, agent.reached)
+                return True
+        if now >= agent.probe_at:
+            agent.probe_at = now + (PROBE_S if letter is not None else LIST_S)
+            moved |= self._probe(agent)
+        return moved
+
+    def _take_rest(self, agent: Agent, letter: Letter) -> bool:
+        """Let wait again what the holder of a letter has said that it will not begin."""
+        data = agent.box.read()
+        shorter = Letter.decode(data)
+        if shorter is None or shorter.letter_id != letter.letter_id or shorter.stop >= letter.stop:
+            return False
+        agent.letter = shorter
+        agent.size = len(data)
+        active = self.runs.get(letter.run)
+        if active is not None:
+            active.queue.put_back(shorter.stop, letter.stop)
+            self._executor.returned(letter, shorter.stop)
+        self._journal.event("returned", run=letter.run, first=shorter.stop, stop=letter.stop)
+        return True
+
+    def _probe(self, agent: Agent) -> bool:
+        """Take the lock of a dead agent, and clear up behind it."""
+        lock = self._files.try_lock(self._base.agent_lock(agent.agent_id))
+        if lock is None:
+            return False
+        try:
+            strays = self._sweep(agent.agent_id)
+            if strays:
+                self._journal.log("warning", f"{strays} processes of a dead agent were ended")
+            if not agent.box.gone():
+                reason, at = "its agent died", self._clock.wall()
+                take_back_letter(self._files, self._base, agent.agent_id, reason=reason, at=at)
+                self._files.remove(self._base.agent_info(agent.agent_id))
+            if agent.letter is not None:
+                self._collector.gather(agent, agent.letter)
+        except OSError as error:
+            # Without its note the range must not go on: the next probe tries again.
+            self._journal.log("error", f"cannot clear up behind a dead agent: {error.strerror}")
+            return False
+        finally:
+            lock.release()
+        self._journal.log(
+            "warning", f"agent {agent.agent_id} died; what it had not done is given on"
+        )
+        self._forget(agent)
+        if agent.letter is not None:
+            self._settle(agent.letter, agent.reached)
+        return True
+
+    def _forget(self, agent: Agent) -> None:
+        agent.box.close()
+        self.agents.pop(agent.agent_id, None)
+        self._journal.event("agent down", agent=agent.agent_id)
+
+    def _settle(self, letter: Letter, reached: int) -> None:
+        """The holder of a letter has stopped: what it left waits again."""
+        active = self.runs.get(letter.run)
+        if reached >= letter.stop or active is None:
+            return
+        self._journal.event("returned", run=letter.run, first=reached, stop=letter.stop)
+        for note in self._notes_of(letter, reached):
+            active.queue.note(note)
+            self._journal.event(
+                "attempt ended", run=note.run, job=note.job, attempt=note.attempt, why=note.reason
+            )
+        left = [(reached, letter.stop)]
+        if letter.epoch < self.epoch:  # inherited: there may have been a power loss
+            left = self._collector.gather_behind(letter, reached)
+        for first, stop in left:
+            active.queue.put_back(first, stop)
+        self._executor.returned(letter, reached)
+
+    def _notes_of(self, letter: Letter, reached: int) -> list[Note]:
+        """The notes that a letter left: at most one, unless somebody tampered with files."""
+        jobs = range(reached, letter.stop)
+        found = (
+            read_note(self._files, self._base, letter.run, job, letter.attempt) for job in jobs
+        )
+        return [note for note in found if note is not None]
+
+    # Deploying
+
+    def _deploy(self, now: float) -> bool:
+        moved = False
+        orders = self._executor.orders
+        serving = [
+            active
+            for run, active in self.runs.items()
+            if not active.queue.finished
+            and active.wanted
+            and not orders.is_paused(run, active.project)
+        ]
+        if not serving:
+            return False
+        for agent in list(self.agents.values()):
+            if agent.idle and not agent.outdated and agent.agent_id not in orders.drained:
+                moved |= self._send_next(agent, serving, now)
+                if now < self._blocked_until:
+                    break
+        return moved
+
+    def _send_next(self, agent: Agent, serving: list[ActiveRun], now: float) -> bool:
+        """Give an idle agent what is most urgent; False: nothing waits that it could do."""
+        active = self._most_urgent(serving, agent.seat)
+        if active is None:
+            return False
+        span = active.queue.take(agents=len(self.agents), seat=agent.seat)
+        assert span is not None
+        try:
+            if span.lost >= MOST_LOST:
+                self._collector.give_up(active, span.first)
+            else:
+                self._send(agent, self._letter(active.info.run, span), now)
+        except OSError as error:
+            if agent.idle:
+                active.queue.put_back(span.first, span.stop)
+            self._blocked_until = now + BLOCKED_S
+            self._journal.log("error", f"nothing can be sent now: {error.strerror}")
+            return False
+        return True
+
+    def _most_urgent(self, serving: list[ActiveRun], seat: Seat) -> ActiveRun | None:
+        """The run of the highest priority; among equals, the one whose turn it is."""
+        best: tuple[int, int] | None = None
+        for turn in range(len(serving)):
+            active = serving[(self._turn + turn) % len(serving)]
+            urgency = active.queue.urgency(seat)
+            if urgency is not None and (best is None or urgency > best[0]):
+                best = urgency, turn
+        if best is None:
+            return None
+        self._turn = (self._turn + best[1]) % len(serving)
+        chosen = serving[self._turn]
+        self._turn += 1
+        return chosen
+
+    def _letter(self, run: str, span: Span) -> Letter:
+        self._serial += 1
+        return Letter(
+            self.epoch,
+            self._serial,
+            run,
+            span.parcel,
+            span.first,
+            span.stop,
+            span.attempt,
+            span.failed,
+            span.place,
+        )
+
+    def _send(self, agent: Agent, letter: Letter, now: float) -> None:
+        if agent.box.size():
+            self._clean_box(agent, agent.box.read())
+        # From the first byte on it counts as sent, whatever the write says: the agent may have it,
+        # or may have taken its mailbox down with it. What came of it, its results tell.
+        agent.letter = letter
+        agent.reached = letter.first
+        self._collector.expect(agent, letter)
+        agent.look_at = now + LOOK_S
+        agent.probe_at = now + PROBE_S
+        words = letter.encode()
+        agent.size = len(words)
+        try:
+            agent.box.write(words)
+        except OSError:
+            agent.doubtful = True
+            raise
+        self._journal.event(
+            "sent",
+            run=letter.run,
+            first=letter.first,
+            count=letter.stop - letter.first,
+            agent=agent.agent_id,
+            attempt=letter.attempt,
+        )

@@ -1,0 +1,141 @@
+"""What is handed in becomes files: a list of jobs, one job more, data that many jobs share."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ..errors import BadFileError
+from ..jobs import Job
+from ..parcel.container import Buffer
+from ..parcel.jsonable import weight
+from ..parcel.sheets import pack_data, pack_jobs
+from ..store.append_log import AppendLogWriter, Record
+from ..store.base import Base
+from ..store.files import Files
+from ..store.runs import RunInfo, append, read_parcel_bytes
+
+# Small jobs share a parcel up to these bounds.
+PARCEL_JOBS = 256
+PARCEL_BYTES = 1 << 20
+# Shared data is compared by pieces of this size, which stay in a core's cache.
+PIECE_BYTES = 256 << 10
+DIGEST_DIGITS = 40
+
+Batch = list[tuple[Job, dict[str, Any]]]
+
+
+def parcels(jobs: Sequence[Job]) -> Iterator[tuple[int, list[Buffer]]]:
+    """Pack a list of jobs, each parcel with the number of its first job."""
+    first = 0
+    for batch in _batches(jobs):
+        yield first, _pack(first, batch)
+        first += len(batch)
+
+
+def append_jobs(
+    files: Files, base: Base, info: RunInfo, jobs: Sequence[Job], *, guess: int
+) -> list[int]:
+    """Put jobs behind the last of a run, in as few parcels as they fit; return their numbers."""
+    numbers: list[int] = []
+    for batch in _batches(jobs):
+
+        def pack(first: int, batch: Batch = batch) -> list[Buffer]:
+            return _pack(first, batch)
+
+        first = append(files, base, info, pack, guess=guess)
+        guess = first + len(batch)
+        numbers += range(first, guess)
+    if info.durable:
+        files.sync_folder(base.asked(info.run))
+    return numbers
+
+
+def log_jobs(append_log: AppendLogWriter, jobs: Sequence[Job], *, guess: int) -> list[Record]:
+    """Append jobs to a roll, in as few records as they fit.
+
+    Each is there when this returns, so that it survives the death of its submitter; in a durable
+    run, a power loss, too. `guess` is what an error calls the first of them.
+    """
+    records = []
+    # One by one, without the detour of a generator.
+    for batch in _batches(jobs) if len(jobs) > 1 else [[(job, job.deploy()) for job in jobs]]:
+        records.append(append_log.append(len(batch), _pack(0, batch, called=guess)))
+        guess = records[-1].stop
+    return records
+
+
+def put_data(files: Files, base: Base, shared: Any, *, durable: bool) -> str | None:
+    """Write shared data once; return its name, None if there is none.
+
+    The name comes from the checksums, which different contents may have in common: what already
+    lies under a name is compared byte by byte, and what differs gets another.
+    """
+    if shared is None:
+        return None
+    chunks = pack_data(shared)
+    stem = hashlib.sha256(chunks[-1]).hexdigest()[:DIGEST_DIGITS]  # the directory of the parcel
+    names = itertools.chain([stem], (f"{stem}-{number}" for number in itertools.count(2)))
+    return next(name for name in names if _put(files, base, name, chunks, durable=durable))
+
+
+def _put(files: Files, base: Base, name: str, chunks: Sequence[Buffer], *, durable: bool) -> bool:
+    """Have data lie under a name; False: something else lies there."""
+    path, won = base.data(name), False
+    if not files.exists(path):
+        temporary = base.temporary()
+        files.write_new(temporary, chunks, sync=durable)
+        won = files.publish(temporary, path)
+    if not won and not _holds(files, path, chunks):
+        return False
+    if durable:
+        if not won:
+            files.sync_file(path)  # whoever wrote it may have had no need to
+        files.sync_folder(os.path.dirname(path))
+    return True
+
+
+def _holds(files: Files, path: str, chunks: Sequence[Buffer]) -> bool:
+    """Whether a file consists of these chunks."""
+    try:
+        view = memoryview(read_parcel_bytes(files, path))
+    except BadFileError:
+        return False
+    at = 0
+    for chunk in chunks:
+        for start in range(0, len(chunk), PIECE_BYTES):
+            piece = bytes(chunk[start : start + PIECE_BYTES])
+            if view[at : at + len(piece)].tobytes() != piece:
+                return False
+            at += len(piece)
+    return at == len(view)
+
+
+def _pack(first: int, batch: Batch, *, called: int | None = None) -> list[Buffer]:
+    model = batch[0][0]
+    given = [job.name for job, _ in batch]
+    names = None if given == [None] * len(given) else [name or "" for name in given]
+    passed = [passed for _, passed in batch]
+    return pack_jobs(first, model.task, model.options, names, passed, called=called)
+
+
+def _batches(jobs: Sequence[Job]) -> Iterator[Batch]:
+    """Cut a list into parcels: neighbours with the same task and options, small enough together."""
+    batch: Batch = []
+    size = 0
+    for job in jobs:
+        passed = job.deploy()
+        job_size = weight(passed)
+        if batch:
+            alike = (job.task, job.options) == (batch[0][0].task, batch[0][0].options)
+            fits = len(batch) < PARCEL_JOBS and size + job_size <= PARCEL_BYTES
+            if not (alike and fits):
+                yield batch
+                batch, size = [], 0
+        batch.append((job, passed))
+        size += job_size
+    if batch:
+        yield batch

@@ -1,0 +1,354 @@
+"""The runs of a base as the acting Master knows them: which are served, and what waits in each.
+
+A run is taken in from its folders (what was asked, what came back, what the Master says is out),
+and then followed: by the end of its roll, or by names alone, since the next parcel can only have
+one.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from ..errors import BadFileError
+from ..parcel.sheets import SCHEDULING_FLAG, JobSheet, OutcomeSheet
+from ..parcel.trailer import TRAILER_SIZE, read_trailer
+from ..store.append_log import AppendLogReader, Record
+from ..store.base import Base
+from ..store.files import Files
+from ..store.job_ids import JobId
+from ..store.journal import Journal
+from ..store.requests import Orders
+from ..store.runs import (
+    RunInfo,
+    list_firsts,
+    list_runs,
+    reach,
+    read_notes,
+    read_parcel_bytes,
+    read_run_info,
+    reject,
+)
+from ..store.scheduling import SchedulingOptions
+from .project_queue import ProjectQueue, Verdict
+from .run_queue import RunQueue
+
+# So many of the runs that are over are looked at each time, in turn.
+RESTING = 16
+
+# What of a run is out with agents.
+Out = Callable[[str], list[tuple[int, int]]]
+
+
+@dataclass
+class ActiveRun:
+    """A run that is being served."""
+
+    info: RunInfo
+    queue: RunQueue
+    wanted: bool
+    append_log: AppendLogReader | None = None  # what follows its roll, if it has one
+
+    @property
+    def project(self) -> str:
+        """The project whose part of the standing queue it is; empty for any other run."""
+        return self.info.project if self.info.queue else ""
+
+
+class Registry:
+    """Every run of the base that is worth a look, and those that are served."""
+
+    def __init__(self, files: Files, base: Base, journal: Journal, orders: Orders) -> None:
+        self._files = files
+        self._base = base
+        self._journal = journal
+        self._orders = orders
+        self._new: list[str] = []
+        self._gone: list[str] = []
+        self._awaited: dict[str, set[int]] = {}
+        self._named: set[str] | None = None  # what to look at next; None: everything
+        self._at_rest: set[str] = set()  # the runs that nobody wants served
+        self._rest_turn = 0
+        self.runs: dict[str, ActiveRun] = {}
+
+    def hint(self, names: set[str] | None) -> None:
+        """Something may have changed, in these runs or (None) anywhere."""
+        self._named = None if names is None or self._named is None else self._named | names
+
+    def list_asked(self) -> dict[str, list[int]]:
+        """What was asked, in every run: to be listed before mailboxes and results are read."""
+        runs = list_runs(self._files, self._base)
+        return {run: list_firsts(self._files, self._base.asked(run)) for run in runs}
+
+    def recover(self, asked: dict[str, list[int]], out: Out) -> None:
+        """Take in every run that is wanted, or out with an agent."""
+        for run, listed in asked.items():
+            self._load(run, listed, out(run))
+        self._at_rest = set(asked) - set(self.runs)
+
+    def refresh(self, out: Out) -> bool:
+        """See what is new, what was appended and what is wanted; True when something is."""
+        moved = False
+        present = list_runs(self._files, self._base)
+        for run in set(self.runs) - set(present):
+            # On some filesystems a listing lags behind.
+            if not self._files.exists(self._base.asked(run)):
+                del self.runs[run]
+                self._gone.append(run)
+        for run in self._worth_a_look(present):
+            active = self.runs.get(run)
+            if active is None:
+                self._load(run, list_firsts(self._files, self._base.asked(run)), out(run))
+                moved |= run in self.runs
+            else:
+                active.wanted = self._is_wanted(active.info)
+                moved |= self._extend(run, active)
+        self._at_rest = set(present) - set(self.runs)
+        return moved
+
+    def _load(self, run: str, listed: list[int], sent: list[tuple[int, int]]) -> None:
+        files, base = self._files, self._base
+        try:
+            info = read_run_info(files, base, run)
+        except FileNotFoundError:  # on its way out, or its card was put aside
+            return
+        except NotADirectoryError:
+            self.reject(BadFileError(base.asked(run), "is not a run's folder"))
+            return
+        except BadFileError as error:
+            self.reject(error)
+            return
+        queue = self._new_queue(info)
+        active = ActiveRun(info, queue, wanted=self._is_wanted(info))
+        if not (active.wanted or sent):
+            return
+        self.runs[run] = active
+        # A power loss may have left the question and taken the place for the answers.
+        files.make_folder(base.answered(run))
+        files.make_folder(base.attempts(run))
+        if info.append_log:
+            active.append_log = AppendLogReader(files, base, run)
+            records = self._read_on(active)
+            firsts, end = [record.number for record in records], active.append_log.number
+            places = [record.at for record in records]
+        else:
+            (firsts, end), places = self._contiguous(run, listed), []
+        queue.recover(firsts, end, sent, self.covered(run), places)
+        for note in read_notes(files, base, run):
+            queue.note(note)
+        self._await_for(queue)
+        self._new.append(run)
+        self._journal.event("serves", run=run, asked=queue.asked, done=queue.done)
+
+    def _new_queue(self, info: RunInfo) -> RunQueue:
+        if not info.queue:
+            return RunQueue(apart=info.apart)
+        return ProjectQueue(
+            info.run,
+            self._orders,
+            scheduling=lambda parcel, first, stop: self._read_scheduling(
+                info.run, parcel, first, stop
+            ),
+            verdict=self.verdict,
+        )
+
+    def _read_scheduling(
+        self, run: str, parcel: int, first: int, stop: int
+    ) -> Iterator[SchedulingOptions]:
+        """The wishes of some jobs; what cannot be read has none, and says why when it runs."""
+        job = first
+        while job < stop:
+            # Parcels leave no gaps: each one behind the first begins with the next job.
+            path = self._base.parcel(run, parcel if job == first else job)
+            end = job + 1
+            found: list[SchedulingOptions] = []
+            try:
+                mark = read_trailer(path, self._files.tail(path, TRAILER_SIZE))
+                end = max(end, min(stop, mark.first + mark.jobs))
+                if SCHEDULING_FLAG in mark.flags:
+                    sheet = JobSheet(path, read_parcel_bytes(self._files, path))
+                    passed = (sheet.plain(number) for number in range(job, end))
+                    found = [
+                        SchedulingOptions.decode(arguments.get("scheduling", {}))
+                        for arguments in passed
+                    ]
+            except (BadFileError, FileNotFoundError, ValueError) as error:
+                self._journal.log("error", f"jobs of {run} have no readable scheduling: {error}")
+            yield from found or [SchedulingOptions()] * (end - job)
+            job = end
+
+    def _await_for(self, queue: RunQueue) -> None:
+        """Remember which jobs are waited for, so that their end is told."""
+        if isinstance(queue, ProjectQueue):
+            for job in queue.waits_for():
+                self._awaited.setdefault(job.run, set()).add(job.number)
+
+    def awaited(self, run: str) -> set[int]:
+        """The jobs of a run that others wait for, or did."""
+        return self._awaited.get(run, set())
+
+    def take_new(self) -> list[str]:
+        """The runs that are served since this was last asked."""
+        new, self._new = self._new, []
+        return new
+
+    def take_gone(self) -> list[str]:
+        """The runs that have left since this was last asked."""
+        gone, self._gone = self._gone, []
+        return gone
+
+    def verdict(self, job: JobId) -> Verdict | None:
+        """How a job has ended; None while it has not. One whose run has left is over."""
+        return self.verdicts([job])[job]
+
+    def verdicts(self, jobs: Iterable[JobId]) -> dict[JobId, Verdict | None]:
+        """How jobs have ended; each folder is listed, and each parcel read, but once."""
+        folders: dict[str, list[int] | None] = {}
+        sheets: dict[tuple[str, int], OutcomeSheet | None] = {}
+        found: dict[JobId, Verdict | None] = {}
+        for job in jobs:
+            run, number = job.run, job.number
+            if run not in folders:
+                here = self._files.exists(self._base.asked(run))
+                answered = self._base.answered(run)
+                folders[run] = list_firsts(self._files, answered) if here else None
+            firsts = folders[run]
+            if firsts is None:
+                found[job] = Verdict(ok=True)
+                continue
+            found[job] = None
+            index = bisect.bisect_right(firsts, number) - 1
+            if index >= 0:
+                name = run, firsts[index]
+                if name not in sheets:
+                    sheets[name] = self.read_results(*name)
+                sheet = sheets[name]
+                if sheet is not None and number < sheet.first + sheet.count:
+                    found[job] = Verdict(ok=number not in sheet.failures)
+        return found
+
+    def _contiguous(self, run: str, listed: list[int]) -> tuple[list[int], int]:
+        """The parcels up to the first that is missing, and one behind their last job.
+
+        A listing may miss what is appended while it is made and show what came after it, and a
+        power loss may take what was not synced: what lies behind a gap waits until it is filled.
+        """
+        firsts: list[int] = []
+        end = 0
+        for first, behind in itertools.zip_longest(listed, listed[1:], fillvalue=-1):
+            if first != end:
+                break
+            if behind == first + 1:  # one job, without a look inside
+                end = behind
+            else:
+                try:
+                    end = first + reach(self._files, self._base.parcel(run, first), "jobs")
+                except BadFileError as error:
+                    if behind < 0:
+                        self.reject(error)
+                        break
+                    end = behind  # whoever is sent a job of it says why it cannot be done
+            firsts.append(first)
+        return firsts, end
+
+    def covered(self, run: str) -> list[tuple[int, int]]:
+        """What results cover; those that a power loss may have torn are looked at as a whole."""
+        active = self.runs.get(run)
+        durable = active is not None and active.info.durable
+        spans = []
+        for first in list_firsts(self._files, self._base.answered(run)):
+            if durable:
+                try:
+                    count = reach(self._files, self._base.result(run, first), "results")
+                except BadFileError as error:
+                    self.reject(error)
+                    continue
+            else:
+                sheet = self.read_results(run, first)
+                count = 0 if sheet is None else sheet.count
+            spans.append((first, first + count))
+        return spans
+
+    def _worth_a_look(self, present: list[str]) -> list[str]:
+        """The runs at work, new or named, and in turn a few of those at rest.
+
+        A base may hold thousands of runs that are over. Whoever takes one up again rings, and is
+        heard by its name; where no bell is heard, its turn comes.
+        """
+        named, self._named = self._named, set()
+        if named is None:
+            return present
+        awake: list[str] = []
+        resting: list[str] = []
+        for run in present:
+            active = self.runs.get(run)
+            rests = run in self._at_rest if active is None else active.queue.finished
+            (resting if rests and run not in named else awake).append(run)
+        turn = self._rest_turn % max(len(resting), 1)
+        self._rest_turn = turn + RESTING
+        return awake + (resting[turn:] + resting[:turn])[:RESTING]
+
+    def _read_on(self, active: ActiveRun) -> list[Record]:
+        assert active.append_log is not None
+        try:
+            return active.append_log.read_on(sync=active.info.durable)
+        except BadFileError as error:
+            self.reject(error)
+            return []
+
+    def _extend(self, run: str, active: ActiveRun) -> bool:
+        """Take in what was appended: to the roll, or as parcels, of which the next has one name."""
+        queue = active.queue
+        if active.append_log is not None:
+            records = self._read_on(active)
+            numbers, places = [r.number for r in records], [r.at for r in records]
+            queue.extend(numbers, active.append_log.number, places)
+            return bool(records)
+        moved = False
+        while True:
+            try:
+                count = reach(self._files, self._base.parcel(run, queue.asked), "jobs")
+            except BadFileError as error:
+                self.reject(error)
+                return moved
+            if not count:
+                return moved
+            queue.extend([queue.asked], queue.asked + count)
+            self._await_for(queue)
+            moved = True
+
+    def _is_wanted(self, info: RunInfo) -> bool:
+        if not info.embedded:
+            return True
+        try:
+            lock = self._files.try_lock(self._base.wanted(info.run))
+        except OSError:
+            return False
+        if lock is None:
+            return True
+        lock.release()
+        return False
+
+    def read_results(self, run: str, first: int) -> OutcomeSheet | None:
+        """Read a parcel of results; a bad one is put aside, and its jobs run again.
+
+        Only the acting Master puts results aside: with two who do, the second might take away the
+        good parcel that has come in place of the bad one.
+        """
+        path = self._base.result(run, first)
+        try:
+            sheet = OutcomeSheet(path, read_parcel_bytes(self._files, path))
+            if sheet.first != first:
+                raise BadFileError(path, f"holds results from {sheet.first} on")
+            return sheet
+        except FileNotFoundError:
+            return None
+        except BadFileError as error:
+            self.reject(error)
+            return None
+
+    def reject(self, error: BadFileError) -> None:
+        self._journal.log("error", f"put aside in rejected/: {error}")
+        reject(self._files, self._base, error.path, error.reason)

@@ -1,0 +1,336 @@
+"""The steward: carries out requests for the acting Master, and knows what stands of them.
+
+It exists as long as its Dispatcher does, so that only one changes orders. Whatever it does may be
+cut off anywhere: a request is removed last, and doing it again changes nothing more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Protocol
+
+from ..errors import BadFileError
+from ..parcel.sheets import OutcomeSheet
+from ..store.base import Base
+from ..store.files import Files
+from ..store.job_ids import JobId
+from ..store.journal import Journal
+from ..store.mailbox import Letter
+from ..store.requests import (
+    Orders,
+    Request,
+    RequestVerb,
+    StopOrder,
+    list_stops,
+    order_stop,
+    pending,
+    read_request,
+    write_orders,
+)
+from .agent import Agent
+from .project_queue import ProjectQueue, Verdict
+from .registry import Registry
+
+
+class Staff(Protocol):
+    """Who can start and end sessions, for a Master that is asked to."""
+
+    def hire(self, gpus: str) -> None:
+        """Start a session on each of these cards that has none."""
+
+    def dismiss(self, agents: Collection[str], *, at_once: bool) -> None:
+        """End sessions, after the jobs in hand or at once."""
+
+
+class RequestExecutor:
+    """What was asked of the acting Master, and what follows from it."""
+
+    def __init__(
+        self,
+        files: Files,
+        base: Base,
+        register: Registry,
+        journal: Journal,
+        *,
+        orders: Orders,
+        agents: Mapping[str, Agent],
+        cancel: Callable[[str, Collection[int], str], None],
+        staff: Staff | None = None,
+    ) -> None:
+        self._files = files
+        self._base = base
+        self._registry = register
+        self._journal = journal
+        self._cancel = cancel
+        self._agents = agents
+        self._staff = staff
+        self._dirty = False
+        self._cancelling = False
+        self.orders = orders
+        files.make_folder(base.control)
+        self._stops = set(list_stops(files, base))
+
+    # Looking
+
+    def look(self) -> bool:
+        """Carry out what was asked since, and tend to runs that are new; True when something was.
+
+        An earlier Master may have left undone what follows from its orders: all runs are new then.
+        """
+        for run in self._registry.take_new():
+            self._welcome(run)
+        for run in self._registry.take_gone():
+            self._dirty |= self.orders.forget_run(run)
+        for job in [job for job in self._stops if self._holder(job) is None]:
+            self._drop_stop(job)
+        names = pending(self._files, self._base)
+        for name in names:
+            self._carry_out(name)
+        self._cancel_in_vain()
+        if self._dirty:
+            self._save()
+        return bool(names)
+
+    def _carry_out(self, name: str) -> None:
+        try:
+            request = read_request(self._files, self._base, name)
+        except FileNotFoundError:
+            return
+        except BadFileError as error:
+            self._registry.reject(error)
+            return
+        self._change_orders(request)
+        self._save()
+        self._act(request)
+        self._journal.event(
+            "asked",
+            verb=request.verb.value,
+            by=request.by,
+            jobs=[str(job) for job in request.jobs[:20]],
+            runs=list(request.runs),
+            projects=list(request.projects),
+            agents=list(request.agents),
+            value=request.value,
+        )
+        self._files.remove(f"{self._base.control}/{name}")
+
+    def _save(self) -> None:
+        write_orders(self._files, self._base, self.orders)
+        self._dirty = False
+
+    # What is asked
+
+    def _change_orders(self, request: Request) -> None:
+        orders, jobs = self.orders, self._not_done(request.jobs)
+        match request.verb:
+            case RequestVerb.KILL:
+                orders.killed.update(dict.fromkeys(jobs, _by(request)))
+            case RequestVerb.HOLD | RequestVerb.RELEASE:
+                orders.held.update(dict.fromkeys(jobs, request.verb is RequestVerb.HOLD))
+            case RequestVerb.PRIORITY:
+                assert isinstance(request.value, int)
+                orders.priorities.update(dict.fromkeys(jobs, request.value))
+                for run in request.runs:
+                    orders.run_priorities[run] = request.value
+                    for job in [job for job in orders.priorities if job.run == run]:
+                        del orders.priorities[job]
+            case RequestVerb.MOVE:
+                self._move(jobs, str(request.value))
+            case RequestVerb.PAUSE:
+                orders.paused_all |= request.everything
+                orders.paused_projects.update(request.projects)
+                orders.paused_runs.update(request.runs)
+            case RequestVerb.RESUME:
+                if request.everything:
+                    orders.paused_all = False
+                    orders.paused_projects.clear()
+                    orders.paused_runs.clear()
+                orders.paused_projects.difference_update(request.projects)
+                orders.paused_runs.difference_update(request.runs)
+            case RequestVerb.DRAIN:
+                orders.drained.update(self._named_agents(request))
+            case RequestVerb.FILL | RequestVerb.REMOVE:
+                orders.drained.difference_update(self._named_agents(request))
+            case RequestVerb.ADD:
+                pass
+
+    def _act(self, request: Request) -> None:
+        match request.verb:
+            case RequestVerb.KILL:
+                self._kill(request.jobs)
+            case RequestVerb.HOLD | RequestVerb.RELEASE | RequestVerb.PRIORITY | RequestVerb.MOVE:
+                for run in {job.run for job in request.jobs}:
+                    self._apply(run, [job.number for job in request.jobs if job.run == run])
+                for run in request.runs:
+                    self._apply(run, None)
+            case RequestVerb.PAUSE | RequestVerb.DRAIN if request.preempt:
+                self._preempt(request)
+            case RequestVerb.ADD if self._staff is not None:
+                self._staff.hire(str(request.value))
+            case RequestVerb.REMOVE if self._staff is not None:
+                self._staff.dismiss(self._named_agents(request), at_once=request.preempt)
+
+    def _not_done(self, jobs: Iterable[JobId]) -> list[JobId]:
+        """Those that have not ended; whatever stands about the others is forgotten.
+
+        One may have ended unseen, when its holder was taken for dead: were it held for ever, nobody
+        would come upon its result.
+        """
+        verdicts = self._registry.verdicts(jobs)
+        for job, verdict in verdicts.items():
+            self._dirty |= verdict is not None and self.orders.forget(job)
+        return [job for job, verdict in verdicts.items() if verdict is None]
+
+    def _named_agents(self, request: Request) -> list[str]:
+        if request.everything:
+            return sorted(self.orders.drained.union(self._agents))
+        return list(request.agents)
+
+    def _letters(self) -> list[tuple[str, Letter, int]]:
+        """Every agent at work, with its letter and how far it is."""
+        return [(a.agent_id, a.letter, a.reached) for a in self._agents.values() if a.letter]
+
+    def _kill(self, jobs: Iterable[JobId]) -> None:
+        """Have jobs ended that are to die: those that wait here, the others where they run."""
+        waiting: dict[tuple[str, str], list[int]] = {}
+        for job in jobs:
+            by = self.orders.killed.get(job)
+            if by is None:
+                continue  # it has ended
+            holder = self._holder(job)
+            if holder is None:
+                waiting.setdefault((job.run, by), []).append(job.number)
+            else:
+                stop = StopOrder(holder.attempt, final=True, reason=f"killed by {by}")
+                self._order_stop(job, stop)
+        for (run, by), numbers in waiting.items():
+            self._cancel(run, numbers, f"killed by {by}")
+
+    def _preempt(self, request: Request) -> None:
+        for agent, letter, reached in self._letters():
+            active = self._registry.runs.get(letter.run)
+            project = active.project if active is not None else ""
+            named = (
+                request.everything
+                or agent in request.agents
+                or letter.run in request.runs
+                or (bool(project) and project in request.projects)
+            )
+            if named:
+                for number in range(reached, letter.stop):
+                    stop = StopOrder(
+                        letter.attempt, final=False, reason=f"stopped by {_by(request)}"
+                    )
+                    self._order_stop(JobId(letter.run, number), stop)
+
+    def _order_stop(self, job: JobId, stop: StopOrder) -> None:
+        self._stops.add(job)
+        order_stop(self._files, self._base, job, stop)
+
+    def _move(self, jobs: list[JobId], where: str) -> None:
+        for at, job in enumerate(jobs if where != "first" else reversed(jobs)):
+            active = self._registry.runs.get(job.run)
+            if active is None or not isinstance(active.queue, ProjectQueue):
+                continue
+            if where in ("first", "last"):
+                first, last = active.queue.places()
+                place = first - 1 if where == "first" else last + 1
+            else:
+                place = (
+                    active.queue.place_of(JobId.parse(where).number) - 0.5 + at / (4 + len(jobs))
+                )
+            self.orders.places[job] = place
+
+    def _apply(self, run: str, jobs: list[int] | None) -> None:
+        """Let orders take effect on what waits in a run: on these jobs, or on all."""
+        active = self._registry.runs.get(run)
+        if active is None:
+            return
+        queue = active.queue
+        if isinstance(queue, ProjectQueue):
+            if jobs is None:
+                queue.reconsider_all()
+            else:
+                for job in jobs:
+                    queue.reconsider(job)
+            return
+        queue.priority = self.orders.run_priorities.get(run, 0)
+        held = self.orders.held
+        named = jobs if jobs is not None else [job.number for job in held if job.run == run]
+        queue.hold([job for job in named if held.get(JobId(run, job), False)])
+        queue.release([job for job in named if not held.get(JobId(run, job), False)])
+
+    # What happens
+
+    def _welcome(self, run: str) -> None:
+        """A run is served from now on: what stands about it takes effect."""
+        self._apply(run, None)
+        self._kill([job for job in self.orders.killed if job.run == run])
+
+    def _cancel_in_vain(self) -> None:
+        """Cancel what waits for jobs that did not end well, and so on along the chain."""
+        if self._cancelling:
+            return  # what is found meanwhile is done by the round below
+        self._cancelling = True
+        try:
+            while found := self._take_in_vain():
+                for (run, other), numbers in found.items():
+                    reason = f"job {other.short}, which it waits for, did not end well"
+                    self._cancel(run, numbers, reason)
+        finally:
+            self._cancelling = False
+
+    def _take_in_vain(self) -> dict[tuple[str, JobId], list[int]]:
+        found: dict[tuple[str, JobId], list[int]] = {}
+        for run, active in self._registry.runs.items():
+            if isinstance(active.queue, ProjectQueue):
+                for number, other in active.queue.in_vain:
+                    found.setdefault((run, other), []).append(number)
+                active.queue.in_vain.clear()
+        return found
+
+    def ended(self, run: str, sheet: OutcomeSheet) -> None:
+        """Jobs have ended: what was ordered of them is forgotten, who waits for them goes on."""
+        active = self._registry.runs.get(run)
+        queue = active.queue if active is not None else None
+        awaited = self._registry.awaited(run)
+        orders = self.orders
+        if not (awaited or orders.held or orders.killed or isinstance(queue, ProjectQueue)):
+            return
+        for number in range(sheet.first, sheet.first + sheet.count):
+            job = JobId(run, number)
+            self._drop_stop(job)
+            self._dirty |= orders.forget(job)
+            if isinstance(queue, ProjectQueue):
+                queue.done_with(number)
+            if number in awaited:
+                verdict = Verdict(ok=number not in sheet.failures)
+                for other in list(self._registry.runs.values()):
+                    if isinstance(other.queue, ProjectQueue):
+                        other.queue.ended(job, verdict)
+        if awaited:
+            self._cancel_in_vain()
+
+    def returned(self, letter: Letter, reached: int) -> None:
+        """Jobs have come back with no result: one that is to die does not go out again."""
+        for number in range(reached, letter.stop):
+            job = JobId(letter.run, number)
+            self._drop_stop(job)
+            if job in self.orders.killed:
+                self._kill([job])
+
+    def _drop_stop(self, job: JobId) -> None:
+        if job in self._stops:
+            self._stops.discard(job)
+            self._files.remove(self._base.stop_order(job.run, job.number))
+
+    def _holder(self, job: JobId) -> Letter | None:
+        """The letter that a job is out with."""
+        for _, letter, reached in self._letters():
+            if letter.run == job.run and reached <= job.number < letter.stop:
+                return letter
+        return None
+
+
+def _by(request: Request) -> str:
+    return request.by or "somebody"

@@ -1,0 +1,246 @@
+"""Which jobs of a run wait, are out, or are done: numbers and ranges, no disk and no clock."""
+
+from __future__ import annotations
+
+import bisect
+import heapq
+from array import array
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from ..store.runs import Note
+
+# A job that three workers died with is the likelier cause: it is not given to a fourth.
+MOST_LOST = 3
+# A letter holds about this much measured work: long enough to hide the cost of a round trip, short
+# enough that agents finish together and a progress bar moves.
+LETTER_S = 0.03
+# ... and to have less than this in it, for the sake of another agent, costs more than it gains.
+LEAST_S = 0.0005
+# Never more jobs in one letter, however short they are.
+MOST_JOBS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A range of jobs that may go into one letter."""
+
+    parcel: int
+    first: int
+    stop: int
+    attempt: int = 1
+    failed: int = 0
+    lost: int = 0
+    place: int = 0  # of the parcel, where it lies in a roll
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """What a session has to offer."""
+
+    gpus: int = 1
+    memory_mib: int = 0  # of each card; 0: not known
+
+    def has(self, gpus: int, memory_mib: int) -> bool:
+        """Whether a job that needs so much can run here; one that asks for one card runs anywhere.
+
+        On a machine without cards, sessions on the CPU take what asks for nothing special.
+        """
+        return (gpus <= 1 or gpus <= self.gpus) and memory_mib <= self.memory_mib
+
+
+@dataclass
+class History:
+    """The attempts of one job that ended with no result."""
+
+    notes: dict[int, Note] = field(default_factory=dict)  # by attempt
+
+    @property
+    def attempt(self) -> int:
+        """The number of the next attempt."""
+        return max(self.notes, default=0) + 1
+
+    @property
+    def failed(self) -> int:
+        """How many attempts were the job's own failures."""
+        return sum(note.kind == "failed" for note in self.notes.values())
+
+    @property
+    def lost(self) -> int:
+        """How many attempts died with their worker."""
+        return sum(note.kind == "lost" for note in self.notes.values())
+
+
+class RunQueue:
+    """The jobs of one run."""
+
+    def __init__(self, *, apart: bool = False) -> None:
+        self._apart = apart  # a letter holds one job: the next may take a thousand times as long
+        self.asked = 0  # one behind the last job
+        self.done = 0
+        self.mean_s: float | None = None
+        self.history: dict[int, History] = {}
+        self._parcels = array("q")  # the first numbers of all
+        self._places = array("q")  # where they lie in the roll, if they do
+        self._waiting: list[tuple[int, int]] = []  # a heap of disjoint ranges
+        self.priority = 0
+        self._held: set[int] = set()  # not to be sent
+        self._aside: set[int] = set()  # those of them that would wait otherwise
+
+    @property
+    def finished(self) -> bool:
+        """Whether every job that was asked is done."""
+        return self.done >= self.asked
+
+    def waiting(self) -> int:
+        """How many jobs wait to be sent."""
+        return sum(stop - first for first, stop in self._waiting)
+
+    def extend(self, firsts: Iterable[int], asked: int, places: Iterable[int] = ()) -> None:
+        """Take in new parcels, the last of which ends before job `asked`."""
+        self._parcels.extend(firsts)
+        self._places.extend(places)
+        if asked > self.asked:
+            heapq.heappush(self._waiting, (self.asked, asked))
+            self.asked = asked
+
+    def recover(
+        self,
+        firsts: list[int],
+        asked: int,
+        sent: Iterable[tuple[int, int]],
+        covered: Iterable[tuple[int, int]],
+        places: Iterable[int] = (),
+    ) -> None:
+        """Start from what the folders say: what is neither out nor covered waits.
+
+        What a letter that is out has brought already is counted when its chain is walked.
+        """
+        self._parcels = array("q", firsts)
+        self._places = array("q", places)
+        self.asked = asked
+        sent, covered = list(sent), list(covered)
+        counted = [span for span in covered if not any(a <= span[0] < b for a, b in sent)]
+        self.done = sum(stop - first for first, stop in counted)
+        self._waiting = gaps(asked, [*sent, *covered])
+        heapq.heapify(self._waiting)
+        self.hold(self._held)
+
+    def note(self, note: Note) -> History:
+        """Take a note of an attempt into account."""
+        history = self.history.setdefault(note.job, History())
+        history.notes[note.attempt] = note
+        return history
+
+    def urgency(self, seat: Seat) -> int | None:
+        """The priority of what is next for a session; None: nothing waits."""
+        return self.priority if self._waiting else None
+
+    def take(self, *, agents: int = 1, seat: Seat | None = None) -> Span | None:
+        """Take the next range out of the queue, as long as it should be for one letter."""
+        if not self._waiting:
+            return None
+        first, stop = heapq.heappop(self._waiting)
+        length = self._length(agents)
+        # Jobs that were handed in one by one wait one by one, and travel together.
+        while stop < first + length and self._waiting and self._waiting[0][0] == stop:
+            stop = heapq.heappop(self._waiting)[1]
+        limit = min(stop, first + length)
+        history = self.history.get(first)
+        if history is not None:
+            limit = first + 1  # an attempt number is the letter's: such a job travels alone
+        elif self.history:
+            limit = min([limit, *(job for job in self.history if first < job < limit)])
+        if limit < stop:
+            heapq.heappush(self._waiting, (limit, stop))
+        return self.span(first, limit)
+
+    def span(self, first: int, stop: int) -> Span:
+        """A range as a letter names it: the parcel that it begins in, and the attempt."""
+        index = bisect.bisect_right(self._parcels, first) - 1
+        # A parcel that a power loss took is named all the same: whoever looks for it says so.
+        parcel = self._parcels[index] if index >= 0 else first
+        place = self._places[index] if index >= 0 and self._places else 0
+        history = self.history.get(first)
+        if history is None:
+            return Span(parcel, first, stop, place=place)
+        attempt, failed, lost = history.attempt, history.failed, history.lost
+        return Span(parcel, first, stop, attempt, failed, lost, place)
+
+    def is_short(self, jobs: int) -> bool:
+        """Whether so many jobs make less work than is worth a letter."""
+        if self.mean_s is None or self._apart:
+            return False
+        return jobs * self.mean_s < LEAST_S
+
+    def put_back(self, first: int, stop: int) -> None:
+        """Let a range wait again, as far as it was asked: a power loss may have cut that off."""
+        stop = min(stop, self.asked)
+        if first < stop:
+            heapq.heappush(self._waiting, (first, stop))
+            if self._held:
+                self.hold(self._held)
+
+    def hold(self, jobs: Collection[int]) -> None:
+        """Send jobs only when they have been released; what is out is not called back."""
+        self._held.update(jobs)
+        for first, stop in self._pull(jobs):
+            self._aside.update(range(first, stop))
+
+    def release(self, jobs: Collection[int]) -> None:
+        """Let jobs that were held wait their turn again."""
+        self._held.difference_update(jobs)
+        for job in sorted(self._aside.intersection(jobs)):
+            self._aside.discard(job)
+            self.put_back(job, job + 1)
+
+    def withdraw(self, jobs: Collection[int]) -> list[tuple[int, int]]:
+        """Take jobs out of the queue for good, as far as they wait; return their ranges."""
+        for job in self._aside.intersection(jobs):
+            self._aside.discard(job)
+            heapq.heappush(self._waiting, (job, job + 1))
+        return self._pull(jobs)
+
+    def _pull(self, jobs: Collection[int]) -> list[tuple[int, int]]:
+        taken: list[tuple[int, int]] = []
+        for job in sorted(jobs):
+            for first, stop in self._waiting:
+                if first <= job < stop:
+                    self._waiting.remove((first, stop))
+                    self._waiting += [s for s in ((first, job), (job + 1, stop)) if s[0] < s[1]]
+                    joins = taken and taken[-1][1] == job
+                    start = taken.pop()[0] if joins else job
+                    taken.append((start, job + 1))
+                    break
+        heapq.heapify(self._waiting)
+        return taken
+
+    def covered(self, jobs: int, seconds: float) -> None:
+        """Count finished jobs and learn from their time."""
+        self.done += jobs
+        mean = seconds / jobs
+        self.mean_s = mean if self.mean_s is None else 0.7 * self.mean_s + 0.3 * mean
+
+    def _length(self, agents: int) -> int:
+        if self.mean_s is None or self._apart:
+            return 1
+        by_time = int(LETTER_S / max(self.mean_s, 1e-6))
+        # Near the end every agent should get a share, so that none is left alone with the rest.
+        first, stop = self._waiting[0] if self._waiting else (0, 0)
+        remaining = max(stop - first, self.asked - self.done)
+        by_share = -(-remaining // (2 * max(agents, 1)))
+        least = int(LEAST_S / max(self.mean_s, 1e-6))
+        return max(1, min(by_time, max(by_share, least), MOST_JOBS))
+
+
+def gaps(end: int, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The ranges of 0..end that no span covers."""
+    found = []
+    reached = 0
+    for first, stop in sorted(spans):
+        if first > reached:
+            found.append((reached, min(first, end)))
+        reached = max(reached, stop)
+    if reached < end:
+        found.append((reached, end))
+    return [(first, stop) for first, stop in found if first < stop]

@@ -1,0 +1,81 @@
+"""Which kind of job a call is: the function, the version of its code, and what may set sizes."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import os
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from ..gpus.memory.profiles import Kind
+from .notebook import strip
+
+WORD_LIMIT = 100  # of a text: a longer one is data, not a choice
+
+
+def type_of(function: Callable[..., Any]) -> str:
+    """Name a function for good: `file::function`."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    path = code.co_filename if code is not None else getattr(function, "__module__", "?")
+    if os.path.exists(path):
+        path = os.path.realpath(path)
+    elif path.startswith("<") or "ipython" in path or "ipykernel" in path:
+        path = "notebook"  # a cell's file name changes whenever it is run
+    return f"{path}::{function.__qualname__}"
+
+
+def code_of(function: Callable[..., Any]) -> str:
+    """Name the version of a function's code: by its source, else by its bytecode.
+
+    Its decorators, comments and line breaks don't count: a cell of a notebook is the same job where
+    a session has its source from.
+    """
+    plain = inspect.unwrap(function)
+    try:
+        text = strip(inspect.getsource(plain)).encode()
+    except (OSError, TypeError):
+        code = getattr(plain, "__code__", None)
+        text = code.co_code + repr(code.co_consts).encode() if code is not None else b""
+    return hashlib.sha256(text).hexdigest()[:12]
+
+
+def call_of(arguments: Mapping[str, Any], matters: Collection[str] | None = None) -> dict[str, Any]:
+    """Return what of a call may set sizes: shapes, whole numbers, words and switches.
+
+    With `matters` only those arguments count, whatever they are.
+    """
+    found = {}
+    for name, value in arguments.items():
+        if matters is None or name in matters:
+            feature = _feature(value, floats=matters is not None)
+            if feature is not None:
+                found[name] = feature
+    return found
+
+
+def _feature(value: Any, *, floats: bool) -> Any:
+    shape = getattr(value, "shape", None)
+    if shape is not None:
+        # The type counts: the same shape in half precision is half as much.
+        return [*(int(size) for size in shape), str(getattr(value, "dtype", ""))]
+    if isinstance(value, (bool, int)):
+        return value
+    if isinstance(value, float):
+        return value if floats else None  # a learning rate sets no sizes
+    if isinstance(value, str):
+        return value if len(value) <= WORD_LIMIT else None
+    if isinstance(value, (list, tuple, dict)):
+        return [len(value), type(value).__name__]
+    return None
+
+
+def kind_of(
+    function: Callable[..., Any],
+    arguments: Mapping[str, Any],
+    *,
+    type_: str | None,
+    matters: Collection[str] | None,
+) -> Kind:
+    """Return the kind of a call."""
+    return Kind(type_ or type_of(function), code_of(function), call_of(arguments, matters))

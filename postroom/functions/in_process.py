@@ -1,0 +1,228 @@
+"""A call that runs in this process, once a card is granted.
+
+CUDA can't be moved once it is up: the environment is set before the function begins, and a process
+that has CUDA up on a card keeps to that card. Within one process one job runs at a time; a call
+from inside another is part of it, and runs on its cards.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from ..errors import GpuError, PostroomError
+from ..gpus.cards import inventory
+from ..gpus.cards.inventory import Card
+from ..gpus.ledger.protocol import open_ledger
+from ..gpus.memory.booking import Booking, Need, book, held_for_us, prune_timelines
+from ..gpus.memory.meter import cuda_is_up, limit_torch
+from ..gpus.memory.profiles import Profiles
+from ..system.process_tree import MARK, SHARES
+
+R = TypeVar("R")
+
+BRIEF_S = 1.0  # in a session, what is shorter is measured only a few times
+KNOWN_RUNS = 3
+PATIENCE_S = 1.0  # who waits longer for another thread is told why
+
+_turn = threading.RLock()  # one job at a time in this process
+_within = threading.local()  # what runs in this thread already
+
+
+class MemoryExceeded(GpuError):
+    """A job was stopped because it took more memory than was reserved for it."""
+
+
+def say(text: str) -> None:
+    """Tell the user, on stderr; POSTROOM_QUIET=1 keeps it silent."""
+    if not os.environ.get("POSTROOM_QUIET"):
+        print(f"postroom: {text}", file=sys.stderr, flush=True)
+
+
+def brief(need: Need) -> bool:
+    """Say whether a kind is so short, and so well known, that measuring would cost more than it."""
+    rows = Profiles().get(need.kind.type).rows
+    row = next((row for row in rows if row.call == need.kind.call), None)
+    return row is not None and row.runs >= KNOWN_RUNS and (row.seconds or BRIEF_S) < BRIEF_S
+
+
+def run(
+    function: Callable[[], R], need: Need, *, over: str = "warn", timeout_s: float | None = None
+) -> R:
+    """Run a function here on cards of its own, or on those of the job that we are part of."""
+    if getattr(_within, "job", False) or (_has_whole_card() and brief(need)):
+        return function()  # there is nothing to be reserved
+    with _in_turn(need.name):
+        cards = inventory.cards()
+        if not cards:
+            with _limited(timeout_s):
+                return function()  # no card in sight: it runs on the CPU
+        booking = _book(need, cards)
+        _within.job = True
+        try:
+            return _run_booked(function, booking, over=over, timeout_s=timeout_s)
+        finally:
+            _within.job = False
+            booking.close()
+
+
+def _has_whole_card() -> bool:
+    """Say whether this is a session that has its card to itself."""
+    return MARK in os.environ and SHARES not in os.environ
+
+
+@contextmanager
+def _in_turn(name: str) -> Iterator[None]:
+    """Wait for the jobs of other threads: a process has one environment, and one CUDA."""
+    if not _turn.acquire(timeout=PATIENCE_S):
+        say(f"{name} waits: another thread of this process runs a job (.submit runs them at once)")
+        _turn.acquire()
+    try:
+        yield
+    finally:
+        _turn.release()
+
+
+def measure(stand_in: Callable[[], object], need: Need) -> None:
+    """Run a stand-in alone, if nobody knows what its kind needs; its errors are the caller's."""
+    if getattr(_within, "job", False):
+        return
+    with _in_turn(need.name):
+        cards = inventory.cards()
+        profiles = Profiles()
+        if not cards or need.memory_mib is not None or held_for_us(open_ledger(), cards):
+            return  # there is nothing to be packed
+        while profiles.learned(need.kind).peak_mib is None:
+            booking = book(
+                need,
+                ledger=open_ledger(),
+                profiles=profiles,
+                cards=cards,
+                home=_home(cards),
+                say=say,
+            )
+            with booking:
+                if booking.measuring:
+                    _within.job = True
+                    try:
+                        # Once, whatever was seen of it: it is there to be run only once.
+                        _run_booked(stand_in, booking, over="warn", timeout_s=None, sure=True)
+                    finally:
+                        _within.job = False
+
+
+def _book(need: Need, cards: list[Card]) -> Booking:
+    ledger, profiles = open_ledger(), Profiles()
+    held = held_for_us(ledger, cards)
+    if held:
+        # A session, a shell or a job above us has the card: it is ours to use, and to measure.
+        return Booking(need, held, profiles=profiles)
+    return book(need, ledger=ledger, profiles=profiles, cards=cards, home=_home(cards), say=say)
+
+
+def _home(cards: list[Card]) -> Card | None:
+    """Return the card on which this process has CUDA up already; it can't go elsewhere."""
+    ours = [c for c in cards if any(usage.pid == os.getpid() for usage in c.processes)]
+    if not ours and not cuda_is_up():
+        return None
+    candidates = ours or cards
+    if len(candidates) == 1:
+        return candidates[0]
+    raise PostroomError(
+        "CUDA is up in this process already, where it can't be moved to the card that will be "
+        "granted: call the function before anything uses CUDA, or hand it to a session with .submit"
+    )
+
+
+def _run_booked(
+    function: Callable[[], R],
+    booking: Booking,
+    *,
+    over: str,
+    timeout_s: float | None,
+    sure: bool = False,
+) -> R:
+    with _pinned(booking), _limited(timeout_s) as interrupt:
+        reserved_mib = booking.reserved_mib
+        if over == "limit" and reserved_mib is not None:
+            limit_torch(reserved_mib, booking.cards[0].memory_mib)
+
+        def exceeded(text: str) -> None:
+            say(text)
+            if over == "kill":
+                interrupt(MemoryExceeded)
+
+        booking.exceeded = exceeded
+        try:
+            return booking.call(function, sure=sure, ended=lambda: interrupt(None))
+        finally:
+            timeline = _timeline(booking)
+            booking.leave_timeline(timeline)
+            prune_timelines(os.path.dirname(timeline))
+            say(booking.advice)
+
+
+@contextmanager
+def _pinned(booking: Booking) -> Iterator[None]:
+    """Show this process the granted cards only, while the function runs."""
+    wanted = booking.environment if booking.lease is not None else {}
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _limited(timeout_s: float | None) -> Iterator[Callable[[type[BaseException] | None], None]]:
+    """Give a way to raise an error in this thread from another; with a limit, do so after it.
+
+    It is raised between two lines of Python: a call that waits in C ends first.
+    """
+    thread_id = threading.get_ident()
+    lock = threading.Lock()
+    over = False
+
+    def interrupt(error: type[BaseException] | None) -> None:
+        nonlocal over
+        with lock:
+            if error is None:
+                over = True
+            elif not over:
+                over = True
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                    ctypes.c_ulong(thread_id), ctypes.py_object(error)
+                )
+
+    timer = None
+    if timeout_s is not None:
+        timer = threading.Timer(timeout_s, interrupt, [TimeoutError])
+        timer.daemon = True
+        timer.start()
+    try:
+        yield interrupt
+    finally:
+        interrupt(None)
+        if timer is not None:
+            timer.cancel()
+
+
+def _timeline(booking: Booking) -> str:
+    """Where a job's timeline goes: beside the base's log in a session, else by the profiles."""
+    base = os.environ.get("POSTROOM_SESSION", "").rpartition(":")[0]
+    job = os.environ.get("POSTROOM_JOB", "").replace("/", "-")
+    if base and job:
+        return os.path.join(base, "log", "timelines", f"{job}.csv")
+    name = "".join(c if c.isalnum() else "_" for c in booking.need.name)[:60]
+    folder = os.path.join(Profiles().where, "timelines")
+    return os.path.join(folder, f"{name}-{os.getpid()}-{os.urandom(3).hex()}.csv")

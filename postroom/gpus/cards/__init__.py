@@ -1,0 +1,1 @@
+"""Which GPUs there are: NVIDIA, AMD, simulated."""

@@ -1,0 +1,119 @@
+"""From what a user types to slots: `0,0,1`, `all`, `2-5`, `0,1;2,3`, `cpu`."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...errors import GpuError
+
+if TYPE_CHECKING:
+    from .inventory import Card
+
+_RANGE = re.compile(r"(\d+)-(\d+)")
+_MANY = re.compile(r"(\d+)x(.+)")
+MOST_SLOTS = 1024
+
+
+@dataclass(frozen=True)
+class SlotSpec:
+    """One slot: the agent that serves it, and the card or cards that it has."""
+
+    agent: str
+    gpu: str  # as a session takes it: "0", "0,1", "cpu"
+    share: bool = False  # each job books its part of one of the cards
+
+
+def parse_gpus(text: str, known: Callable[[], Sequence[str]]) -> list[SlotSpec]:
+    """Read a list of GPUs. A repeated one is another slot; `;` separates slots of several cards.
+
+    `known` names the cards of this machine, and is asked only for `all`.
+    """
+    grouped = ";" in text
+    groups: list[tuple[str, ...]] = []
+    for part in filter(None, (part.strip() for part in text.split(";" if grouped else ","))):
+        ids = _expand(part, known)
+        groups += [tuple(ids)] if grouped else [(one,) for one in ids]
+    if not groups:
+        raise GpuError(f"--gpus {text!r} names no GPU: write it as 0,0,1 or all or cpu")
+    if len(groups) > MOST_SLOTS:
+        raise GpuError(f"--gpus {text!r} makes {len(groups)} slots; at most {MOST_SLOTS}, please")
+    for group in groups:
+        if len(set(group)) < len(group) or ("cpu" in group and len(group) > 1):
+            raise GpuError(f"a slot of several cards needs different ones, not {','.join(group)}")
+    places: list[SlotSpec] = []
+    times: dict[tuple[str, ...], int] = {}
+    for group in groups:
+        times[group] = times.get(group, 0) + 1
+        stem = re.sub(r"[^A-Za-z0-9_-]", "-", "-".join(group))
+        places.append(SlotSpec(stem + _suffix(times[group]), ",".join(group)))
+    return places
+
+
+def cards_of(places: Sequence[SlotSpec]) -> list[Card]:
+    """Return the cards of some slots, each of them once: for lines that share them by memory."""
+    from . import inventory
+
+    words = {place.gpu for place in places}
+    pairs = sorted(word for word in words if "," in word)
+    if pairs:
+        raise GpuError(f"with --memory each job has a part of one card, not the pair {pairs[0]}")
+    cards = [inventory.find(word) for word in sorted(words - {"cpu"})]
+    return sorted({card.uuid: card for card in cards}.values(), key=lambda card: card.index)
+
+
+def _expand(text: str, known: Callable[[], Sequence[str]]) -> list[str]:
+    found: list[str] = []
+    for word in (word.strip() for word in text.split(",")):
+        span, many = _RANGE.fullmatch(word), _MANY.fullmatch(word)
+        if word == "all":
+            found += known() or ["cpu"]
+        elif span:
+            first, last = map(int, span.groups())
+            if not first <= last < first + MOST_SLOTS:
+                raise GpuError(f"{word!r} is no range of GPUs: write the smaller number first")
+            found += map(str, range(first, last + 1))
+        elif many and int(many[1]) <= MOST_SLOTS:
+            found += [many[2]] * int(many[1])
+        elif re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9/_-]*", word):
+            found.append(word)
+        else:
+            raise GpuError(f"{word!r} names no GPU: write the list as 0,0,1 or all or 2-5 or cpu")
+    return found
+
+
+def _suffix(time: int) -> str:
+    if time == 1:
+        return ""
+    return chr(ord("a") + time - 1) if time <= 26 else f"-{time}"
+
+
+class GpuFile:
+    """A file that holds the list of GPUs, and is read again when it changes."""
+
+    def __init__(self, path: str, known: Callable[[], Sequence[str]]) -> None:
+        self._path = path
+        self._known = known
+        self._seen: tuple[int, int, int] | None = None
+
+    def changed(self) -> list[SlotSpec] | None:
+        """The slots, if the file is not as it was at the last look; an empty file is no slots."""
+        try:
+            status = os.stat(self._path)
+            seen = (status.st_mtime_ns, status.st_size, status.st_ino)
+            if seen == self._seen:
+                return None
+            with open(self._path, encoding="utf-8") as file:
+                text = file.read()
+        except OSError as error:
+            if self._seen is None:
+                raise GpuError(f"cannot read the list of GPUs: {error}") from None
+            return None  # being replaced: it will be back
+        words = [line.partition("#")[0].strip() for line in text.splitlines()]
+        listed = ("," if ";" not in text else ";").join(filter(None, words))
+        places = parse_gpus(listed, self._known) if listed else []
+        self._seen = seen
+        return places

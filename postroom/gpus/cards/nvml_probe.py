@@ -1,0 +1,259 @@
+"""The child process that talks to NVML: one line of JSON for each line that it reads.
+
+NVML may hang for ever in the kernel (a card that fell off the bus, a driver that is being reset),
+so nothing else of Postroom calls it. This file is run by its path and imports nothing of the
+package.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import sys
+from types import ModuleType
+
+# nvidia-ml-py imports `ctypes.util` and never uses it, which costs as much as a bare Python, for
+# all that comes with it. This process does nothing but ask, so an empty one will do.
+if "ctypes.util" not in sys.modules:
+    sys.modules["ctypes.util"] = ModuleType("ctypes.util")
+    sys.modules["ctypes.util"].find_library = None  # type: ignore[attr-defined]
+import pynvml as nv
+
+TYPE_CHECKING = False  # see `frozen`
+if TYPE_CHECKING:
+    from typing import Any
+
+MIB = 1024 * 1024
+
+# Xids that a user's program causes on a healthy card (out-of-bounds access, a killed process): they
+# are no reason to distrust the card.
+USER_XIDS = {8, 13, 31, 32, 43, 45, 68, 69, 137}
+
+# What newer bindings raise for an unversioned call to an older driver; it is no NVMLError.
+MISMATCH = getattr(nv, "NVMLLibraryMismatchError", ())
+
+RECOVERY = {
+    nv.NVML_GPU_RECOVERY_ACTION_GPU_RESET: "the card needs a reset",
+    nv.NVML_GPU_RECOVERY_ACTION_NODE_REBOOT: "the machine needs a reboot",
+    nv.NVML_GPU_RECOVERY_ACTION_DRAIN_P2P: "its peer traffic has to be drained",
+    nv.NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET: "the card has to be drained and reset",
+}
+
+
+def attempt(call: Any, *arguments: Any, default: Any = None) -> Any:
+    """Ask for something that this card or driver may not know; a lost card is still an error."""
+    try:
+        return call(*arguments)
+    except nv.NVMLError as error:
+        if error.value in (nv.NVML_ERROR_GPU_IS_LOST, nv.NVML_ERROR_RESET_REQUIRED):
+            raise
+        return default
+    except MISMATCH:
+        return default
+
+
+def text(value: Any) -> str:
+    """Return a string: older bindings answer with bytes."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def usage(handle: Any) -> list[dict[str, Any]]:
+    """List the processes on a card, with the users that they belong to."""
+    found: dict[int, dict[str, Any]] = {}
+    for kind, compute in (("Graphics", False), ("Compute", True)):
+        for version in ("_v3", "_v2", ""):
+            call = getattr(nv, f"nvmlDeviceGet{kind}RunningProcesses{version}", None)
+            answer = None if call is None else attempt(call, handle)
+            if answer is not None:
+                break
+        for process in answer or ():
+            found[process.pid] = {
+                "pid": process.pid,
+                "user": owner(process.pid),
+                "command": command(process.pid),
+                "used_mib": (process.usedGpuMemory or 0) // MIB,
+                "compute": compute,
+            }
+    return list(found.values())
+
+
+def owner(pid: int) -> str:
+    """Name the user of a process; a question mark where it can't be seen, as from a container."""
+    try:
+        uid = os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return "?"
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def command(pid: int) -> str:
+    """Return the short name of a process."""
+    try:
+        with open(f"/proc/{pid}/comm") as file:
+            return file.read().strip()
+    except OSError:
+        return "?"
+
+
+def sickness(handle: Any) -> str:
+    """Say what NVML itself holds against a card."""
+    fields = attempt(
+        nv.nvmlDeviceGetFieldValues, handle, [nv.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION], default=()
+    )
+    for field in fields:
+        action = field.value.uiVal if field.nvmlReturn == nv.NVML_SUCCESS else 0
+        if action:
+            return RECOVERY.get(action, f"recovery action {action}")
+    errors = attempt(
+        nv.nvmlDeviceGetTotalEccErrors,
+        handle,
+        nv.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
+        nv.NVML_VOLATILE_ECC,
+        default=0,
+    )
+    if errors:
+        return f"{errors} uncorrectable ECC errors since the last reset"
+    rows = attempt(nv.nvmlDeviceGetRemappedRows, handle, default=(0, 0, 0, 0))
+    if rows[3]:
+        return "a row of memory failed and could not be remapped"
+    return ""
+
+
+class ProbeServer:
+    """NVML, initialised, with a memory of the critical events that it reported."""
+
+    def __init__(self) -> None:
+        nv.nvmlInit()
+        self.driver = text(nv.nvmlSystemGetDriverVersion())
+        self.xids: dict[int, int] = {}  # index: the last critical Xid
+        self.events = attempt(nv.nvmlEventSetCreate)
+        if self.events is not None:
+            for index in range(nv.nvmlDeviceGetCount()):
+                self.watch(index)
+
+    def watch(self, index: int) -> None:
+        """Ask to be told of critical errors of a card."""
+        try:
+            handle = nv.nvmlDeviceGetHandleByIndex(index)
+            nv.nvmlDeviceRegisterEvents(handle, nv.nvmlEventTypeXidCriticalError, self.events)
+        except nv.NVMLError:
+            return  # it has no events, or is lost: then its state says so
+
+    def hear(self) -> None:
+        """Take in the critical errors since the last time."""
+        while self.events is not None:
+            try:
+                event = nv.nvmlEventSetWait(self.events, 0)
+                if event.eventData not in USER_XIDS:
+                    self.xids[nv.nvmlDeviceGetIndex(event.device)] = event.eventData
+            except nv.NVMLError:
+                return  # a time-out: there are no more
+
+    def cards(self) -> list[dict[str, Any]]:
+        """List the cards in PCI order; MIG slices are numbered after the cards."""
+        self.hear()
+        count = nv.nvmlDeviceGetCount()
+        found: list[dict[str, Any]] = []
+        slices: list[dict[str, Any]] = []
+        for index in range(count):
+            handle = None
+            try:
+                handle = nv.nvmlDeviceGetHandleByIndex(index)
+                whole = self.card(index, handle)
+                parts = self.slices(index, handle, whole)
+            except nv.NVMLError as error:
+                whole, parts = self.lost(index, handle, error), []
+            slices += parts
+            if not parts:
+                found.append(whole)
+        for number, part in enumerate(slices):
+            part["index"] = count + number
+        return found + slices
+
+    def card(self, index: int, handle: Any) -> dict[str, Any]:
+        """Ask everything about one card."""
+        memory = nv.nvmlDeviceGetMemoryInfo(handle)
+        rates = attempt(nv.nvmlDeviceGetUtilizationRates, handle)
+        power = attempt(nv.nvmlDeviceGetPowerUsage, handle)
+        problem = sickness(handle)
+        if index in self.xids and not problem:
+            problem = f"the driver reported Xid {self.xids[index]}"
+        return {
+            "index": index,
+            "uuid": text(nv.nvmlDeviceGetUUID(handle)),
+            "name": text(nv.nvmlDeviceGetName(handle)),
+            "memory_mib": memory.total // MIB,
+            "kind": "cuda",
+            "used_mib": memory.used // MIB,
+            "utilisation": None if rates is None else rates.gpu,
+            "temperature": attempt(nv.nvmlDeviceGetTemperature, handle, nv.NVML_TEMPERATURE_GPU),
+            "power": None if power is None else power / 1000,
+            "processes": usage(handle),
+            "problem": problem,
+        }
+
+    def slices(self, index: int, handle: Any, whole: dict[str, Any]) -> list[dict[str, Any]]:
+        """List the MIG slices of a card; a card in MIG mode is only used through them."""
+        mode = attempt(nv.nvmlDeviceGetMigMode, handle, default=[0, 0])
+        if mode[0] != nv.NVML_DEVICE_MIG_ENABLE:
+            return []
+        found = []
+        for number in range(attempt(nv.nvmlDeviceGetMaxMigDeviceCount, handle, default=0)):
+            part = attempt(nv.nvmlDeviceGetMigDeviceHandleByIndex, handle, number)
+            if part is None:
+                continue
+            memory = nv.nvmlDeviceGetMemoryInfo(part)
+            found.append(
+                whole
+                | {
+                    "uuid": text(nv.nvmlDeviceGetUUID(part)),
+                    "name": f"{whole['name']} MIG {number} of card {index}",
+                    "memory_mib": memory.total // MIB,
+                    "kind": "mig",
+                    "used_mib": memory.used // MIB,
+                    "utilisation": None,
+                    "processes": usage(part),
+                }
+            )
+        return found
+
+    def lost(self, index: int, handle: Any, error: Any) -> dict[str, Any]:
+        """Describe a card that does not answer any more."""
+        uuid = name = None
+        if handle is not None:
+            try:
+                uuid = text(nv.nvmlDeviceGetUUID(handle))
+                name = text(nv.nvmlDeviceGetName(handle))
+            except nv.NVMLError:
+                pass
+        return {
+            "index": index,
+            "uuid": uuid or f"LOST-{index}",
+            "name": name or "unknown",
+            "memory_mib": 0,
+            "kind": "cuda",
+            "problem": f"lost: {error}",
+        }
+
+
+def main() -> None:
+    """Answer each line on stdin with one on stdout."""
+    try:
+        probe = ProbeServer()
+    except nv.NVMLError as error:
+        print(json.dumps({"error": error.value, "message": str(error)}), flush=True)
+        return
+    for _ in sys.stdin:
+        try:
+            answer = {"driver": probe.driver, "cards": probe.cards()}
+        except nv.NVMLError as error:
+            answer = {"error": error.value, "message": str(error), "driver": probe.driver}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

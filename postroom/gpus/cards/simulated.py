@@ -1,0 +1,169 @@
+"""Simulated cards, for tests, demonstrations and machines with none.
+
+`POSTROOM_FAKE_GPUS=4x24G` invents the cards. With `POSTROOM_FAKE_GPUS_FOLDER` they can be played
+with while others look on, from any process:
+
+    folder/script.json        {"FAKE-1": {"problem": "lost: fell off the bus", "temperature": 91}}
+    folder/claim-<...>        memory that a simulated job has taken: locked, and gone with its owner
+
+so that whatever asks for a card's memory and processes sees what NVML would show of a real job.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from ...errors import GpuError
+from ...system import processes
+from ...system.frozen import replace
+from ...system.shared_folder import lock_is_free, open_file
+from .inventory import Card, Usage
+
+TYPE_CHECKING = False  # see `frozen`
+if TYPE_CHECKING:
+    from typing import Any
+
+SPEC = re.compile(r"(?:(\d+)x)?(\d+)([GM])(?::(.+))?")
+FIELDS = {"name", "memory_mib", "used_mib", "utilisation", "temperature", "power", "problem"}
+
+
+class OutOfMemory(GpuError):
+    """A simulated card has no room for what a simulated job claims."""
+
+
+def cards(spec: str) -> list[Card]:
+    """Invent cards: `4x24G`, or `2x24G,2x80G:A100` for cards of several kinds."""
+    found: list[Card] = []
+    for part in filter(None, (part.strip() for part in spec.split(","))):
+        match = SPEC.fullmatch(part)
+        if match is None:
+            raise GpuError(f"POSTROOM_FAKE_GPUS={spec}: {part!r} is not like 4x24G or 2x80G:A100")
+        count, size, unit, name = match.groups()
+        memory_mib = int(size) * (1024 if unit == "G" else 1)
+        for _ in range(int(count or 1)):
+            index = len(found)
+            card = Card(index, f"FAKE-{index}", name or "Simulated", memory_mib, "fake", used_mib=0)
+            found.append(card)
+    folder = os.environ.get("POSTROOM_FAKE_GPUS_FOLDER")
+    return _play(found, folder) if folder else found
+
+
+def script(folder: str, changes: dict[str, dict[str, Any]]) -> None:
+    """Change simulated cards while others look on: fields of `Card` by uuid; {} undoes it all."""
+    temporary = os.path.join(folder, f"new-{os.urandom(6).hex()}")
+    with open(temporary, "x") as file:
+        json.dump(changes, file)
+    os.replace(temporary, os.path.join(folder, "script.json"))
+
+
+class Claim:
+    """Memory of a simulated card, held until it is closed or its process dies."""
+
+    def __init__(self, uuid: str, memory_mib: int = 0) -> None:
+        folder = os.environ.get("POSTROOM_FAKE_GPUS_FOLDER")
+        if not folder:
+            raise GpuError("claiming simulated memory needs POSTROOM_FAKE_GPUS_FOLDER to be set")
+        self.uuid = uuid
+        self.memory_mib = 0
+        self._folder = folder
+        self._path = os.path.join(folder, f"claim-{os.urandom(6).hex()}")
+        with _mutex(folder):
+            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._write(0)
+        try:
+            self.resize(memory_mib)
+        except OutOfMemory:
+            self.close()
+            raise
+
+    def resize(self, memory_mib: int) -> None:
+        """Hold so much from now on; raises `OutOfMemory` and keeps what it had where it can't."""
+        with _mutex(self._folder):
+            card = next(
+                card
+                for card in cards(os.environ.get("POSTROOM_FAKE_GPUS", ""))
+                if card.uuid == self.uuid
+            )
+            free_mib = card.memory_mib - (card.used_mib or 0) + self.memory_mib
+            if memory_mib > free_mib:
+                raise OutOfMemory(
+                    f"simulated CUDA out of memory: {memory_mib} MiB on {self.uuid}, "
+                    f"of which {free_mib} MiB are free"
+                )
+            self._write(memory_mib)
+            self.memory_mib = memory_mib
+
+    def _write(self, memory_mib: int) -> None:
+        value = {"uuid": self.uuid, "pid": os.getpid(), "used_mib": memory_mib}
+        os.pwrite(self._fd, json.dumps(value).ljust(200).encode(), 0)
+
+    def close(self) -> None:
+        """Give the memory back."""
+        with suppress(OSError):
+            os.unlink(self._path)
+            os.close(self._fd)
+
+    def __enter__(self) -> Claim:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _play(found: list[Card], folder: str) -> list[Card]:
+    """Return the cards as the script and the claims have them now."""
+    changes: dict[str, Any] = {}
+    with suppress(OSError, ValueError), open(os.path.join(folder, "script.json")) as file:
+        changes = json.load(file)
+    usage: dict[str, list[Usage]] = {}
+    for uuid, process in _claims(folder):
+        usage.setdefault(uuid, []).append(process)
+    played = []
+    for card in found:
+        change = changes.get(card.uuid, {})
+        others = [Usage(**process) for process in change.get("processes", ())]
+        on_card = (*usage.get(card.uuid, ()), *others)
+        used_mib = sum(process.used_mib for process in on_card)
+        plain = {key: value for key, value in change.items() if key in FIELDS}
+        played.append(replace(card, **({"used_mib": used_mib, "processes": on_card} | plain)))
+    return played
+
+
+def _claims(folder: str) -> Iterator[tuple[str, Usage]]:
+    folder_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for name in sorted(os.listdir(folder_fd)):
+            if not name.startswith("claim-"):
+                continue
+            fd = open_file(name, folder_fd)
+            if fd is None:
+                continue
+            with open(fd, "rb") as file:
+                if lock_is_free(fd):
+                    continue
+                with suppress(ValueError, KeyError):
+                    value = json.loads(file.read())
+                    pid = int(value["pid"])
+                    seen = processes.stat(pid)
+                    user = processes.user_name(os.fstat(fd).st_uid)
+                    command = seen.command if seen else "?"
+                    yield str(value["uuid"]), Usage(pid, user, command, int(value["used_mib"]))
+    finally:
+        os.close(folder_fd)
+
+
+@contextmanager
+def _mutex(folder: str) -> Iterator[None]:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        fcntl.flock(fd, fcntl.LOCK_UN)
+        os.close(fd)

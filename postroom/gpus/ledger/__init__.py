@@ -1,0 +1,1 @@
+"""Who holds which GPU: leases in a shared folder or in Redis."""

@@ -1,0 +1,134 @@
+"""Cards and leases together: what `postroom gpu list`, and anybody else who shows cards, shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+from ...system import processes
+from ...system.frozen import Frozen
+from ..cards.inventory import Card, Usage
+from .protocol import LeaseEntry, Ledger
+
+TYPE_CHECKING = False  # see `frozen`
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class CardState(StrEnum):
+    """What a card is doing, as far as the ledger and the driver know."""
+
+    IDLE = "idle"
+    HELD = "held"  # as a whole
+    SHARED = "shared"  # some of its memory is held
+    FOREIGN = "foreign"  # not held, but somebody computes on it without asking
+    UNMANAGED = "unmanaged"
+    QUARANTINED = "quarantined"
+    SICK = "sick"
+
+
+class CardStatus(Frozen):
+    """One card with all that is known of it."""
+
+    card: Card
+    state: CardState
+    leases: tuple[LeaseEntry, ...]
+    foreign: tuple[Usage, ...]  # processes that compute on it and belong to no lease
+    reason: str = ""  # why it gets no work
+    managed: bool = True
+
+    @property
+    def reserved_mib(self) -> int:
+        """Return how much of it is leased."""
+        if any(lease.memory_mib is None for lease in self.leases):
+            return self.card.memory_mib
+        return sum(lease.memory_mib or 0 for lease in self.leases)
+
+    def encode(self) -> dict[str, Any]:
+        """Return it as plain values, for JSON."""
+        card = self.card
+        return {
+            "index": card.index,
+            "id": card.visible_id,
+            "uuid": card.uuid,
+            "name": card.name,
+            "kind": card.kind,
+            "state": self.state.value,
+            "reason": self.reason,
+            "managed": self.managed,
+            "memory_mib": card.memory_mib,
+            "used_mib": card.used_mib,
+            "reserved_mib": self.reserved_mib,
+            "utilisation": card.utilisation,
+            "temperature": card.temperature,
+            "power": card.power,
+            "leases": [encode_entry(lease) for lease in self.leases],
+            "foreign": [vars(process) for process in self.foreign],
+            "processes": [vars(process) for process in card.processes],
+        }
+
+
+def encode_entry(entry: LeaseEntry) -> dict[str, Any]:
+    """Return a lease or a ticket as plain values, for JSON."""
+    return {
+        "lease_id": entry.lease_id,
+        "user": entry.user,
+        "host": entry.host,
+        "pid": entry.process.pid,
+        "name": entry.name,
+        "group": entry.group,
+        "cards": list(entry.cards),
+        "count": entry.count,
+        "among": list(entry.among),
+        "memory_mib": entry.memory_mib,
+        "asked_at": entry.asked_at,
+        "granted_at": entry.granted_at,
+        "squatter": entry.squatter,
+        "token": entry.token,
+    }
+
+
+def overview(ledger: Ledger, cards: Sequence[Card], *, squatters: bool = True) -> list[CardStatus]:
+    """Say of each card what it is doing, for whom, and since when."""
+    held = ledger.holders(squatters=squatters)
+    managed, sick = ledger.managed(), ledger.quarantined()
+    views = []
+    for card in cards:
+        leases = tuple(entry for entry in held if card.uuid in entry.cards or not entry.cards)
+        foreign = tuple(
+            process
+            for process in card.processes
+            if process.compute and not _belongs(process.pid, leases)
+        )
+        state, reason = _judge(leases, foreign)
+        if managed is not None and card.uuid not in managed:
+            state = state if leases else CardState.UNMANAGED
+            reason = "not managed"
+        if card.uuid in sick:
+            state, reason = (
+                CardState.QUARANTINED,
+                f"{sick[card.uuid].reason} ({sick[card.uuid].user})",
+            )
+        elif card.problem:
+            state, reason = CardState.SICK, card.problem
+        in_hand = managed is None or card.uuid in managed
+        views.append(CardStatus(card, state, leases, foreign, reason, in_hand))
+    return views
+
+
+def _judge(leases: tuple[LeaseEntry, ...], foreign: tuple[Usage, ...]) -> tuple[CardState, str]:
+    if any(lease.memory_mib is None for lease in leases):
+        return CardState.HELD, ""
+    if leases:
+        return CardState.SHARED, ""
+    if foreign:
+        return CardState.FOREIGN, ""
+    return CardState.IDLE, ""
+
+
+def _belongs(pid: int, leases: tuple[LeaseEntry, ...]) -> bool:
+    """Say whether a process descends from the owner of a lease on its card."""
+    if not leases:
+        return False
+    line = {pid, *processes.ancestors(pid)}
+    return any(lease.process.pid in line for lease in leases)

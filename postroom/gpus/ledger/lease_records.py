@@ -1,0 +1,120 @@
+"""The text of a lease: lines of JSON, the request first, then the grant and later changes."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+from ...system import processes
+from ...system.processes import Process
+from .protocol import LeaseEntry, LeaseRequest
+
+TYPE_CHECKING = False  # see `frozen`
+if TYPE_CHECKING:
+    from typing import Any
+
+VERSION = 1
+UNREADABLE = "(unreadable record)"
+
+
+def new_entry(request: LeaseRequest, among: tuple[str, ...], count: int) -> LeaseEntry:
+    """Make the entry of a request that was not granted yet."""
+    uid = os.geteuid()
+    return LeaseEntry(
+        lease_id=f"{time.time_ns() // 1_000_000:x}-{os.urandom(4).hex()}",
+        uid=uid,
+        user=processes.user_name(uid),
+        process=request.owner or processes.myself(),
+        name=request.name,
+        group=request.group,
+        count=count,
+        among=among,
+        memory_mib=request.memory_mib,
+        asked_at=time.time(),
+        host=os.uname().nodename,
+    )
+
+
+def encode_request(entry: LeaseEntry) -> bytes:
+    """Return the first line of an entry."""
+    return _line(
+        {
+            "version": VERSION,
+            "lease_id": entry.lease_id,
+            "user": entry.user,
+            "host": entry.host,
+            "process": entry.process.encode(),
+            "name": entry.name,
+            "group": entry.group,
+            "count": entry.count,
+            "among": entry.among,
+            "memory_mib": entry.memory_mib,
+            "asked_at": entry.asked_at,
+        }
+    )
+
+
+def encode_change(changes: dict[str, Any]) -> bytes:
+    """Return a further line: `cards` and `granted_at`, or any other field that may change."""
+    return _line({key: v.encode() if isinstance(v, Process) else v for key, v in changes.items()})
+
+
+def decode(text: bytes, uid: int) -> LeaseEntry | None:
+    """Read an entry of user `uid`; None when it makes no sense.
+
+    The user is the owner of the file, whatever the text says: records can't be forged.
+    """
+    try:
+        # A line without its end is one that is still being written: not said yet.
+        lines = text[: text.rindex(b"\n")].split(b"\n")
+        value: dict[str, Any] = {}
+        for line in lines:
+            value |= json.loads(line)
+        if value["version"] != VERSION:
+            return None
+        keeper = value.get("keeper")
+        return LeaseEntry(
+            lease_id=str(value["lease_id"]),
+            uid=uid,
+            user=processes.user_name(uid),
+            process=Process.decode(value["process"]),
+            name=str(value["name"]),
+            group=str(value["group"]),
+            count=int(value["count"]),
+            among=tuple(str(uuid) for uuid in value["among"]),
+            memory_mib=None if value["memory_mib"] is None else int(value["memory_mib"]),
+            asked_at=float(value["asked_at"]),
+            cards=tuple(str(uuid) for uuid in value.get("cards", ())),
+            granted_at=float(value["granted_at"]) if "granted_at" in value else None,
+            keeper=Process.decode(keeper) if keeper else None,
+            host=str(value["host"]),
+            token=int(value.get("token", 0)),
+        )
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return None
+
+
+def unreadable(path: str, uid: int) -> LeaseEntry:
+    """Stand in for a living lease that cannot be read."""
+    return LeaseEntry(
+        lease_id=os.path.basename(path),
+        uid=uid,
+        user=processes.user_name(uid),
+        process=Process(0, 0, "", ""),
+        name=f"{UNREADABLE} {path}",
+        group="",
+        count=0,
+        among=(),
+        memory_mib=None,
+        asked_at=0.0,
+    )
+
+
+def printable(text: str) -> str:
+    """Return a text of another user without what could steer a terminal."""
+    return "".join(c if c.isprintable() else "?" for c in text)[:200]
+
+
+def _line(value: dict[str, Any]) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode() + b"\n"

@@ -1,0 +1,173 @@
+"""Who lives in the ledger: reads everybody's files and tests their locks."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+
+from ...system.frozen import Frozen, replace
+from ...system.shared_folder import (
+    RECORD_LIMIT,
+    SharedFolder,
+    lock_holders,
+    lock_is_free,
+    lock_key,
+    open_file,
+)
+from . import lease_records
+from .protocol import LeaseEntry
+
+COARSE_NS = 20_000_000
+OPEN_LIMIT = 256  # descriptors kept open from one look to the next
+
+
+class _File:
+    """One file of the ledger, kept open: its lock is tested again and again."""
+
+    def __init__(self, fd: int, uid: int) -> None:
+        self.fd = fd
+        self.size = -1
+        self.entry = lease_records.unreadable("", uid)
+        self.dead = False
+
+
+class DeadLease(Frozen):
+    """A file whose lock is free: its owner is dead."""
+
+    folder: str
+    name: str
+    uid: int
+    entry: LeaseEntry
+
+
+class LedgerState(Frozen):
+    """Those who hold, those who wait in their order, and the dead, at one moment."""
+
+    held: list[LeaseEntry]
+    line: list[LeaseEntry]
+    dead: list[DeadLease]
+
+
+class LeaseScan:
+    """Takes snapshots; what does not change between two of them is not read again.
+
+    For one thread and one stretch of work: it keeps the files open that it has seen.
+    """
+
+    def __init__(self, folder: SharedFolder) -> None:
+        self.folder = folder
+        self._files: dict[tuple[str, str], _File] = {}
+        self._changed_ns: dict[str, int] = {}
+
+    def moved(self) -> bool:
+        """Say whether files came or went since the last snapshot: a hint, and a cheap one.
+
+        A death leaves its file behind and is not seen by this.
+        """
+        return self._changed_ns != self._changes()
+
+    def _changes(self) -> dict[str, int]:
+        changed = {}
+        for user in self.folder.users():
+            with suppress(OSError):
+                changed[user] = os.stat(os.path.join(self.folder.path, user)).st_mtime_ns
+        return changed
+
+    def before(self, ticket: str) -> int:
+        """Count the tickets before one, by their names alone."""
+        count = 0
+        for user in self.folder.users():
+            with suppress(OSError):
+                names = os.listdir(os.path.join(self.folder.path, user))
+                count += sum(name.startswith("ticket-") and name < ticket for name in names)
+        return count
+
+    def take(self) -> LedgerState:
+        """Read the living and the line; needs no mutex, and is exact under it."""
+        # A folder's time is coarse: what changed just now may change again and look the same.
+        now_ns = time.time_ns()
+        self._changed_ns = {
+            user: changed_ns
+            for user, changed_ns in self._changes().items()
+            if now_ns - changed_ns > COARSE_NS
+        }
+        held: list[LeaseEntry] = []
+        line: list[tuple[str, LeaseEntry]] = []
+        dead: list[DeadLease] = []
+        present: set[tuple[str, str]] = set()
+        for user in self.folder.users():
+            opened = self.folder.open_user(user)
+            if opened is None:
+                continue
+            folder_fd, uid = opened
+            try:
+                for name in os.listdir(folder_fd):
+                    if not name.startswith(("lease-", "ticket-")):
+                        continue
+                    file = self._look(user, name, folder_fd, uid)
+                    if file is None:
+                        continue
+                    present.add((user, name))
+                    if file.dead:
+                        dead.append(DeadLease(user, name, uid, file.entry))
+                    elif name.startswith("lease-"):
+                        held.append(file.entry)
+                    elif file.entry.among:
+                        line.append((name, file.entry))
+            finally:
+                os.close(folder_fd)
+        self._forget(present)
+        held.sort(key=lambda entry: entry.granted_at or 0.0)
+        return LedgerState(held, [entry for _, entry in sorted(line, key=lambda at: at[0])], dead)
+
+    def _look(self, user: str, name: str, folder_fd: int, uid: int) -> _File | None:
+        file = self._files.get((user, name))
+        if file is None:
+            fd = open_file(name, folder_fd, uid)
+            if fd is None:
+                return None
+            file = _File(fd, uid)
+            self._files[user, name] = file
+        # A lock that was free once is never taken again, and what is dead is not read again.
+        if not file.dead:
+            size = os.fstat(file.fd).st_size
+            if size != file.size:
+                file.size = size
+                file.entry = self._read(user, name, file.fd, uid)
+            file.dead = lock_is_free(file.fd)
+        return file
+
+    def _read(self, user: str, name: str, fd: int, uid: int) -> LeaseEntry:
+        entry = lease_records.decode(os.pread(fd, RECORD_LIMIT, 0), uid)
+        if entry is None or (name.startswith("lease-") and not entry.cards):
+            return lease_records.unreadable(os.path.join(self.folder.path, user, name), uid)
+        return entry
+
+    def _forget(self, present: set[tuple[str, str]]) -> None:
+        keys = list(self._files)
+        for number, key in enumerate(keys):
+            if key not in present or number >= OPEN_LIMIT:
+                os.close(self._files.pop(key).fd)
+
+    def __enter__(self) -> LeaseScan:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        self._forget(set())
+
+    def unmask(self, snapshot: LedgerState) -> LedgerState:
+        """Name whoever keeps a lock that is not theirs: a dead lease is then held by a squatter."""
+        taken = lock_holders()
+        squatters = {}
+        for file in self._files.values():
+            locker = taken.get(lock_key(file.fd))
+            # A lock of root's may be one that was handed down through sudo.
+            if locker is not None and locker.uid not in (file.entry.uid, 0):
+                squatters[file.entry.lease_id] = str(locker)
+        held = [replace(e, squatter=squatters.get(e.lease_id, "")) for e in snapshot.held]
+        return replace(snapshot, held=held)

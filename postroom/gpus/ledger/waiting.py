@@ -1,0 +1,193 @@
+"""One request on its way through the folder: written, waiting in line, granted."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from types import TracebackType
+
+from ...errors import GpuError
+from ...system import processes
+from ...system.frozen import Frozen, replace
+from ...system.shared_folder import SharedFolder
+from . import lease_records
+from .allocation import Share, Slot, Want, grant
+from .lease_scan import LeaseScan, LedgerState
+from .protocol import LeaseEntry
+
+LOOK_S = 0.01  # how often the first in line looks; those behind look less often
+LOOK_LIMIT_S = 2.0
+GLANCE_LIMIT_S = 0.1
+NEAR = 4  # so many at the front of the line look at once when something has moved
+
+
+class Pace(Frozen):
+    """How often to look, by how many are before us and how long we have waited.
+
+    A look tests every lock in the ledger; a glance only asks whether files came or went. The end of
+    the line, and whoever waits for hours, need neither often.
+    """
+
+    before: int
+    waited_s: float
+
+    @property
+    def look_s(self) -> float:
+        """Return the time from one look to the next."""
+        first_s = min(max(LOOK_S, self.waited_s / 100), 5 * LOOK_S)
+        return min(first_s * (1 + self.before), LOOK_LIMIT_S)
+
+    @property
+    def glance_s(self) -> float:
+        """Return the time from one glance to the next."""
+        return min(LOOK_S * (1 + self.before / NEAR), GLANCE_LIMIT_S)
+
+
+class Applicant:
+    """A request with its file, from `new-` by way of `ticket-` to `lease-`.
+
+    Only this class moves files forward, and only under the folder's mutex.
+    """
+
+    def __init__(
+        self,
+        folder: SharedFolder,
+        entry: LeaseEntry,
+        slots: Callable[[], list[Slot]],
+        *,
+        pack: bool,
+    ) -> None:
+        self.folder = folder
+        self.entry = entry
+        self.before = 0
+        self.granted = False
+        self.snapshot = LedgerState([], [], [])
+        self.scan = LeaseScan(folder)
+        self._slots = slots
+        self._pack = pack
+        self.path = os.path.join(folder.mine(), f"new-{entry.lease_id}")
+        # 0600 until it is locked: nobody else can take its lock first.
+        self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            append(self.fd, lease_records.encode_request(entry))
+            os.fchmod(self.fd, 0o644)
+        except BaseException:
+            self._withdraw()
+            raise
+
+    def __enter__(self) -> Applicant:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.scan.close()
+        if not self.granted:
+            self._withdraw()
+
+    def _withdraw(self) -> None:
+        with suppress(OSError):
+            os.unlink(self.path)
+        os.close(self.fd)
+
+    def ask(self, *, stay: bool) -> bool:
+        """Take the cards, or else a place in the line if we are to stay."""
+        slots = self._slots()
+        self.scan.take()  # so that under the mutex only what is new has to be read
+        with self.folder.mutex():
+            cards = self._decide(slots)
+            if cards is not None:
+                self._grant(cards)
+            elif stay:
+                # The number is given under the mutex, by a clock that all processes share.
+                number = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+                self._rename(f"ticket-{number:020d}-{self.entry.lease_id}")
+        return self.granted
+
+    def ask_again(self) -> bool:
+        """Look whether it is our turn."""
+        slots = self._slots()
+        # What is seen without the mutex is a hint; what is seen under it counts.
+        if self._decide(slots) is not None:
+            with self.folder.mutex():
+                cards = self._decide(slots)
+                if cards is not None:
+                    self._grant(cards)
+        return self.granted
+
+    def pause(self, waited_s: float, limit_s: float) -> None:
+        """Wait until it is time to look again, or something has moved and we are near the front."""
+        pace = Pace(self.before, waited_s)
+        end = time.monotonic() + min(pace.look_s, limit_s)
+        while (left_s := end - time.monotonic()) > 0:
+            time.sleep(min(left_s, pace.glance_s))
+            if self.scan.moved():
+                self.before = self.scan.before(os.path.basename(self.path))
+                if self.before < NEAR:
+                    return
+                pace = Pace(self.before, waited_s)
+
+    def _decide(self, slots: list[Slot]) -> tuple[str, ...] | None:
+        self.snapshot = self.scan.take()
+        cards, self.before = decide(self.entry, self.snapshot, slots, pack=self._pack)
+        return cards
+
+    def _grant(self, cards: tuple[str, ...]) -> None:
+        """Make the request a lease; the rename is the moment at which it is one."""
+        granted_at = time.time()
+        append(self.fd, lease_records.encode_change({"cards": cards, "granted_at": granted_at}))
+        self._rename(f"lease-{self.entry.lease_id}")
+        self.entry = replace(self.entry, cards=cards, granted_at=granted_at)
+        self.granted = True
+
+    def _rename(self, name: str) -> None:
+        path = os.path.join(os.path.dirname(self.path), name)
+        os.rename(self.path, path)
+        self.path = path
+
+
+def decide(
+    entry: LeaseEntry, snapshot: LedgerState, slots: list[Slot], *, pack: bool
+) -> tuple[tuple[str, ...] | None, int]:
+    """Return the cards that an entry may take now, or None, and how many are before it."""
+    shares = shares_of(snapshot.held, [slot.uuid for slot in slots])
+    line = []
+    for waiting in snapshot.line:
+        if waiting.lease_id == entry.lease_id:
+            break
+        line.append(_want(waiting))
+    want = replace(_want(entry), pid=_pid(entry, processes.pid_namespace()))
+    return grant(slots, shares, line, want, pack=pack), len(line)
+
+
+def shares_of(held: Sequence[LeaseEntry], uuids: Sequence[str]) -> list[Share]:
+    """Return what leases take of cards; one that names none can't be read, and takes them all."""
+    here = processes.pid_namespace()
+    return [
+        Share(uuid, entry.memory_mib, entry.uid, entry.group, _pid(entry, here))
+        for entry in held
+        for uuid in entry.cards or uuids
+    ]
+
+
+def _want(entry: LeaseEntry) -> Want:
+    return Want(entry.count, entry.among, entry.memory_mib, entry.uid, entry.group)
+
+
+def _pid(entry: LeaseEntry, here: str) -> int:
+    """Return the owner's pid where it means something: in our own namespace."""
+    return entry.process.pid if entry.process.pid_namespace == here else 0
+
+
+def append(fd: int, text: bytes) -> None:
+    """Append a whole line or raise: half a line would be no line."""
+    os.lseek(fd, 0, os.SEEK_END)
+    if os.write(fd, text) != len(text):
+        raise GpuError("the ledger's disk is full: a lease could not be recorded")

@@ -1,0 +1,353 @@
+"""A job's room on a card, from asking for it to what was learned: `packing` on real cards.
+
+    with book(need, ledger=open_ledger(), profiles=Profiles(), cards=inventory.cards()) as booking:
+        child = subprocess.Popen(..., env={**os.environ, **booking.environment},
+                                 pass_fds=booking.lease.fds)
+        booking.watch(child.pid)
+        code = child.wait()
+        booking.finish(ok=code == 0)
+
+Everything that is held is a kernel lock: the lease, and the right to measure a kind. A job that is
+killed leaves nothing behind that others would wait for.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeVar
+
+from ...errors import CardHeld, GpuError
+from ...system import processes
+from ...text.memory_sizes import from_mib
+from ..cards.inventory import Card, pin
+from ..ledger.protocol import Lease, LeaseRequest, Ledger
+from .meter import Meter, Sample, empty_torch_cache, is_out_of_memory
+from .packing import CONTEXT_MIB, EXCESS, Learned, advice, needed, reservation
+from .profiles import Kind, Measuring, ProfileRow, Profiles
+
+GATE_S = 0.05  # how often those look who wait for a measurement
+TIMELINES = 200  # so many are kept in one folder
+ALONE = 0.05  # who shares a card with less than this part of it has it alone
+UNSEEN_RUNS = 3  # so often a job must be seen to use nothing before it is taken for small
+
+MEASURING = " (measuring)"  # behind the name of a lease that has its card alone
+
+Say = Callable[[str], None]
+Hook = Callable[[], None]
+R = TypeVar("R")
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a job asks for: so much of each of `count` cards, or what its kind is known to need."""
+
+    kind: Kind
+    memory_mib: int | None = None  # declared
+    count: int = 1
+    pack: bool = False
+    name: str = ""
+    where: str = ""  # added to the name in the ledger
+    card: str = ""  # the card that it takes if there is room, by its uuid
+
+
+class Booking:
+    """Cards that a job has, and what it does with them."""
+
+    def __init__(
+        self,
+        need: Need,
+        cards: Sequence[Card],
+        *,
+        profiles: Profiles,
+        lease: Lease | None = None,
+        gate: Measuring | None = None,
+    ) -> None:
+        self.need = need
+        self.cards = tuple(cards)
+        self.lease = lease
+        self.meter: Meter | None = None
+        self.exceeded: Callable[[str], None] | None = None
+        self.needed = ""  # when it has finished, what it was seen to need
+        self.advice = ""  # the same with its name and its time
+        self._profiles = profiles
+        self._gate = gate
+        self._finished = False
+
+    @property
+    def measuring(self) -> bool:
+        """Whether it runs alone, to learn what its kind needs."""
+        return self._gate is not None
+
+    @property
+    def reserved_mib(self) -> int | None:
+        """How much of each card is reserved; None is all of it."""
+        return self.lease.memory_mib if self.lease is not None else None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What shows a process these cards and no other."""
+        return pin(*self.cards)
+
+    def watch(self, pid: int | None = None) -> Meter:
+        """Measure a process and its descendants from now on."""
+        uuids = [card.uuid for card in self.cards]
+        self.meter = Meter(uuids, os.getpid() if pid is None else pid, self._hear)
+        return self.meter.__enter__()
+
+    def _hear(self, sample: Sample) -> None:
+        meter = self.meter
+        if meter is None or self._finished:
+            return
+        reserved_mib = self.reserved_mib
+        if reserved_mib is not None and sample.used_mib > reserved_mib * EXCESS:
+            tell, self.exceeded = self.exceeded, None
+            if tell is not None:
+                tell(
+                    f"{self.need.name} uses {sample.used_mib} MiB of {self.cards[0].visible_id}, "
+                    f"for which {reserved_mib} MiB are reserved"
+                )
+        if self._gate is not None and meter.settled:
+            self._settle(meter.peak_mib)
+
+    def _settle(self, peak_mib: int) -> None:
+        """Give back what a measuring job that stopped growing does not need; its kind may go on."""
+        self._learn(ProfileRow(self.need.kind.call, peak_mib, seen_at=time.time()))
+        largest_mib = min(card.memory_mib for card in self.cards)
+        needs_mib = reservation(Learned(peak_mib), self.need.memory_mib, largest_mib=largest_mib)
+        if self.lease is not None and needs_mib is not None:
+            with suppress(OSError, GpuError):
+                self.lease.amend(memory_mib=needs_mib)
+        self._open_gate()
+
+    def call(self, function: Callable[[], R], *, sure: bool = False, ended: Hook = _nothing) -> R:
+        """Call a function on the cards, in this process; it is watched and learned from.
+
+        `ended` is called as soon as it has returned or raised; `advice` says what it needed.
+        """
+        ok = out_of_memory = False
+        self.watch()
+        try:
+            result = function()
+            ok = True
+            return result
+        except BaseException as error:
+            out_of_memory = is_out_of_memory(error)
+            raise
+        finally:
+            ended()
+            self.advice = self.finish(ok=ok, out_of_memory=out_of_memory, sure=sure)
+            empty_torch_cache()
+
+    def finish(
+        self, *, ok: bool, out_of_memory: bool = False, sure: bool = False, alone: bool = False
+    ) -> str:
+        """Learn from how it ended, let go of everything, and return a line of advice.
+
+        With `sure` a job that was not seen to use memory is taken for small at once. One that is
+        known to have had its card `alone` ran out of all of it, though nobody measured it yet.
+        """
+        if self._finished:
+            return ""
+        self._finished = True
+        peak_mib, seconds, at_least_mib = 0, 0.0, 0
+        if self.meter is not None:
+            seconds = self.meter.seconds
+            peak_mib = self.meter.finish()
+        if out_of_memory and (self.meter is not None or alone):
+            at_least_mib = self._ran_out_with(peak_mib)
+        kind = self.need.kind
+        # A run that failed says nothing about the peak, unless it went beyond what is known.
+        known_mib = self._profiles.learned(kind).peak_mib
+        telling = ok or (known_mib is not None and peak_mib > known_mib and not out_of_memory)
+        row = ProfileRow(
+            kind.call,
+            self._believed(peak_mib, sure=sure) if telling else None,
+            at_least_mib,
+            seconds if ok else None,
+            runs=int(ok),
+            failures=int(not ok),
+            seen_at=time.time(),
+        )
+        self._learn(row)
+        self.close()
+        self.needed = needed(peak_mib, self.cards[0].memory_mib) if peak_mib else ""
+        return advice(self.need.name, peak_mib, self.cards[0].memory_mib, seconds)
+
+    def _believed(self, peak_mib: int, *, sure: bool) -> int | None:
+        """Return the peak to remember.
+
+        A job that was not seen to use any memory may have done so between two looks: only when that
+        has happened again and again is it believed.
+        """
+        if peak_mib or sure:
+            return peak_mib or CONTEXT_MIB
+        rows = self._profiles.get(self.need.kind.type).rows
+        own = next((row for row in rows if row.call == self.need.kind.call), None)
+        return CONTEXT_MIB if own is not None and own.runs + 1 >= UNSEEN_RUNS else None
+
+    def _ran_out_with(self, peak_mib: int) -> int:
+        """Return how much was shown to be too little."""
+        reserved_mib = self.reserved_mib
+        if reserved_mib is not None:
+            return max(reserved_mib, peak_mib)
+        card = max(self.cards, key=lambda card: card.memory_mib)
+        others_mib = card.used_mib or 0
+        # A desktop and the like never leave: a card that has no more than these was had alone.
+        if others_mib < ALONE * card.memory_mib:
+            others_mib = 0
+        return max(peak_mib, card.memory_mib - others_mib)
+
+    def _learn(self, row: ProfileRow) -> None:
+        with suppress(OSError):  # a full disk must not cost the job
+            self._profiles.add(self.need.kind, row)
+
+    def leave_timeline(self, path: str) -> None:
+        """Write the samples of memory and utilisation."""
+        if self.meter is not None:
+            with suppress(OSError):
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                with open(path, "w", encoding="ascii") as file:
+                    file.write(self.meter.timeline())
+
+    def _open_gate(self) -> None:
+        gate, self._gate = self._gate, None
+        if gate is not None:
+            gate.close()
+
+    def close(self) -> None:
+        """Let go of the cards, and of the right to measure."""
+        self._finished = True
+        if self.meter is not None:
+            self.meter.close()
+        if self.lease is not None:
+            self.lease.release()
+        self._open_gate()
+
+    def __enter__(self) -> Booking:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def book(
+    need: Need,
+    *,
+    ledger: Ledger,
+    profiles: Profiles,
+    cards: Sequence[Card],
+    home: Card | None = None,
+    say: Say | None = None,
+    wanted: Callable[[], bool] | None = None,
+) -> Booking:
+    """Wait for room, alone where the kind is unknown; raises GpuError where no card could do.
+
+    With `home` only that card will do: the process has CUDA up on it. When `wanted` says no, the
+    wait is given up with CardHeld.
+    """
+    waiting = None if say is None else _once(lambda why: say(f"{need.name} waits: {why}"))
+    while True:
+        learned = profiles.learned(need.kind)
+        in_sight = [home] if home is not None else list(cards)
+        largest_mib = max((card.memory_mib for card in in_sight), default=0)
+        asked_mib = reservation(learned, need.memory_mib, largest_mib=largest_mib)
+        if learned.at_least_mib >= largest_mib > 0:
+            raise GpuError(
+                f"{need.name} is known to run out of memory with {from_mib(learned.at_least_mib)}, "
+                f"and the largest card has {from_mib(largest_mib)}: "
+                f"`postroom profiles forget {need.kind.type!r}` has it tried again"
+            )
+        gate = None
+        if asked_mib is None:
+            gate = profiles.try_measure(need.kind.type)
+            if gate is None:
+                if waiting is not None:
+                    waiting(f"another run of {need.kind.type} is being measured")
+                if wanted is not None and not wanted():
+                    raise CardHeld("nobody waits for the card any more")
+                time.sleep(GATE_S)
+                continue
+            in_sight = [card for card in in_sight if card.memory_mib > learned.at_least_mib]
+        try:
+            # What was learned between our look and the lock makes this measurement needless.
+            if profiles.learned(need.kind) == learned:
+                lease = _acquire(need, asked_mib, ledger, in_sight, waiting, wanted)
+                if gate is not None or not _grown(need, profiles, asked_mib, largest_mib):
+                    granted = [card for card in in_sight if card.uuid in lease.cards]
+                    return Booking(need, granted, profiles=profiles, lease=lease, gate=gate)
+                lease.release()
+        except BaseException:
+            if gate is not None:
+                gate.close()
+            raise
+        if gate is not None:
+            gate.close()
+
+
+def _acquire(
+    need: Need,
+    asked_mib: int | None,
+    ledger: Ledger,
+    cards: list[Card],
+    waiting: Callable[[str], None] | None,
+    wanted: Callable[[], bool] | None,
+) -> Lease:
+    request = LeaseRequest(
+        count=need.count,
+        memory_mib=asked_mib,
+        name=need.name + need.where + ("" if asked_mib is not None else MEASURING),
+        pack=need.pack,
+    )
+    planned = [c for c in cards if c.uuid == need.card and c.memory_mib >= (asked_mib or 0)]
+    if planned and need.count == 1:
+        # Somebody else may have been quicker: then any card will do.
+        with suppress(CardHeld):
+            return ledger.acquire(request, 0, cards=planned)
+    return ledger.acquire(request, cards=cards, waiting=waiting, wanted=wanted)
+
+
+def _grown(need: Need, profiles: Profiles, asked_mib: int | None, largest_mib: int) -> bool:
+    """Say whether the kind was found to need more while its reservation was waited for."""
+    now_mib = reservation(profiles.learned(need.kind), need.memory_mib, largest_mib=largest_mib)
+    return now_mib is None or (asked_mib is not None and now_mib > asked_mib)
+
+
+def held_for_us(ledger: Ledger, cards: Sequence[Card]) -> list[Card]:
+    """Return the cards that this process or one above it holds: a session's, a shell's, a job's."""
+    family = [os.getpid(), *processes.ancestors()]
+    guardian = os.environ.get("POSTROOM_SHARES", "")  # it holds nothing, nor what is above it
+    if guardian.isdecimal() and int(guardian) in family:
+        family = family[: family.index(int(guardian))]
+    here = processes.pid_namespace()
+    for entry in reversed(ledger.holders()):
+        if entry.process.pid in family and entry.process.pid_namespace == here:
+            return [card for card in cards if card.uuid in entry.cards]
+    return []
+
+
+def _once(tell: Callable[[str], None]) -> Callable[[str], None]:
+    told: list[str] = []
+
+    def say(why: str) -> None:
+        if not told:
+            told.append(why)
+            tell(why)
+
+    return say
+
+
+def prune_timelines(folder: str) -> None:
+    """Remove the oldest files of a folder that holds timelines and nothing else."""
+    with suppress(OSError):
+        paths = [os.path.join(folder, name) for name in os.listdir(folder)]
+        paths.sort(key=os.path.getmtime)
+        for path in paths[:-TIMELINES]:
+            os.unlink(path)

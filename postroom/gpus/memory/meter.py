@@ -1,0 +1,178 @@
+"""Measures a running job: the memory of its process tree on its cards, sampled from the driver.
+
+What torch says of its own peak is taken in at the end: it misses nothing between two samples, but
+knows nothing of the context, of other libraries and of child processes.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from ...errors import GpuError
+from ...system import processes
+from ..cards.inventory import Card, CardWatch
+from .packing import CONTEXT_MIB, Growth
+
+FIRST_S = 0.02  # between samples at first; then ever longer
+LATER_S = 1.0
+KEPT = 500  # samples of a timeline: when there are more, every second one goes
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One look at a job: the seconds since its start, and what the fullest of its cards shows."""
+
+    seconds: float
+    used_mib: int
+    utilisation: int | None = None
+
+
+@dataclass
+class Meter:
+    """Samples a process tree on some cards, in a thread, until it is closed."""
+
+    cards: Sequence[str]  # uuids
+    pid: int = field(default_factory=os.getpid)
+    heard: Callable[[Sample], None] | None = None
+    peak_mib: int = 0
+    samples: list[Sample] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._began = time.monotonic()
+        self._growth = Growth(0.0)
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._step = 1
+        self._thread = threading.Thread(target=self._run, name="postroom meter", daemon=True)
+        reset_torch_peak()
+
+    def __enter__(self) -> Meter:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop sampling."""
+        self._stop.set()
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    @property
+    def seconds(self) -> float:
+        """The time since the start."""
+        return time.monotonic() - self._began
+
+    @property
+    def settled(self) -> bool:
+        """Whether the job has stopped growing."""
+        return self._growth.settled(self.seconds)
+
+    def _run(self) -> None:
+        pause_s = FIRST_S
+        with suppress(GpuError, OSError), CardWatch() as watch:
+            while True:
+                self.look(watch.cards())
+                if self._stop.wait(pause_s):
+                    self.look(watch.cards())
+                    return
+                pause_s = min(pause_s * 1.2, LATER_S)
+
+    def look(self, cards: Sequence[Card]) -> None:
+        """Take in one reading of the cards."""
+        best = Sample(self.seconds, 0)
+        for card in cards:
+            if card.uuid in self.cards:
+                used_mib = used_by(card, self.pid)
+                if used_mib >= best.used_mib:
+                    best = Sample(self.seconds, used_mib, card.utilisation)
+        with self._lock:
+            self.peak_mib = max(self.peak_mib, best.used_mib)
+            self._growth.add(best.seconds, best.used_mib)
+            self.samples.append(best)
+            if len(self.samples) > KEPT:
+                del self.samples[1::2]
+        if self.heard is not None:
+            self.heard(best)
+
+    def finish(self) -> int:
+        """Stop, and return the peak of all that was seen, torch's own word included."""
+        self.close()
+        if self.pid == os.getpid():
+            own_mib = torch_peak_mib()
+            if own_mib:
+                self.peak_mib = max(self.peak_mib, own_mib + CONTEXT_MIB)
+        return self.peak_mib
+
+    def timeline(self) -> str:
+        """The samples as lines of CSV."""
+        with self._lock:
+            rows = [
+                f"{s.seconds:.2f},{s.used_mib},{'' if s.utilisation is None else s.utilisation}"
+                for s in self.samples
+            ]
+        return "\n".join(["seconds,memory_mib,utilisation", *rows, ""])
+
+
+def used_by(card: Card, pid: int) -> int:
+    """Return what a process and its descendants use of a card."""
+    return sum(
+        usage.used_mib
+        for usage in card.processes
+        if usage.pid == pid or pid in processes.ancestors(usage.pid)
+    )
+
+
+def cuda_is_up() -> bool:
+    """Say whether torch has initialised CUDA in this process, which can't be moved any more."""
+    torch = sys.modules.get("torch")
+    return bool(torch is not None and torch.cuda.is_initialized())
+
+
+def reset_torch_peak() -> None:
+    """Have torch count its peak from here."""
+    if cuda_is_up():
+        torch = sys.modules["torch"]
+        for device in range(torch.cuda.device_count()):
+            torch.cuda.reset_peak_memory_stats(device)
+
+
+def torch_peak_mib() -> int:
+    """Return the most that torch had reserved on one device; 0 where it has used none."""
+    if not cuda_is_up():
+        return 0
+    torch = sys.modules["torch"]
+    peaks = [torch.cuda.max_memory_reserved(n) for n in range(torch.cuda.device_count())]
+    return int(max(peaks, default=0)) // 2**20
+
+
+def empty_torch_cache() -> None:
+    """Give back what torch keeps for later."""
+    if cuda_is_up():
+        sys.modules["torch"].cuda.empty_cache()
+
+
+def limit_torch(memory_mib: int, card_mib: int) -> bool:
+    """Have torch refuse more than so much of the card; False where torch is not in use."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return False
+    own_mib = max(1, memory_mib - CONTEXT_MIB)
+    torch.cuda.set_per_process_memory_fraction(min(1.0, own_mib / card_mib), 0)
+    return True
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Say whether an error is a card's that ran out of memory, whatever library raised it."""
+    name = type(error).__name__
+    if name in ("OutOfMemoryError", "OutOfMemory"):
+        return True
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and "out of memory" in text and "cuda" in text

@@ -1,0 +1,257 @@
+"""What was learned of jobs: how much memory each kind needs, kept on disk across restarts.
+
+One file per type of job (`file::function`), written whole under a lock. It holds one row for each
+way of calling it that was seen. Rows of an earlier version of the code are dropped.
+
+When do arguments matter? Two calls are of one kind until they differ in an argument that may set
+sizes: the shape of an array, a whole number, a word, a switch. Then each is measured. Once two such
+calls turn out to need the same, what they differ in is taken not to matter, for numbers up to twice
+as large as those seen; where they don't, it matters. So a sweep over seeds costs one more
+measuring run, and batch sizes 1 and 512 are two kinds. What a generalisation got wrong is put
+right by the row that shows it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from filelock import FileLock
+
+from ...system.shared_folder import lock_is_free
+from .packing import STEP_MIB, Learned
+
+VERSION = 1
+ROWS = 64  # per type; the oldest go first
+ALIKE = 1.05  # peaks within this factor, or a step, are the same
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One way of calling one version of one function."""
+
+    type: str  # file::function, or a name of the user's
+    code: str = ""  # which version of the code
+    call: Mapping[str, Any] = field(default_factory=dict)  # argument: what may set sizes
+
+
+@dataclass(frozen=True)
+class ProfileRow:
+    """What was seen of one way of calling."""
+
+    call: Mapping[str, Any]
+    peak_mib: int | None = None  # on one card, CUDA context included
+    at_least_mib: int = 0  # with so much it ran out of memory
+    seconds: float | None = None
+    runs: int = 0
+    failures: int = 0
+    seen_at: float = 0.0
+
+    def merge(self, other: ProfileRow) -> ProfileRow:
+        """Return both together: peaks and bounds are only ever raised."""
+        peaks = [peak for peak in (self.peak_mib, other.peak_mib) if peak is not None]
+        at_least_mib = max(self.at_least_mib, other.at_least_mib)
+        peak_mib = max(peaks, default=None)
+        if peak_mib is not None and peak_mib <= at_least_mib:
+            peak_mib = None  # shown to be too little: it has to be measured again
+        return ProfileRow(
+            self.call,
+            peak_mib,
+            at_least_mib,
+            other.seconds if other.seconds is not None else self.seconds,
+            self.runs + other.runs,
+            self.failures + other.failures,
+            max(self.seen_at, other.seen_at),
+        )
+
+
+@dataclass(frozen=True)
+class Profile:
+    """All that is known of one type."""
+
+    type: str
+    code: str = ""
+    rows: tuple[ProfileRow, ...] = ()
+
+    def learned(self, kind: Kind) -> Learned:
+        """Return what is known of a kind, from its own row or from those that it is like."""
+        if kind.code != self.code:
+            return Learned()
+        own = next((row for row in self.rows if row.call == kind.call), None)
+        if own is not None:
+            return Learned(own.peak_mib, own.at_least_mib)
+        immaterial = self._immaterial()
+        alike = [
+            row
+            for row in self.rows
+            if row.peak_mib is not None
+            and all(
+                name in immaterial and _covers(immaterial[name], kind.call.get(name))
+                for name in _differences(row.call, kind.call)
+            )
+        ]
+        return Learned(max((row.peak_mib or 0 for row in alike), default=None))
+
+    def _immaterial(self) -> dict[str, float]:
+        """Return the arguments that were seen not to matter, with the largest number seen."""
+        known = [row for row in self.rows if row.peak_mib is not None]
+        found: dict[str, float] = {}
+        material: set[str] = set()
+        for place, row in enumerate(known):
+            for other in known[:place]:
+                differences = _differences(row.call, other.call)
+                if _alike(row.peak_mib or 0, other.peak_mib or 0):
+                    for name in differences:
+                        sizes = (_size(row.call.get(name)), _size(other.call.get(name)))
+                        found[name] = max(found.get(name, 0.0), *sizes)
+                elif len(differences) == 1:
+                    material |= differences
+        return {name: size for name, size in found.items() if name not in material}
+
+    def merge(self, kind: Kind, row: ProfileRow) -> Profile:
+        """Return it with one more run taken in; another version of the code starts anew."""
+        rows = list(self.rows) if kind.code == self.code else []
+        same = next((old for old in rows if old.call == row.call), None)
+        if same is not None:
+            rows.remove(same)
+            row = same.merge(row)
+        return Profile(self.type, kind.code, (*rows, row)[-ROWS:])
+
+    def encode(self) -> dict[str, Any]:
+        """Return what goes into its file."""
+        return {"version": VERSION, **asdict(self)}
+
+    @classmethod
+    def decode(cls, value: Any) -> Profile:
+        """Read what `encode` wrote; raises ValueError, KeyError or TypeError on anything else."""
+        if value["version"] != VERSION:
+            raise ValueError("another version")
+        rows = tuple(ProfileRow(**row) for row in value["rows"])
+        for row in rows:
+            if not isinstance(row.call, dict) or not isinstance(row.peak_mib, (int, type(None))):
+                raise TypeError("no row")
+        return cls(str(value["type"]), str(value["code"]), rows)
+
+
+class Profiles:
+    """The folder of profiles: POSTROOM_PROFILES, or this user's state folder."""
+
+    def __init__(self, where: str | None = None) -> None:
+        self.where = where or os.environ.get("POSTROOM_PROFILES") or _default()
+        os.makedirs(self.where, 0o700, exist_ok=True)
+
+    def _path(self, type_: str) -> str:
+        digest = hashlib.sha256(type_.encode()).hexdigest()[:16]
+        plain = "".join(c if c.isalnum() else "_" for c in type_.rpartition("::")[2])[:40]
+        return os.path.join(self.where, f"{plain}-{digest}")
+
+    def get(self, type_: str) -> Profile:
+        """Return what is known of a type; a file that makes no sense is as good as none."""
+        return _read(f"{self._path(type_)}.json") or Profile(type_)
+
+    def learned(self, kind: Kind) -> Learned:
+        """Return what is known of a kind."""
+        return self.get(kind.type).learned(kind)
+
+    def add(self, kind: Kind, row: ProfileRow) -> None:
+        """Take in a run."""
+        with self._mutex():
+            profile = replace(self.get(kind.type), type=kind.type).merge(kind, row)
+            path = f"{self._path(kind.type)}.json"
+            temporary = f"{path}.{os.getpid()}.new"
+            with open(temporary, "w", encoding="utf-8") as file:
+                json.dump(profile.encode(), file)
+            os.replace(temporary, path)
+
+    def forget(self, type_: str) -> bool:
+        """Drop what is known of a type; False when nothing was."""
+        try:
+            os.unlink(f"{self._path(type_)}.json")
+        except FileNotFoundError:
+            return False
+        return True
+
+    def all(self) -> list[Profile]:
+        """Return every profile, by name."""
+        paths = [os.path.join(self.where, name) for name in os.listdir(self.where)]
+        found = [_read(path) for path in paths if path.endswith(".json")]
+        return sorted(filter(None, found), key=lambda profile: profile.type)
+
+    def try_measure(self, type_: str) -> Measuring | None:
+        """Become the one who measures a type, or None: somebody does, and lives."""
+        fd = os.open(f"{self._path(type_)}.measuring", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return None
+        return Measuring(fd)
+
+    def is_measured(self, type_: str) -> bool:
+        """Say whether somebody measures a type now."""
+        with suppress(OSError), open(f"{self._path(type_)}.measuring", "rb") as file:
+            return not lock_is_free(file.fileno())
+        return False
+
+    def _mutex(self) -> FileLock:
+        return FileLock(os.path.join(self.where, "mutex"), mode=0o600)
+
+
+class Measuring:
+    """The right to measure a type: a kernel lock, so that it ends with its holder's death."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd: int | None = fd
+
+    def close(self) -> None:
+        """Let the next one measure, or all go on if the kind is known now."""
+        if self._fd is not None:
+            # Unlocked, not just closed: children forked meanwhile have the descriptor, too.
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+            os.close(self._fd)
+            self._fd = None
+
+
+def _read(path: str) -> Profile | None:
+    try:
+        with open(path, "rb") as file:
+            return Profile.decode(json.loads(file.read()))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _default() -> str:
+    import platformdirs
+
+    return os.path.join(platformdirs.user_state_dir("postroom"), "profiles")
+
+
+def _differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> set[str]:
+    return {name for name in {*one, *other} if one.get(name) != other.get(name)}
+
+
+def _alike(one: int, other: int) -> bool:
+    low, high = sorted((one, other))
+    return high <= max(low * ALIKE, low + STEP_MIB)
+
+
+def _size(value: Any) -> float:
+    """Return the number by which values of an argument are compared; words have none."""
+    if isinstance(value, (int, float)):
+        return abs(float(value))
+    if isinstance(value, list):  # a shape
+        size = 1.0
+        for part in value:
+            size *= part if isinstance(part, (int, float)) else 1.0
+        return size
+    return 0.0
+
+
+def _covers(largest: float, value: Any) -> bool:
+    return _size(value) <= 2 * largest

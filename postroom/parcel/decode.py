@@ -1,0 +1,275 @@
+"""Values from the members of a parcel, as `payload` has put them there.
+
+Nothing read is trusted: as with a parcel's headers, there is one valid `.npy` header for an array,
+which is parsed, written anew and compared. Arrays come back as read-only views into the parcel,
+never copied, so that a memory-mapped file is read only where it is used.
+"""
+
+from __future__ import annotations
+
+import math
+import pickle as pickles
+import re
+from base64 import b64decode
+from collections.abc import Callable
+from types import NoneType
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
+
+from ..errors import BadFileError, brief
+from .container import Parcel
+from .encode import MAX_DEPTH, member_of_one
+from .npy import header_of, parse_header
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+_MAX_TREE_DEPTH = MAX_DEPTH + 2  # a value's innermost item may be an array within a tag
+_JSON_SCALARS = frozenset({str, int, float, bool, NoneType})
+
+
+def decode(tree: object, parcel: Parcel, position: int, *, pickle: bool = False) -> Any:
+    """Value number `position` (from 0) of a parcel; whatever is amiss makes it a bad file."""
+    return Decoder(tree, parcel, pickle=pickle).value(position)
+
+
+class Tree:
+    """What describes the values of a parcel, checked as a whole: parcels may have it in common."""
+
+    __slots__ = ("bare", "columns", "count", "first", "stacked", "trees")
+
+    def __init__(self, tree: object) -> None:
+        """ValueError, with the reason, if it describes nothing."""
+        if type(tree) is not dict or tree.keys() != {"first", "count", "arrays", "trees"}:
+            raise ValueError("its tree is not that of a parcel")
+        self.first, self.count = tree["first"], tree["count"]
+        self.stacked, self.trees = tree["arrays"], tree["trees"]
+        if not _is_count(self.first) or not _is_count(self.count) or type(self.stacked) is not dict:
+            raise ValueError("its tree is not that of a parcel")
+        if type(self.trees) is not list or len(self.trees) not in (min(1, self.count), self.count):
+            raise ValueError("its tree does not describe all its values")
+        common = self.trees[0] if len(self.trees) == 1 else None
+        self.bare = self._stack(common)  # the name of the array that each value is, and no more
+        self.columns = self._find_columns(common)  # ... or those of its arrays, by key
+
+    def _find_columns(self, common: object) -> dict[str, str] | None:
+        if type(common) is not dict or any(key[:1] == "$" for key in common):
+            return None
+        columns: dict[str, str] = {}
+        for key, node in common.items():
+            name = self._stack(node)
+            if name is None or name in columns.values():  # twice: refused where it is read
+                return None
+            columns[key] = name
+        return columns
+
+    def _stack(self, node: object) -> str | None:
+        """The name of the stack that a node stands for a row of, if it does."""
+        name = node.get("$array") if type(node) is dict and len(node) == 1 else None
+        return name if type(name) is str and self.stacked.get(name) is True else None
+
+
+class Decoder:
+    """Builds values from their nodes, trusting neither tree nor members."""
+
+    def __init__(self, tree: object, parcel: Parcel, *, pickle: bool = False) -> None:
+        self._parcel = parcel
+        self._position = 0
+        self._pickle = pickle
+        self._used: set[str] = set()
+        try:
+            self._tree = tree if type(tree) is Tree else Tree(tree)
+        except ValueError as error:
+            raise self._bad(str(error)) from None
+
+    def value(self, position: int) -> Any:
+        """Value number `position` (from 0); whatever is amiss makes the parcel a bad file."""
+        tree = self._tree
+        if not 0 <= position < tree.count:
+            raise self._bad(f"it has {tree.count} values, and none at position {position}")
+        self._position = position
+        if tree.bare is not None:
+            return self._row(tree.bare)
+        if tree.columns is not None:
+            return {key: self._row(name) for key, name in tree.columns.items()}
+        self._used.clear()
+        return self._node(tree.trees[position if len(tree.trees) > 1 else 0], 0)
+
+    def _bad(self, reason: str) -> BadFileError:
+        return BadFileError(self._parcel.path, reason)
+
+    def _node(self, node: object, depth: int) -> Any:
+        if type(node) in _JSON_SCALARS:
+            return node
+        if depth > _MAX_TREE_DEPTH:
+            raise self._bad(f"its tree is nested more than {MAX_DEPTH} deep")
+        if type(node) is dict:
+            return self._object(node, depth + 1)
+        return self._items(node, depth + 1)
+
+    def _object(self, node: dict[str, Any], depth: int) -> Any:
+        if len(node) == 1:
+            ((key, inner),) = node.items()
+            if key[:1] == "$":
+                read = self._BY_TAG.get(key)
+                if read is None:
+                    raise self._bad(f"its tree has an unknown {brief(key)}")
+                return read(self, inner, depth)
+        value = {}
+        for key, inner in node.items():
+            if key[:1] == "$":
+                raise self._bad(f"its tree has a stray {brief(key)}")
+            value[key] = self._node(inner, depth)
+        return value
+
+    def _items(self, node: object, depth: int) -> list[Any]:
+        if type(node) is not list:
+            raise self._bad("its tree lacks a list")
+        return [self._node(item, depth) for item in node]
+
+    def _text(self, node: object) -> str:
+        if type(node) is not str:
+            raise self._bad("its tree lacks a text")
+        return node
+
+    def _tuple(self, node: object, depth: int) -> tuple[Any, ...]:
+        return tuple(self._items(node, depth))
+
+    def _dict(self, node: object, depth: int) -> dict[Any, Any]:
+        if type(node) is not list:
+            raise self._bad("its tree lacks a list")
+        value = {}
+        for pair in node:
+            if type(pair) is not list or len(pair) != 2:
+                raise self._bad("its tree has a dict that is not of pairs")
+            key = self._node(pair[0], depth)
+            if type(key) not in _JSON_SCALARS:
+                raise self._bad("its tree has a dict with an odd key")
+            value[key] = self._node(pair[1], depth)
+        return value
+
+    def _int(self, node: object, depth: int) -> int:
+        text = self._text(node)
+        if not _HEX.fullmatch(text):
+            raise self._bad("its tree has an odd number")
+        return int(text, 16)
+
+    def _float(self, node: object, depth: int) -> float:
+        value = _NOT_FINITE.get(self._text(node))
+        if value is None:
+            raise self._bad("its tree has an odd number")
+        return value
+
+    def _complex(self, node: object, depth: int) -> complex:
+        parts = self._items(node, depth)
+        if [type(part) for part in parts] != [float, float]:
+            raise self._bad("its tree has an odd complex number")
+        return complex(*parts)
+
+    def _str(self, node: object, depth: int) -> str:
+        try:
+            return b64decode(self._text(node), validate=True).decode("utf-8", "surrogatepass")
+        except ValueError:
+            raise self._bad("its tree has a text that cannot be read") from None
+
+    def _bytes(self, node: object, depth: int) -> bytes:
+        if type(node) is dict:
+            array = self._node(node, depth)
+            if type(array) is not np.ndarray or array.dtype != np.uint8 or array.ndim != 1:
+                raise self._bad("its tree has bytes that are none")
+            return array.tobytes()
+        try:
+            return b64decode(self._text(node), validate=True)
+        except ValueError:
+            raise self._bad("its tree has bytes that cannot be read") from None
+
+    def _numpy(self, node: object, depth: int) -> np.str_ | np.bytes_:
+        value = self._node(node, depth)
+        if type(value) is str:
+            return np.str_(value)
+        if type(value) is bytes:
+            return np.bytes_(value)
+        raise self._bad("its tree has an odd numpy text")
+
+    def _scalar(self, node: object, depth: int) -> Any:
+        array = self._node(node, depth)
+        if type(array) is not np.ndarray or array.ndim != 0:
+            raise self._bad("its tree has a number that is none")
+        return array[()]
+
+    def _unpickled(self, node: object, depth: int) -> Any:
+        if not self._pickle:
+            raise self._bad("it holds a pickle, and pickle is off; only pickle=True would run it")
+        try:
+            return pickles.loads(self._bytes(node, depth))  # noqa: S301 - the job asked for it
+        except Exception as error:  # unpickling runs the value's own code
+            raise self._bad(f"it holds a pickle that cannot be read: {brief(error)}") from error
+
+    def _array(self, node: object, depth: int) -> Array:
+        name = self._text(node)
+        if name in self._used:
+            # One large member named many times would be a bomb.
+            raise self._bad(f"its tree uses array {brief(name)} twice")
+        self._used.add(name)
+        if self._tree.stacked.get(name) is not True:
+            return self._open(member_of_one(name, self._tree.first + self._position))[...]
+        return self._row(name)
+
+    def _row(self, name: str) -> Array:
+        stack = self._open(f"{name}.npy")
+        count = self._tree.count
+        if stack.ndim == 0 or len(stack) != count:
+            raise self._bad(f"array {brief(name)} is not a stack of {count}")
+        value: Array = stack[self._position, ...]
+        return value
+
+    def _open(self, member: str) -> Array:
+        """An array that is a view of a member's data."""
+        opened: Array | None = self._parcel.opened.get(member)
+        if opened is not None:
+            return opened
+        try:
+            view = self._parcel.member(member)
+        except KeyError:
+            raise self._bad(f"it has no member {brief(member)}") from None
+        mould = self._parcel.mould
+        known = mould.arrays.get(member) if mould is not None else None
+        if known is not None and view[: len(known[0])].tobytes() == known[0]:
+            header, dtype, shape, order, items = known
+        else:
+            try:
+                header = header_of(view)
+                dtype, shape, fortran, data_size = parse_header(header)
+                if len(header) + data_size != len(view):
+                    raise ValueError("its shape and the size of its data differ")
+            except ValueError as error:
+                raise self._bad(f"member {member}: {error}") from None
+            order, items = "F" if fortran else "C", math.prod(shape)
+            if mould is not None:
+                mould.arrays[member] = header, dtype, shape, order, items
+        # Not np.ndarray(buffer=...), which would let a memory map be closed under the array.
+        array: Array = np.frombuffer(view, dtype, items, len(header)).reshape(shape, order=order)
+        self._parcel.opened[member] = array
+        return array
+
+    _BY_TAG: ClassVar[dict[str, Callable[[Decoder, object, int], Any]]] = {
+        "$array": _array,
+        "$scalar": _scalar,
+        "$tuple": _tuple,
+        "$dict": _dict,
+        "$int": _int,
+        "$float": _float,
+        "$complex": _complex,
+        "$str": _str,
+        "$bytes": _bytes,
+        "$numpy": _numpy,
+        "$pickle": _unpickled,
+    }
+
+
+def _is_count(number: object) -> bool:
+    return type(number) is int and 0 <= number < 1 << 48
+
+
+_HEX = re.compile(r"-?0x[0-9a-f]+")
+_NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}

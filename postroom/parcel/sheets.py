@@ -1,0 +1,421 @@
+"""What is inside a parcel: a sheet of JSON beside the arrays.
+
+`jobs.json` says what all jobs of a parcel have in common (task and options) and what each is
+passed; `outcomes.json` says how each ended, where, and how long it took.
+
+numpy comes with `payload`, and is imported only where a value is packed or unpacked: a guardian,
+which only says how jobs ended, stays small and starts at once.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..errors import BadFileError
+from .container import Buffer, Parcel, pack
+from .jsonable import copied, is_json, is_plain, plain_values
+from .trailer import Trailer
+
+if TYPE_CHECKING:
+    from .decode import Decoder, Tree
+
+VERSION = 1
+# What a mark says of its parcel, so that most need not be opened to be counted.
+FAILED_FLAG = "f"  # of results: at least one failed
+SCHEDULING_FLAG = "w"  # of jobs: at least one has wishes
+# Sheets up to this size are remembered: jobs that are handed in one by one have the same.
+_ALIKE_BYTES = 4096
+
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
+# What stands in a sheet of outcomes before the times, and between them.
+_SECONDS = b'{"seconds":['
+_STARTED = '],"maker":{"started_at":'
+
+
+class Outcome(enum.Enum):
+    """How a job ended; it exists only when the job is done."""
+
+    OK = "ok"
+    FAILED = "failed"
+    TIMED_OUT = "timed out"
+    LOST = "lost"
+    CANCELLED = "cancelled"
+
+
+class JobOptions(NamedTuple):
+    """What a job asks of whoever runs it."""
+
+    retries: int = 0
+    timeout_s: float | None = None
+    exclusive: bool = False
+    tensors: bool = False
+    pickle: bool = False
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a job ended without a result."""
+
+    outcome: Outcome
+    kind: str  # the exception's class, or what happened
+    message: str
+    traceback: str = ""
+
+
+class Done(NamedTuple):
+    """One finished job, before it is published or after it is read."""
+
+    value: Any = None
+    failure: Failure | None = None
+    seconds: float = 0.0
+    nbytes: int = 0  # how large the value's arrays are
+
+
+class Origin(NamedTuple):
+    """Who made the results of a parcel."""
+
+    agent: str
+    gpu: str
+    pid: int
+    started_at: float  # wall clock at the first job
+    attempt: int = 1
+
+
+@cache
+def _arrays() -> tuple[Any, Any]:
+    """What packs arrays, and what unpacks them; with them comes numpy."""
+    from . import decode, encode
+
+    return encode, decode
+
+
+class _Values:
+    """The values of a parcel as its sheet describes them; sheets may have them in common."""
+
+    __slots__ = ("_tree", "raw")
+
+    def __init__(self, raw: Any) -> None:
+        self.raw = raw
+        self._tree: Tree | None = None
+
+    def decoder(self, parcel: Parcel, *, pickle: bool) -> Decoder:
+        """What builds them from the arrays of a parcel."""
+        _, decoder = _arrays()
+        if self._tree is None:
+            with suppress(ValueError):  # the decoder finds the same, and names the file
+                self._tree = decoder.Tree(self.raw)
+        made: Decoder = decoder.Decoder(self._tree or self.raw, parcel, pickle=pickle)
+        return made
+
+    def tree(self, position: int) -> Any:
+        """One value as it is described, undecoded and not to be changed; None: there is none."""
+        try:
+            trees = self.raw["trees"]
+            return trees[0] if len(trees) == 1 else trees[position]
+        except (KeyError, IndexError, TypeError):
+            return None
+
+
+class _JobHead(NamedTuple):
+    """What a sheet of jobs says."""
+
+    task: str
+    options: JobOptions
+    names: list[str] | None
+    values: _Values
+
+
+class JobSheet:
+    """The jobs of one parcel, decoded one by one."""
+
+    def __init__(self, path: str, data: Buffer, *, number: int | None = None) -> None:
+        """With `number`, the parcel's own numbers begin at 0, and its first job is that one."""
+        self.parcel = parcel = Parcel(path, data)
+        self._decoder: Decoder | None = None
+        self.nbytes = len(data)
+        body = _sheet(parcel, "jobs.json", "jobs")
+        if number is not None and parcel.mark.first != 0:
+            raise BadFileError(path, f"holds jobs from {parcel.mark.first} on, not from 0")
+        self.first = parcel.mark.first if number is None else number
+        self.count = parcel.mark.jobs
+        try:
+            head = _read_jobs_again(body) if len(body) <= _ALIKE_BYTES else _read_jobs(body)
+        except ValueError as error:
+            raise BadFileError(path, f"has a jobs.json that {error}") from None
+        self.task, self.options, self.names, self._values = head
+
+    def arguments(self, job: int) -> dict[str, Any]:
+        """What job number `job` is passed."""
+        if self._decoder is None:
+            self._decoder = self._values.decoder(self.parcel, pickle=self.options.pickle)
+        value = self._decoder.value(job - self.first)
+        if not isinstance(value, dict):
+            raise BadFileError(self.parcel.path, f"passes job {job} something other than arguments")
+        return value
+
+    def plain(self, job: int) -> dict[str, Any]:
+        """What job number `job` is passed, when that is plain JSON: without numpy."""
+        tree = self._tree(job)
+        if tree and is_plain(tree):
+            own: dict[str, Any] = copied(tree)  # what is read may be another's, too
+            return own
+        return self.arguments(job)
+
+    def passed(self, job: int) -> list[str]:
+        """The names of what job number `job` is passed: without numpy, whatever they hold."""
+        return list(self._tree(job))
+
+    def scheduling(self, job: int) -> Any:
+        """What job number `job` wishes, undecoded and not to be changed: a few words of many."""
+        return self._tree(job).get("scheduling") or {}
+
+    def text(self, job: int, name: str) -> str:
+        """One text that job number `job` is passed, undecoded; "" when it is none."""
+        value = self._tree(job).get(name)
+        return value if isinstance(value, str) else ""
+
+    def _tree(self, job: int) -> dict[str, Any]:
+        tree = self._values.tree(job - self.first)
+        return tree if isinstance(tree, dict) else {}
+
+    def name(self, job: int) -> str:
+        """The label the user gave, or the number."""
+        return self.names[job - self.first] if self.names else str(job)
+
+
+def pack_jobs(
+    first: int,
+    task: str,
+    options: JobOptions,
+    names: Sequence[str] | None,
+    arguments: Sequence[dict[str, Any]],
+    *,
+    called: int | None = None,
+) -> list[Buffer]:
+    """Make a parcel of jobs that have task and options in common.
+
+    An error calls the first of them by the number `called`, where that is not `first`.
+    """
+    text: str
+    members: list[tuple[str, Sequence[Buffer]]]
+    called = first if called is None else called
+    if all(map(is_json, arguments)):
+        text, members = _encode(plain_values(arguments)), []
+    else:
+        text, members = _arrays()[0].encode_text(
+            arguments,
+            first=first,
+            label=lambda n: f"job {names[n] if names else called + n}: arguments",
+            pickle=options.pickle,
+        )
+    head = _job_head(task, options, None if names is None else tuple(names))
+    body = f"{head}{text}}}".encode()
+    flags = ""
+    for passed in arguments:
+        # A kernel may have an argument of that name, with anything in it.
+        if isinstance(wish := passed.get("scheduling"), dict) and wish:
+            flags = SCHEDULING_FLAG
+    return pack(Trailer("jobs", first, len(arguments), flags), [("jobs.json", [body]), *members])
+
+
+@lru_cache(maxsize=64)
+def _job_head(task: str, options: JobOptions, names: tuple[str, ...] | None) -> str:
+    """How the sheet of jobs begins: the same for all that differ in their values alone."""
+    sheet = {"version": VERSION, "task": task, "options": options._asdict(), "names": names}
+    return _encode(sheet)[:-1] + ',"values":'
+
+
+class OutcomeSheet:
+    """The outcomes of one parcel, decoded one by one."""
+
+    def __init__(self, path: str, data: Buffer) -> None:
+        self.parcel = parcel = Parcel(path, data)
+        self.nbytes = len(data)
+        self._decoder: Decoder | None = None
+        self.first = parcel.mark.first
+        self.count = parcel.mark.jobs
+        try:
+            sheet = _read_outcomes(_sheet(parcel, "outcomes.json", "results"))
+        except ValueError as error:
+            raise BadFileError(path, f"has an outcomes.json that {error}") from None
+        self.seconds, started_at, head = sheet
+        self.maker = Origin(head.agent, head.gpu, head.pid, started_at, head.attempt)
+        self.pickle, self.failures, self._values = head.pickle, head.failures, head.values
+        if len(self.seconds) != self.count:
+            raise BadFileError(path, "has an outcomes.json of another length")
+
+    def done(self, job: int) -> Done:
+        """How job number `job` ended."""
+        seconds = self.seconds[job - self.first]
+        if job in self.failures:
+            return Done(failure=self.failures[job], seconds=seconds)
+        return Done(self.value(job), seconds=seconds)
+
+    def value(self, job: int) -> Any:
+        """What job number `job`, which ended well, has returned."""
+        position = job - self.first - sum([failed < job for failed in self.failures])
+        if self._decoder is None:
+            tree = self._values.tree(position)
+            if isinstance(tree, dict) and is_plain(tree):
+                # Nobody needs numpy to read that; and others may have the same tree.
+                return copied(tree)
+            self._decoder = self._values.decoder(self.parcel, pickle=self.pickle)
+        return self._decoder.value(position)
+
+
+def pack_outcomes(
+    first: int, done: Sequence[Done], maker: Origin, *, pickle: bool = False
+) -> list[Buffer]:
+    """Make a parcel of outcomes; only the values of jobs that ended well are stored."""
+    values = [one.value for one in done if one.failure is None]
+    text: str
+    members: list[tuple[str, Sequence[Buffer]]]
+    if all(map(is_json, values)):
+        text, members = _encode(plain_values(values)), []
+    else:
+        text, members = _arrays()[0].encode_text(values, first=first, label="result", pickle=pickle)
+    body = _outcomes(first, done, maker, text, pickle=pickle)
+    return pack(_results_mark(first, done), [("outcomes.json", [body]), *members])
+
+
+def _results_mark(first: int, done: Sequence[Done]) -> Trailer:
+    flags = FAILED_FLAG if any(one.failure is not None for one in done) else ""
+    return Trailer("results", first, len(done), flags)
+
+
+def _outcomes(
+    first: int, done: Sequence[Done], maker: Origin, values: str, *, pickle: bool = False
+) -> bytes:
+    failures = {
+        str(first + n): {**vars(one.failure), "outcome": one.failure.outcome.value}
+        for n, one in enumerate(done)
+        if one.failure is not None
+    }
+    # By hand, since it is written for every turn. What differs from turn to turn stands in front,
+    # and with a fixed number of digits: parcels that are alike are of one size.
+    seconds = ",".join([f"{one.seconds:.7f}" for one in done])
+    rest = _outcomes_end(maker.agent, maker.gpu, maker.pid, maker.attempt, pickle)
+    failed = _encode(failures) if failures else "{}"
+    return (
+        f'{{"seconds":[{seconds}{_STARTED}{maker.started_at:.6f},{rest}{failed},"values":{values}}}'
+    ).encode()
+
+
+@lru_cache(maxsize=64)
+def _outcomes_end(agent: str, gpu: str, pid: int, attempt: int, pickle: bool) -> str:
+    """How a sheet of outcomes goes on behind the time of its begin, up to the failures."""
+    maker = _encode({"agent": agent, "gpu": gpu, "pid": pid, "attempt": attempt})[1:]
+    return f'{maker},"version":{VERSION},"pickle":{_encode(pickle)},"failures":'
+
+
+class _OutcomeHead(NamedTuple):
+    """What a sheet of outcomes says, but for the times."""
+
+    agent: str
+    gpu: str
+    pid: int
+    attempt: int
+    pickle: bool
+    failures: dict[int, Failure]
+    values: _Values
+
+
+def _read_outcomes(body: bytes) -> tuple[list[float], float, _OutcomeHead]:
+    """Seconds, begin and all else that a sheet of outcomes says; ValueError if it is none.
+
+    All else is the same in sheets that are alike, and then read once.
+    """
+    seconds, _, rest = body.partition(_STARTED.encode())
+    started_at, _, rest = rest.partition(b",")
+    if rest and len(rest) <= _ALIKE_BYTES and seconds.startswith(_SECONDS):
+        with suppress(ValueError):  # so it is another sheet than we write: read as a whole
+            each = [float(one) for one in seconds[len(_SECONDS) :].split(b",")]
+            return each, float(started_at), _read_outcome_head_again(b'{"maker":{' + rest)
+    fields = _fields(body)
+    try:
+        each = [float(one) for one in fields["seconds"]]
+        return each, float(fields["maker"].pop("started_at")), _outcome_head(fields)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"lacks {error}") from None
+
+
+def _outcome_head(fields: dict[str, Any]) -> _OutcomeHead:
+    try:
+        failures = {
+            int(job): Failure(**{**failure, "outcome": Outcome(failure["outcome"])})
+            for job, failure in fields["failures"].items()
+        }
+        maker, values = fields["maker"], _Values(fields["values"])
+        return _OutcomeHead(
+            **maker, pickle=bool(fields["pickle"]), failures=failures, values=values
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"lacks {error}") from None
+
+
+@lru_cache(maxsize=64)
+def _read_outcome_head_again(text: bytes) -> _OutcomeHead:
+    return _outcome_head(_fields(text))
+
+
+def pack_data(value: Any) -> list[Buffer]:
+    """Make a parcel of shared data."""
+    tree, members = _arrays()[0].encode([value], label="shared")
+    body = _encode({"version": VERSION, "values": tree}).encode()
+    return pack(Trailer("data", 0, 1), [("data.json", [body]), *members])
+
+
+def unpack_data(path: str, data: Buffer) -> Any:
+    """Read shared data back."""
+    parcel = Parcel(path, data)
+    try:
+        fields = _fields(_sheet(parcel, "data.json", "data"))
+    except ValueError as error:
+        raise BadFileError(path, f"has a data.json that {error}") from None
+    return _arrays()[1].decode(fields.get("values"), parcel, 0)
+
+
+def _sheet(parcel: Parcel, name: str, kind: str) -> bytes:
+    """The text of a parcel's sheet."""
+    if parcel.mark.kind != kind:
+        raise BadFileError(parcel.path, f"is a parcel of {parcel.mark.kind}, not of {kind}")
+    try:
+        return bytes(parcel.member(name))
+    except KeyError:
+        raise BadFileError(parcel.path, f"has no {name}") from None
+
+
+def _fields(body: bytes) -> dict[str, Any]:
+    """What a sheet says; ValueError if it says nothing."""
+    fields = _read_json(body)
+    if not isinstance(fields, dict) or fields.get("version") != VERSION:
+        raise ValueError(f"is not of version {VERSION}")
+    return fields
+
+
+def _read_json(text: bytes) -> Any:
+    try:
+        return json.loads(str(text, "utf-8"))
+    except (ValueError, RecursionError):
+        raise ValueError("is not JSON") from None
+
+
+def _read_jobs(body: bytes) -> _JobHead:
+    """What a sheet of jobs says; ValueError if it says nothing."""
+    fields = _fields(body)
+    try:
+        options = JobOptions(**fields["options"])
+        return _JobHead(str(fields["task"]), options, fields["names"], _Values(fields["values"]))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"lacks {error}") from None
+
+
+# What comes out is shared by all who read the same bytes, and so must not be changed.
+_read_jobs_again = lru_cache(maxsize=64)(_read_jobs)

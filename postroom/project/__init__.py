@@ -1,0 +1,1 @@
+"""What the user's own project stands on: settings, progress, and the template."""

@@ -1,0 +1,118 @@
+"""What a run shows on the terminal: a progress bar while it works, a table when it is done."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from ..store.agents import read_agent_info
+from ..store.files import LocalFiles
+from ..store.mailbox import read_letter
+from ..text.safe_text import printable
+
+if TYPE_CHECKING:
+    from ..jobs import JobPool
+    from ..master import Master
+
+# A person cannot read faster; a log should not fill up.
+TERMINAL_S = 0.1
+LINES_S = 5.0
+MOST_FAILURES = 10
+
+
+@contextmanager
+def progress(master: Master, pool: JobPool) -> Iterator[Callable[[JobPool], None]]:
+    """Show how far a pool is: a bar on a terminal, a line now and then elsewhere."""
+    started = time.monotonic()
+    already = pool.n_done
+    last = 0.0
+
+    def line() -> str:
+        done = pool.n_done
+        rate = (done - already) / max(time.monotonic() - started, 1e-9)
+        left = f"{(len(pool) - done) / rate:.0f} s left" if rate else "time left unknown"
+        return (
+            f"{done}/{len(pool)} done, {count_running(master, pool)} running, "
+            f"{pool.n_failed} failed, {rate:.1f}/s, {left}"
+        )
+
+    if not sys.stderr.isatty():
+
+        def tell(_: JobPool) -> None:
+            nonlocal last
+            now = time.monotonic()
+            if now - last >= LINES_S:
+                last = now
+                print(line(), file=sys.stderr, flush=True)
+
+        yield tell
+        return
+
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    with Progress(
+        BarColumn(), TextColumn("{task.description}"), console=Console(stderr=True)
+    ) as bar:
+        task = bar.add_task(line(), total=len(pool), completed=already)
+
+        def show(_: JobPool) -> None:
+            nonlocal last
+            now = time.monotonic()
+            if now - last >= TERMINAL_S or pool.done:
+                last = now
+                bar.update(task, completed=pool.n_done, description=line())
+
+        yield show
+
+
+def count_running(master: Master, pool: JobPool) -> int:
+    """How many agents have a job of this pool in hand."""
+    files = LocalFiles()
+    letters = (read_letter(files, master.base, agent) for agent in master.agents())
+    return sum(letter is not None and letter.run == pool.run for letter in letters)
+
+
+def summary(master: Master, pool: JobPool, wall_s: float) -> None:
+    """Print who did what, what failed and why, and where everything is."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console()
+    table = Table("agent", "GPU", "jobs", "failed", "busy", "worker pids", title=f"run {pool.run}")
+    files = LocalFiles()
+    for agent_id, share in sorted(pool.agents.items()):
+        info = read_agent_info(files, master.base, agent_id)
+        table.add_row(
+            agent_id,
+            Text(info.gpu_name if info else "gone"),
+            str(share.jobs),
+            str(share.failed),
+            f"{min(share.busy_s / max(wall_s, 1e-9), 1):.0%}",
+            " ".join(str(pid) for pid in sorted(share.pids) if pid),
+        )
+    console.print(table)
+    failures = pool.failures()
+    for failure in failures[:MOST_FAILURES]:
+        console.print(Text(f"  {printable(str(failure))}"), soft_wrap=True)
+    if len(failures) > MOST_FAILURES:
+        console.print(f"  ... and {len(failures) - MOST_FAILURES} more failed")
+    ok = pool.n_done - pool.n_failed
+    console.print(f"{ok} of {len(pool)} ok, {pool.n_failed} failed, in {wall_s:.1f} s")
+    for what, where in (
+        ("results", master.base.answered(pool.run)),
+        ("log", master.base.log),
+    ):
+        console.print(Text(f"{what + ':':9}{where}"), soft_wrap=True)
+
+
+def interrupted(pool: JobPool, resume: str) -> None:
+    """Say what is kept and how to go on."""
+    print(
+        f"\nstopped: {pool.n_done} of {len(pool)} jobs are done and kept; go on with: {resume}",
+        file=sys.stderr,
+    )

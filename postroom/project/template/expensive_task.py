@@ -1,0 +1,1 @@
+../../../expensive_task.py

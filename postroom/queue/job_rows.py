@@ -1,0 +1,228 @@
+"""One job as it is shown: in a line, or with everything that is known of it."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import re
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from ..commands.attempt import COMMAND
+from ..commands.job_folder import JobFolder
+from ..errors import BadFileError
+from ..parcel.sheets import JobSheet
+from ..store.base import Base
+from ..store.files import Files
+from ..store.job_ids import JobId
+from ..store.runs import read_note
+from .base_state import BaseState
+from .estimate import Estimator
+from .job_process import find_process
+from .rows import PENDING, AttemptView, JobDetail, JobLink, JobView
+from .run_reader import RunReader, command_of, folder_of, plain, words_of
+
+_EXIT = re.compile(r"exit code (\d+)")
+
+
+class JobRows:
+    """The jobs of one look at a base."""
+
+    def __init__(self, files: Files, base: Base, base_state: BaseState) -> None:
+        self._files = files
+        self._base = base
+        self._base_state = base_state
+        self._oracle = Estimator(base_state, base.root)
+
+    def rows(self, states: Sequence[str], readers: Sequence[RunReader], most: int) -> list[JobView]:
+        """The first jobs in some states, in the order in which they are listed."""
+        spots = itertools.islice(self._base_state.spots(states, readers), most)
+        return [self.row(*spot) for spot in spots]
+
+    def row(self, reader: RunReader, number: int, state: str) -> JobView:
+        """A job in one line."""
+        base_state = self._base_state
+        sheet = read_sheet(reader, number)
+        asked = _asked(sheet, number)
+        job = reader.job_id(number)
+        fields: dict[str, Any] = {
+            "id": str(job),
+            "short": job.short,
+            "run": job.run,
+            "number": number,
+            "name": sheet.name(number) if sheet and sheet.names else "",
+            "project": reader.project,
+            "user": reader.info.user,
+            "command": command_of(sheet, number) if sheet is not None else "?",
+            "state": state,
+            "priority": base_state.priority(reader, number),
+            "submitted_at": reader.submitted_at(number),
+            "attempt": reader.attempts.get(number, 0),
+            "rerun_of": str(asked.get("rerun_of", "")),
+        }
+        if state in PENDING:
+            fields["reason"] = self._oracle.why(reader, number, state)
+        elif job in base_state.running:
+            agent = base_state.running[job]
+            fields |= {"agent": agent.agent, "gpu": agent.gpu_name, "attempt": agent.attempt}
+            fields["started_at"] = agent.job_since
+            if agent.job_since is not None:
+                fields["seconds"] = max(0.0, time.time() - agent.job_since)
+        else:
+            fields |= _ending(
+                reader, number, is_command=sheet is not None and sheet.task == COMMAND
+            )
+        return JobView(**fields)
+
+    def detail(self, reader: RunReader, number: int) -> JobDetail:
+        """Everything about a job."""
+        base_state = self._base_state
+        sheet = read_sheet(reader, number)
+        asked = _asked(sheet, number)
+        job = reader.job_id(number)
+        row = self.row(reader, number, base_state.state(reader, number))
+        scheduling = reader.scheduling(number)
+        if row.state not in PENDING:
+            with contextlib.suppress(ValueError):
+                scheduling = scheduling.decode(asked.get("scheduling", {}))
+        folder = folder_of(self._base, reader, number) if sheet is not None else ""
+        paths = JobFolder(folder) if folder else None
+        starts_at = position = None
+        if row.state in PENDING:
+            position, starts_at = self._oracle.when(reader, number, row.state)
+        agent = base_state.running.get(job)
+        return JobDetail(
+            job=row,
+            cwd=str(asked.get("cwd", "")),
+            env=dict(asked.get("env") or {}),
+            arguments=dict(asked.get("arguments") or {}),
+            folder=folder,
+            out_path=paths.out if paths else "",
+            err_path=paths.err if paths else "",
+            timeout_s=sheet.options.timeout_s if sheet else None,
+            retries=sheet.options.retries if sheet else 0,
+            scheduling=scheduling.encode(),
+            attempts=self._attempts(reader, number, row, paths),
+            pid=find_process(self._base, agent.agent, job) if agent else None,
+            starts_at=starts_at,
+            position=position,
+            after=[_link(base_state, one, any_end=False) for one in scheduling.after]
+            + [_link(base_state, one, any_end=True) for one in scheduling.after_any],
+            traceback=_traceback(reader, number),
+            timeline=paths.timeline if paths and os.path.exists(paths.timeline) else "",
+        )
+
+    def _attempts(
+        self, reader: RunReader, number: int, row: JobView, paths: JobFolder | None
+    ) -> list[AttemptView]:
+        """Every try: those that left a note, then the one that runs or has ended."""
+        found = []
+        for attempt in range(1, reader.attempts.get(number, 0) + 1):
+            note = read_note(self._files, self._base, reader.run, number, attempt)
+            if note is None:
+                continue
+            earlier = _attempt_folder(paths, attempt)
+            found.append(
+                AttemptView(
+                    attempt,
+                    note.kind,
+                    note.reason,
+                    note.agent,
+                    started_at=_started_at(earlier) if earlier else None,
+                    ended_at=note.at or None,
+                    out_path=earlier.out if earlier else "",
+                    err_path=earlier.err if earlier else "",
+                )
+            )
+        if row.started_at is not None or row.ended_at is not None:
+            found.append(
+                AttemptView(
+                    row.attempt,
+                    row.state,
+                    row.error,
+                    row.agent,
+                    row.gpu,
+                    row.started_at,
+                    row.ended_at,
+                    paths.out if paths else "",
+                    paths.err if paths else "",
+                )
+            )
+        return found
+
+
+def read_sheet(reader: RunReader, number: int) -> JobSheet | None:
+    """What a job was asked to do; None when that cannot be read."""
+    with contextlib.suppress(BadFileError, OSError, IndexError):
+        return reader.read_jobs(number)
+    return None
+
+
+def _asked(sheet: JobSheet | None, number: int) -> dict[str, Any]:
+    """What a command was asked; nothing for a task, whose arguments may be large."""
+    return plain(sheet, number) if sheet is not None and sheet.task == COMMAND else {}
+
+
+def _ending(reader: RunReader, number: int, *, is_command: bool) -> dict[str, Any]:
+    """What is known of a job that has ended."""
+    first = reader.result_of(number)
+    if first is None:
+        return {}
+    ended_at = reader.ended_at(first)
+    try:
+        sheet = reader.read_outcomes(first)
+    except (BadFileError, OSError) as spoilt:
+        return {"ended_at": ended_at, "error": str(spoilt)}
+    seconds = sheet.seconds[number - first]
+    failure = sheet.failures.get(number)
+    error, code = "", 0 if is_command else None
+    if failure is not None:
+        error = words_of(failure)
+        match = _EXIT.match(failure.message)
+        code = int(match[1]) if match else None
+    ran = bool(sheet.maker.agent)
+    started_at = sheet.maker.started_at + sum(sheet.seconds[: number - first])
+    return {
+        "started_at": started_at if ran else None,
+        "ended_at": started_at + seconds if ran else ended_at,
+        "seconds": seconds if ran else None,
+        "agent": sheet.maker.agent,
+        "gpu": sheet.maker.gpu,
+        "attempt": sheet.maker.attempt if ran else reader.attempts.get(number, 0),
+        "exit": code,
+        "error": error,
+    }
+
+
+def _traceback(reader: RunReader, number: int) -> str:
+    first = reader.result_of(number)
+    if first is not None:
+        with contextlib.suppress(BadFileError, OSError):
+            failure = reader.read_outcomes(first).failures.get(number)
+            return failure.traceback if failure is not None else ""
+    return ""
+
+
+def _attempt_folder(folder: JobFolder | None, attempt: int) -> JobFolder | None:
+    """Where an attempt's output is: aside, once another has begun."""
+    if folder is None or not os.path.isdir(f"{folder.path}/attempts/{attempt}"):
+        return folder
+    return JobFolder(f"{folder.path}/attempts/{attempt}", name=folder.name)
+
+
+def _started_at(folder: JobFolder) -> float | None:
+    with contextlib.suppress(ValueError, KeyError):
+        return datetime.fromisoformat(folder.read_info()["started"]).timestamp()
+    return None
+
+
+def _link(base_state: BaseState, job: JobId, *, any_end: bool) -> JobLink:
+    reader = base_state.readers.get(job.run)
+    if reader is None or job.number >= reader.asked:
+        return JobLink(str(job), job.short, "", "gone", any_end)
+    sheet = read_sheet(reader, job.number)
+    name = sheet.name(job.number) if sheet and sheet.names else ""
+    return JobLink(str(job), job.short, name, base_state.state(reader, job.number), any_end)

@@ -1,0 +1,112 @@
+"""Is it the job, the session or the card? What a guardian concludes when its workers die.
+
+| what happened | what follows |
+| --- | --- |
+| one worker died | nothing: the job is tried again, elsewhere or here |
+| three different jobs in a row died with their workers | the session stops itself |
+| ... and they were of different kinds | the card is the likelier cause: quarantined as well |
+| three workers in a row died before they were ready | the session stops itself |
+| a worker could not use the card at its first touch | the card is quarantined, the session stops |
+| a worker died, and the driver calls the card sick | the same |
+
+A quarantined card gets no more work from anybody, until `postroom gpu heal`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+from ..errors import PostroomError
+
+MOST_DEATHS = 3
+
+Job = tuple[str, int]  # run and number
+
+
+class CardHealth:
+    """Counts the deaths of one session's workers, and judges."""
+
+    def __init__(
+        self,
+        gpu: str,
+        *,
+        ask_driver: Callable[[str], str],
+        quarantine: Callable[[str, str], None],
+    ) -> None:
+        self._gpu = gpu
+        self._ask_driver = ask_driver
+        self._quarantine = quarantine
+        self._deaths: dict[Job, str] = {}  # since a job was finished: which job, of what kind
+        self._stillborn = 0
+        self.touch_failed = ""  # what the worker said when it could not use its card
+
+    def was_ready(self) -> None:
+        """A worker started well."""
+        self._stillborn = 0
+
+    def worker_died(
+        self, *, ready: bool, finished_any: bool, lost: Job | None, kind: str
+    ) -> str | None:
+        """Take a death into account; return why the session must stop, if it must."""
+        problem = self._problem(ready)
+        if problem:
+            self._quarantine(self._gpu, problem)
+            return f"its card is sick, and is quarantined: {problem}"
+        if not ready:
+            self._stillborn += 1
+            if self._stillborn >= MOST_DEATHS:
+                return f"{MOST_DEATHS} workers in a row died before they were ready"
+            return None
+        if finished_any:
+            self._deaths.clear()
+        if lost is not None:
+            self._deaths[lost] = kind
+        if len(self._deaths) < MOST_DEATHS:
+            return None
+        why = f"its workers died with {MOST_DEATHS} different jobs in a row, so it takes no more"
+        if len(set(self._deaths.values())) > 1 and self._gpu != "cpu":
+            self._quarantine(self._gpu, f"jobs of different kinds died on it: {self._kinds()}")
+            why += "; the jobs were of different kinds, so the card is quarantined"
+        return why
+
+    def _problem(self, ready: bool) -> str:
+        if self._gpu == "cpu":
+            return ""
+        if self.touch_failed and not ready:
+            return f"its first touch failed: {self.touch_failed}"
+        return self._ask_driver(self._gpu)
+
+    def _kinds(self) -> str:
+        return ", ".join(sorted(set(self._deaths.values())))
+
+
+def ask_driver(gpu: str) -> str:
+    """What the driver holds against a card; a driver that cannot be asked holds nothing."""
+    from ..gpus.cards import inventory
+
+    with contextlib.suppress(PostroomError):
+        return inventory.find(gpu).problem
+    return ""
+
+
+def quarantine(gpu: str, reason: str) -> None:
+    """Tell the ledger, so that nobody gets this card; where it is away, the session just stops."""
+    from ..gpus.ledger.protocol import open_ledger
+
+    with contextlib.suppress(PostroomError, OSError):
+        open_ledger().quarantine(gpu, reason)
+
+
+def touch(device: object) -> str:
+    """Use the card once, as every job will; return what went wrong."""
+    if getattr(device, "type", "cpu") != "cuda":
+        return ""
+    import torch
+
+    try:
+        torch.ones(1, device=str(device)).add_(1)
+        torch.cuda.synchronize()
+    except Exception as error:  # whatever the driver raises: the card cannot be used
+        return f"{type(error).__name__}: {error}"
+    return ""

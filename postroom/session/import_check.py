@@ -1,0 +1,24 @@
+"""`python -m postroom.session.import_check PROJECT TASK`: can a worker import this task?"""
+
+from __future__ import annotations
+
+import sys
+
+from ..errors import KernelError
+from .tasks import check_import
+
+
+def main() -> int:
+    """Import it; a sentence on stderr says why not."""
+    _, project, task = sys.argv
+    del sys.path[0]
+    try:
+        check_import(project, task)
+    except KernelError as error:
+        print(" ".join(str(error).split()), file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

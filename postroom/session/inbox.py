@@ -1,0 +1,430 @@
+"""The worker's side of the mailbox: takes letters, has their jobs run, publishes what comes out.
+
+    IDLE --a whole letter--> AT WORK --range done, or laid down--> IDLE
+                                | ^
+            publishing fails    v | it works again
+                              BLOCKED (results stay in memory)
+
+Only the worker changes these states. `step` does at most one job, so that the caller can look at
+signals between jobs, and so that the same code runs in the simulator.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import errno
+from typing import Protocol
+
+from ..commands.attempt import COMMAND
+from ..errors import BadFileError, PayloadError
+from ..parcel.container import Buffer
+from ..parcel.sheets import Done, Failure, JobOptions, JobSheet, Origin, Outcome, pack_outcomes
+from ..store.append_log import RecordReader
+from ..store.base import Base
+from ..store.files import Box, Clock, Files
+from ..store.journal import Journal
+from ..store.mailbox import InHand, Letter, put_up
+from ..store.runs import (
+    Note,
+    RunInfo,
+    first_missing,
+    publish_results,
+    read_note,
+    read_parcel_bytes,
+    read_run_info,
+    write_note,
+)
+from ..system.page_cache import LARGE
+
+# Results wait this long for company, so that short jobs share a parcel.
+PUBLISH_S = 0.03
+# ... but a result this large is published at once: waiting would cost a copy, since the kernel may
+# hand out the same buffer again for its next job. Smaller ones `RunJob` has copied.
+PUBLISH_BYTES = 64 << 10
+# Whoever has held a letter for this long leaves the rest of it to others: its jobs take longer than
+# those by which it was measured out.
+HOLD_S = 0.1
+
+
+class Step(enum.Enum):
+    """What one step came to."""
+
+    IDLE = "no letter"
+    WORKED = "something was done"
+    BLOCKED = "results wait in memory until they can be written"
+
+
+class TryAgain(Exception):
+    """A job ended with no result: raised by whoever runs it, with all that its note says."""
+
+    def __init__(self, kind: str, reason: str, traceback: str = "") -> None:
+        super().__init__(reason)
+        self.kind, self.reason, self.traceback = kind, reason, traceback
+
+
+class RunJob(Protocol):
+    """Runs one job and says how it ended; never raises for the job's own faults.
+
+    What it returns must stay as it is, unless it is as large as PUBLISH_BYTES. None: the job was
+    somebody else's errand, whose result or note is on disk, or who died and left none.
+    """
+
+    def __call__(self, info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> Done | None: ...
+
+
+class Inbox:
+    """One worker at its mailbox."""
+
+    def __init__(
+        self,
+        files: Files,
+        base: Base,
+        agent_id: str,
+        run_job: RunJob,
+        *,
+        clock: Clock,
+        journal: Journal,
+        gpu: str = "",
+        pid: int = 0,
+    ) -> None:
+        self._files = files
+        self._base = base
+        self._agent_id = agent_id
+        self._run_job = run_job
+        self._clock = clock
+        self._journal = journal
+        self._gpu = gpu
+        self._pid = pid
+        self._epoch = 0
+        self._letter: Letter | None = None
+        self._info: RunInfo | None = None
+        self._sheet: JobSheet | None = None
+        self._record_reader: RecordReader | None = None
+        self._prepared: str | None = None  # where the next results will be written
+        self._large: list[str] = []  # files of this letter that nobody needs in memory for long
+        self._task, self._options = "", JobOptions()  # of the jobs that are done
+        self._done: list[Done] = []
+        self._done_from = 0  # the job number of the first of them
+        self._done_at = 0.0  # when it was begun, wall clock
+        self._begun_at = 0.0  # when the job in hand was
+        self._publish_at = 0.0
+        self._leave_at = 0.0
+        self._retry: Note | None = None
+        self._finished = 0
+        self._blocked = ""
+        self._outbox = base.new_outbox(agent_id)
+        files.make_folder(self._outbox)
+        files.remove(base.in_hand(agent_id))
+        self._hand: Box = files.create_box(base.in_hand(agent_id))
+        self._say("idle")
+        self._box: Box = put_up(files, base, agent_id)
+
+    @property
+    def box(self) -> Box:
+        """The mailbox, for whoever waits for it to fill."""
+        return self._box
+
+    @property
+    def at_work(self) -> bool:
+        """Whether a letter is in hand."""
+        return self._letter is not None
+
+    @property
+    def failed(self) -> int:
+        """How many earlier attempts of the job in hand were its own failures."""
+        return self._letter.failed if self._letter is not None else 0
+
+    def linger(self) -> None:
+        """The job in hand takes long: publish what is done, and leave what is behind it to others.
+
+        Called by whoever runs the job, while it runs.
+        """
+        letter = self._letter
+        if letter is None:
+            return
+        # What cannot be written now is written when the job has ended.
+        with contextlib.suppress(OSError):
+            self._commit()
+            self._done_at = self._begun_at
+        job = self._done_from + len(self._done)
+        if job + 1 < letter.stop:
+            # From here on it is not begun by us, even if it cannot be seen that we said so.
+            self._letter, line = letter.shortened(job + 1)
+            with contextlib.suppress(OSError):
+                self._box.append(line)
+
+    def step(self) -> Step:
+        """Take a letter, or run one job of it, or try again to publish."""
+        if self._blocked:
+            return self._settle()
+        letter = self._letter
+        if letter is None:
+            return Step.WORKED if self._take() else Step.IDLE
+        job = self._done_from + len(self._done)
+        if letter.first < job < letter.stop and self._clock.monotonic() >= self._leave_at:
+            self._letter = letter = letter.shortened(job)[0]
+        if self._done and job < letter.stop and self._apart(letter, job):
+            return self._settle()
+        if job < letter.stop and not self._run(letter, job):
+            return self._settle()
+        if self._due():
+            return self._settle()
+        return Step.WORKED
+
+    def take_down(self) -> None:
+        """Publish what is done, lay down the rest and take the mailbox down: no more letters."""
+        if self._letter is not None:
+            with contextlib.suppress(OSError):
+                self._commit()
+        # By way of our drawer: when that is shut, we were taken for dead, and what hangs there is
+        # another's. If it cannot be done, whoever finds the lock free does it.
+        with contextlib.suppress(OSError):
+            self._files.move(self._base.mailbox(self._agent_id), f"{self._outbox}/mailbox")
+            self._files.remove(f"{self._outbox}/mailbox")
+        self._box.close()
+        self._files.prepare(None)
+        self._say("idle")
+
+    def _take(self) -> bool:
+        if not self._box.size():
+            return False
+        letter = Letter.decode(self._box.read())
+        if letter is None or letter.epoch < self._epoch:
+            return False
+        self._epoch = letter.epoch
+        try:
+            if self._info is None or self._info.run != letter.run:
+                self._info = read_run_info(self._files, self._base, letter.run)
+                self._begin_run(self._info)
+        except (FileNotFoundError, BadFileError) as error:
+            # The run is on its way out: nobody waits for its results.
+            self._journal.log("warning", f"letter of an unknown run dropped: {error}")
+            self._box.clear()
+            return True
+        self._letter = letter
+        self._done_from = letter.first
+        now = self._clock.monotonic()
+        self._publish_at, self._leave_at = now + PUBLISH_S, now + HOLD_S
+        return True
+
+    def _begin_run(self, info: RunInfo) -> None:
+        self._sheet = None
+        if self._record_reader is not None:
+            self._record_reader.close()
+        self._record_reader = (
+            RecordReader(self._files, self._base, info.run) if info.append_log else None
+        )
+
+    def _run(self, letter: Letter, job: int) -> bool:
+        """Run one job; False when the letter must end here because the job is to be tried again."""
+        self._begun_at = started_at = self._clock.wall()
+        if not self._done:
+            self._done_at = started_at
+        self._say("running", letter, job, started_at)
+        try:
+            done, retries = self._attempt(letter, job)
+        except TryAgain as end:
+            self._finished += 1
+            self._retry = self._note(letter, job, end.kind, end.reason, end.traceback)
+            return False
+        except OSError as error:
+            # Not the job's fault, so not its result.
+            self._retry = self._note(letter, job, "lost", f"its parcel could not be read: {error}")
+            return False
+        self._finished += 1
+        if done is None:
+            return self._look_behind(letter, job)
+        failure = done.failure
+        cancelled = failure is not None and failure.outcome is Outcome.CANCELLED
+        if failure is not None and not cancelled and letter.failed < retries:
+            reason = f"{failure.kind}: {failure.message}"
+            self._retry = self._note(letter, job, "failed", reason, failure.traceback)
+            return False
+        self._done.append(done)
+        return True
+
+    def _look_behind(self, letter: Letter, job: int) -> bool:
+        """See how an errand ended; False when the letter must end here."""
+        if first_missing(self._files, self._base, letter.run, job, job + 1) > job:
+            self._done_from = job + 1
+            return True
+        note = read_note(self._files, self._base, letter.run, job, letter.attempt)
+        self._retry = note or self._note(letter, job, "lost", "the minder of its command died")
+        return False
+
+    def _note(self, letter: Letter, job: int, kind: str, reason: str, traceback: str = "") -> Note:
+        return Note(
+            letter.run,
+            job,
+            letter.attempt,
+            kind,
+            self._agent_id,
+            reason=reason,
+            at=self._clock.wall(),
+            traceback=traceback,
+        )
+
+    def _apart(self, letter: Letter, job: int) -> bool:
+        """Whether what is done must be published before this job is begun."""
+        if self._options.timeout_s is not None:
+            # Should the guardian have to end the job, its outcome must follow on these.
+            return True
+        if self._done[-1].failure is not None:
+            return True  # a failure is worth knowing at once
+        try:
+            sheet = self._open(letter, job)
+            # A command may be published by its minder: behind what came before it, not into it.
+            return (sheet.task, sheet.options) != (self._task, self._options)
+        except (BadFileError, OSError):
+            return True
+
+    def _open(self, letter: Letter, job: int) -> JobSheet:
+        """The parcel that holds a job of a letter, which may reach over several."""
+        sheet = self._sheet
+        if sheet is None or not sheet.first <= job < sheet.first + sheet.count:
+            if self._record_reader is not None:
+                place = letter.place if job == letter.first else None
+                ahead = letter.stop - job
+                sheet = self._sheet = self._record_reader.open(job, place, ahead=ahead)
+                if sheet.nbytes >= LARGE:
+                    self._large.append(sheet.parcel.path)
+                return sheet
+            # Parcels leave no gaps, so each one behind the first begins with the job that is next.
+            first = letter.parcel if job == letter.first else job
+            path = self._base.parcel(letter.run, first)
+            sheet = self._sheet = JobSheet(path, read_parcel_bytes(self._files, path))
+            if sheet.nbytes >= LARGE:
+                self._large.append(path)
+            if job >= sheet.first + sheet.count:
+                raise BadFileError(path, f"does not reach to job {job}")
+        return sheet
+
+    def _attempt(self, letter: Letter, job: int) -> tuple[Done | None, int]:
+        assert self._info is not None
+        try:
+            sheet = self._open(letter, job)
+            self._task, self._options = sheet.task, sheet.options
+        except (BadFileError, FileNotFoundError) as error:
+            failure = Failure(Outcome.FAILED, type(error).__name__, f"unreadable parcel: {error}")
+            return Done(failure=failure), 0
+        # Who minds a command knows whether to try again is of any use, and raises TryAgain.
+        retries = 0 if sheet.task == COMMAND else sheet.options.retries
+        return self._run_job(self._info, sheet, job, letter.attempt), retries
+
+    def _due(self) -> bool:
+        letter = self._letter
+        assert letter is not None
+        if self._done_from + len(self._done) >= letter.stop:
+            return True
+        if not self._done:
+            return False
+        if self._done[-1].nbytes >= PUBLISH_BYTES:
+            return True
+        return self._clock.monotonic() >= self._publish_at
+
+    def _settle(self) -> Step:
+        """Publish; then, if the letter is at its end, give it back. What fails is tried again."""
+        letter = self._letter
+        assert letter is not None
+        try:
+            self._commit()
+            if self._retry is not None:
+                write_note(self._files, self._base, self._retry, outbox=self._outbox)
+        except FileNotFoundError:
+            if not self._files.exists(self._outbox):
+                raise  # we were taken for dead, and somebody else has the range: start anew
+            self._journal.log("warning", f"run {letter.run} is gone: its results are dropped")
+            self._end_letter()
+            return Step.WORKED
+        except OSError as error:
+            if not self._blocked:
+                self._journal.log("error", f"results wait in memory: {error.strerror}")
+            self._blocked = str(error)
+            self._say("blocked", letter, self._done_from)
+            return Step.BLOCKED
+        if self._blocked:
+            self._blocked = ""
+            self._journal.log("info", "results could be written again")
+        if self._retry is not None or self._done_from >= letter.stop:
+            self._end_letter()
+        return Step.WORKED
+
+    def _commit(self) -> None:
+        if not self._done:
+            return
+        assert self._info is not None and self._letter is not None
+        first = self._done_from
+        maker = Origin(
+            self._agent_id, self._gpu, self._pid, self._done_at, attempt=self._letter.attempt
+        )
+        pickle = self._options.pickle
+
+        def pack(start: int) -> list[Buffer]:
+            done = self._done if start == first else self._done[start - first :]
+            try:
+                return pack_outcomes(start, done, maker, pickle=pickle)
+            except PayloadError:
+                done = [_saveable(one, pickle=pickle) for one in done]
+                return pack_outcomes(start, done, maker, pickle=pickle)
+
+        stop = first + len(self._done)
+        prepared, self._prepared = self._prepared, None
+        if not publish_results(
+            self._files,
+            self._base,
+            self._info,
+            first,
+            stop,
+            pack,
+            outbox=self._outbox,
+            prepared=prepared,
+        ):
+            raise OSError(errno.EEXIST, "a bad file is in the way until the Master puts it aside")
+        if self._done[-1].nbytes >= LARGE:
+            self._large.append(self._base.result(self._info.run, first))
+        self._done_from = stop
+        self._done = []
+        self._publish_at = self._clock.monotonic() + PUBLISH_S
+
+    def _end_letter(self) -> None:
+        self._letter = None
+        self._done = []
+        self._retry = None
+        self._blocked = ""
+        self._box.clear()
+        if self._sheet is not None and self._done_from >= self._sheet.first + self._sheet.count:
+            self._sheet = None
+        while self._large:
+            self._files.save_soon(self._large.pop())
+        # Behind the turn, which somebody waits for; a new letter has another id.
+        self._say("idle")
+        if self._prepared is None:
+            self._prepared = self._base.temporary(self._outbox)
+            self._files.prepare(self._prepared)
+
+    def _say(
+        self, state: str, letter: Letter | None = None, job: int = -1, since: float | None = None
+    ) -> None:
+        line = InHand(
+            state,
+            letter.letter_id if letter else "-",
+            job,
+            self._clock.wall() if since is None else since,
+            self._finished,
+        )
+        # On a full disk the line may stay old: it is a hint for people and for blame.
+        with contextlib.suppress(OSError):
+            self._hand.write(line.encode())
+
+
+def _saveable(done: Done, *, pickle: bool) -> Done:
+    """Turn a result that cannot travel into a failure that names the value."""
+    from ..parcel import encode  # numpy: a worker that only runs commands does without
+
+    try:
+        encode.encode([done.value], label="result", pickle=pickle)
+    except PayloadError as error:
+        failure = Failure(Outcome.FAILED, "PayloadError", str(error))
+        return Done(failure=failure, seconds=done.seconds)
+    return done

@@ -1,0 +1,315 @@
+"""The worker's half of a task: import the function, pass it what it names, take what it returns.
+
+Kernels are imported from the user's folder, always from source: an edited file is a new version
+even when its time stamp says otherwise. A version is chosen once per run, never in the middle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.machinery
+import inspect
+import os
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from types import CodeType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from ..errors import KernelError
+from ..parcel.jsonable import weight
+from ..parcel.sheets import Done, Failure, JobSheet, Outcome, unpack_data
+from ..store.files import Files
+from ..store.journal import Journal
+from ..store.runs import RunInfo, read_parcel_bytes
+from ..store.task_source import find_source, version_of
+from .inbox import PUBLISH_BYTES
+
+# Postroom itself may lie in the project's folder (a clone); it is never reloaded.
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+class Tasks:
+    """Runs the jobs of one worker, on one device."""
+
+    def __init__(
+        self,
+        files: Files,
+        data_path: Callable[[str], str],
+        journal: Journal,
+        *,
+        shares: bool = False,
+    ) -> None:
+        self._files = files
+        self._data_path = data_path
+        self._journal = journal
+        self._shares = shares
+        self._run = ""
+        self._attempt = 0  # the last that a job was told
+        self._import_folder = ""
+        self._loaded: dict[str, _Task] = {}
+        self._shared_digest: str | None = None
+        self._shared: dict[bool, Any] = {}  # as arrays, as tensors
+        self.device: Any = pick_device()
+
+    def run_job(self, info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> Done:
+        """Run one job; whatever goes wrong in it is its outcome."""
+        started = time.perf_counter()
+        os.environ["POSTROOM_JOB"] = f"{info.run}/{job}"
+        if attempt != self._attempt:
+            os.environ["POSTROOM_ATTEMPT"] = str(attempt)
+            self._attempt = attempt
+        try:
+            if info.run != self._run:
+                self._begin_run(info)
+            kernel = self._loaded.get(sheet.task) or self._load(info, sheet.task)
+            value = self._call(kernel, info, sheet, job)
+            seconds = time.perf_counter() - started
+            nbytes = weight(value)
+            return Done(value if nbytes >= PUBLISH_BYTES else own(value), None, seconds, nbytes)
+        except SystemExit as error:
+            message = f"the kernel called sys.exit({error.code!r}): return or raise instead"
+            failure = Failure(Outcome.FAILED, "SystemExit", message, traceback.format_exc())
+        except (Exception, KeyboardInterrupt) as error:
+            failure = Failure(
+                Outcome.FAILED, type(error).__name__, str(error), traceback.format_exc()
+            )
+        return Done(failure=failure, seconds=time.perf_counter() - started)
+
+    def _call(self, kernel: _Task, info: RunInfo, sheet: JobSheet, job: int) -> Any:
+        arguments = sheet.arguments(job)
+        all_tensors = sheet.options.tensors
+        for name in arguments:
+            if all_tensors or kernel.wants_tensor(name):
+                arguments[name] = to_device(arguments[name], self.device)
+        if kernel.names("shared") and "shared" not in arguments:
+            tensors = all_tensors or kernel.wants_tensor("shared")
+            arguments["shared"] = self._get_shared(info.shared, tensors=tensors)
+        if kernel.names("device") and "device" not in arguments:
+            arguments["device"] = self.device
+        if self._shares and not getattr(kernel.function, "books_itself", False):
+            from .booked_task import call_booked
+
+            return call_booked(sheet.task, lambda: kernel.function(**arguments))
+        return kernel.function(**arguments)
+
+    def _get_shared(self, digest: str | None, *, tensors: bool) -> Any:
+        """The run's shared data, read and put onto the device once per session."""
+        if digest is None:
+            return None
+        if digest != self._shared_digest:
+            self._shared.clear()  # before the new one is loaded: the card may hold only one
+            self._shared_digest = digest
+        if tensors not in self._shared:
+            started = time.perf_counter()
+            path = self._data_path(digest)
+            value = unpack_data(path, read_parcel_bytes(self._files, path))
+            self._shared[tensors] = to_device(value, self.device) if tensors else value
+            self._journal.event(
+                "shared loaded",
+                data=digest,
+                bytes=weight(value),
+                device=str(self.device) if tensors else "host",
+                seconds=round(time.perf_counter() - started, 6),
+            )
+        return self._shared[tensors]
+
+    def _begin_run(self, info: RunInfo) -> None:
+        if info.import_folder != self._import_folder or self._changed():
+            self._unload()
+            self._import_folder = info.import_folder
+            _import_from_source(info.import_folder)
+            with contextlib.suppress(OSError):  # kernels open files beside themselves
+                os.chdir(info.import_folder)
+        self._run = info.run
+        self._loaded.clear()
+
+    def _load(self, info: RunInfo, task: str) -> _Task:
+        module_name, _, function_name = task.partition(":")
+        try:
+            module = importlib.import_module(module_name)
+            function: Any = module
+            for part in function_name.split("."):
+                function = getattr(function, part)
+        except (Exception, SystemExit) as error:
+            what = f"{type(error).__name__}: {error}"
+            raise KernelError(f"cannot import task {task!r}: {what}") from error
+        version = _version_of_module(module)
+        asked = info.kernels.get(task, "")
+        self._journal.event("kernel", run=info.run, task=task, version=version, asked=asked)
+        self._journal.log("info", f"run {info.run} uses version {version} of {task}")
+        if asked and asked != version:
+            self._journal.log(
+                "warning",
+                f"{task} changed after run {info.run} was handed in: version {version} runs, "
+                f"{asked} was asked",
+            )
+        kernel = self._loaded[task] = _Task(function)
+        return kernel
+
+    def _changed(self) -> bool:
+        """Whether any module that came from the project's folder has been edited since."""
+        return any(
+            _read_version(path) != getattr(module, "__postroom_version__", None)
+            for path, module in _project_modules()
+        )
+
+    def _unload(self) -> None:
+        for _, module in _project_modules():
+            sys.modules.pop(module.__name__, None)
+        importlib.invalidate_caches()
+
+
+class _Task:
+    """A function, and what its signature asks for."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        try:
+            self._parameters = dict(inspect.signature(function).parameters)
+        except (TypeError, ValueError):  # a builtin may have no signature to read
+            self._parameters = {}
+        self._rest = next(
+            (p for p in self._parameters.values() if p.kind is inspect.Parameter.VAR_KEYWORD), None
+        )
+        self._tensors: dict[str, bool] = {}
+
+    def names(self, name: str) -> bool:
+        return name in self._parameters
+
+    def wants_tensor(self, name: str) -> bool:
+        """Whether a parameter is annotated with a tensor, or a container of them."""
+        known = self._tensors.get(name)
+        if known is None:
+            known = self._tensors[name] = self._is_tensor(name)
+        return known
+
+    def _is_tensor(self, name: str) -> bool:
+        parameter = self._parameters.get(name, self._rest)
+        if parameter is None or parameter.annotation is inspect.Parameter.empty:
+            return False
+        annotation = parameter.annotation
+        return "Tensor" in (annotation if isinstance(annotation, str) else repr(annotation))
+
+
+class _SourceLoader(importlib.machinery.SourceFileLoader):
+    """Compiles from source: a cached .pyc is taken for fresh when an edit keeps second and size."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        return self.source_to_code(self.get_data(path), path)
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__postroom_version__ = _read_version(self.path)  # type: ignore[attr-defined]
+        super().exec_module(module)
+
+
+def _import_from_source(project: str) -> None:
+    """Put a project first on the import path, with a finder that never trusts a cache."""
+    if project in sys.path:
+        sys.path.remove(project)
+    sys.path.insert(0, project)
+    loaders = (
+        (importlib.machinery.ExtensionFileLoader, importlib.machinery.EXTENSION_SUFFIXES),
+        (_SourceLoader, importlib.machinery.SOURCE_SUFFIXES),
+    )
+
+    def finder(path: str) -> importlib.machinery.FileFinder:
+        inside = path == project or path.startswith(project + os.sep)
+        ours = path.startswith(_PACKAGE) or f"{os.sep}site-packages" in path
+        if not inside or ours or not os.path.isdir(path):
+            raise ImportError
+        return importlib.machinery.FileFinder(path, *loaders)
+
+    finder.postroom = True  # type: ignore[attr-defined]
+    sys.path_hooks[:] = [hook for hook in sys.path_hooks if not hasattr(hook, "postroom")]
+    sys.path_hooks.insert(0, finder)
+    sys.path_importer_cache.clear()
+
+
+def _project_modules() -> list[tuple[str, ModuleType]]:
+    """The modules that came from the project, with their files."""
+    found = []
+    for module in list(sys.modules.values()):
+        path = getattr(module, "__file__", None)
+        if isinstance(path, str) and hasattr(module, "__postroom_version__"):
+            found.append((path, module))
+    return found
+
+
+def _read_version(path: str) -> str | None:
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        return version_of(file.read())
+    return None
+
+
+def _version_of_module(module: ModuleType) -> str:
+    return str(getattr(module, "__postroom_version__", None) or "installed")
+
+
+def pick_device() -> Any:
+    """The session's device: the one card it is pinned to, or the CPU; None without torch."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return None
+    return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+
+
+def to_device(value: Any, device: Any) -> Any:
+    """Turn the arrays of a value into tensors on the device."""
+    if isinstance(value, np.ndarray):
+        return _tensor(value, device)
+    if isinstance(value, dict):
+        return {key: to_device(item, device) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(to_device(item, device) for item in value)
+    return value
+
+
+def _tensor(array: Any, device: Any) -> Any:
+    import torch
+
+    on_cpu = device is None or device.type == "cpu"
+    if on_cpu or array.dtype.byteorder == ">":
+        # A parcel's memory is read-only, a tensor is not: on the CPU it needs a copy of its own.
+        array = array.astype(array.dtype.newbyteorder("="), copy=True)
+    if on_cpu:
+        return torch.from_numpy(array)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # read-only: it is only read, into pinned memory
+        tensor = torch.from_numpy(array)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def own(value: Any) -> Any:
+    """Copy the arrays of a result, since the kernel may fill the same buffer again."""
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, dict):
+        return {key: own(item) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(own(item) for item in value)
+    if hasattr(value, "detach") and hasattr(value, "clone"):
+        return value.detach().clone()
+    return value
+
+
+def check_import(project: str, task: str) -> None:
+    """Import a task for real, as a worker would; raises KernelError with the reason."""
+    module = task.partition(":")[0]
+    if find_source(project, module) is None:
+        raise KernelError(f"cannot find {module!r} in {project}")
+    _import_from_source(project)
+    try:
+        function: Any = importlib.import_module(module)
+        for part in task.partition(":")[2].split("."):
+            function = getattr(function, part)
+    except (Exception, SystemExit) as error:
+        raise KernelError(
+            f"cannot import task {task!r}: {type(error).__name__}: {error}"
+        ) from error

@@ -1,0 +1,60 @@
+"""A job past its time: who ended its worker writes its outcome for it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from ..parcel.sheets import Done, Failure, Origin, Outcome, pack_outcomes
+from ..store.base import Base
+from ..store.files import Files
+from ..store.mailbox import InHand, Letter, read_in_hand, read_letter
+from ..store.runs import Note, first_missing, publish_results, read_run_info, write_note
+
+
+@dataclass(frozen=True)
+class OverdueJob:
+    """A job that is in the worker's hand when its time is up, or somebody wants it to end."""
+
+    letter: Letter
+    hand: InHand
+
+    def record(
+        self, files: Files, base: Base, maker: Origin, *, limit_s: float, retries: int
+    ) -> None:
+        """Publish that it timed out; or, with retries left, note it, so that it is tried again.
+
+        Only after its worker has ended. What came before it in the range, the worker published
+        before it began a job with a time limit, so that the outcome follows on in the chain.
+        """
+        letter, job = self.letter, self.hand.job
+        if first_missing(files, base, letter.run, letter.first, letter.stop) != job:
+            return
+        reason = f"took longer than its {limit_s:g} s"
+        if letter.failed < retries:
+            note = Note(
+                letter.run,
+                job,
+                letter.attempt,
+                "failed",
+                maker.agent,
+                reason=reason,
+                at=time.time(),
+            )
+            write_note(files, base, note)
+            return
+        failure = Failure(Outcome.TIMED_OUT, "timed out", reason)
+        done = Done(failure=failure, seconds=limit_s)
+        info = read_run_info(files, base, letter.run)
+        publish_results(
+            files, base, info, job, job + 1, lambda first: pack_outcomes(first, [done], maker)
+        )
+
+
+def job_in_hand(files: Files, base: Base, agent_id: str) -> OverdueJob | None:
+    """What a worker has in hand now, to be looked up before it is ended."""
+    letter = read_letter(files, base, agent_id)
+    hand = read_in_hand(files, base, agent_id)
+    if letter is None or hand is None or hand.letter_id != letter.letter_id:
+        return None
+    return OverdueJob(letter, hand)

@@ -1,0 +1,329 @@
+"""The base folder: every path in it, how it is made, and whether it may be trusted.
+
+base/
+  FORMAT                         protocol version; an unknown one is refused, nothing is touched
+  agent_pool/0.POOL              mailbox: absent = no agent, empty = idle, a letter = at work
+  agent_pool/0.lock              flock of guardian, worker and minder: the kernel's proof of life
+  agent_pool/0.json              the session's card: GPU, host, pid, since
+  agent_pool/<gpu>.gate, .hall   flocks of workers that share a card, for exclusive jobs
+  in_hand/0                      one line: the job in the worker's hand, and how many it has done
+  job_pool/<run>/<first>.npz     a parcel: the arguments of jobs first, first+1, ...
+  job_pool/<run>/jobs.log        instead, in an open run: the one file that its jobs are appended to
+  job_pool/<run>/run.json        what all jobs of the run have in common
+  job_pool/<run>/wanted.lock     shared flock of those who wait for an embedded run
+  result_pool/<run>/<first>.npz  outputs and errors, as they come
+  attempts/<run>/<job>.<n>.json  only for an attempt that ended with no result: why
+  data/<name>.npz                shared data, named by content, written once
+  control/                       requests to the acting Master, and what stands of them
+  runs/<run>/<job>/              what a queued command leaves: INFO, .OUT, .ERR, SUCCESS or FAILURE
+  log/postroom.log               one log for every process (JSON lines)
+  log/events.jsonl               the journal of every state change
+  log/results.<run>.json         what was learned of many results; may be removed at any time
+  rejected/  trash/  tmp/        bad input and why; runs on their way out; where files are born
+  master.lock                    flock of the one acting Master
+  master.json                    who that is, and the epoch of its letters
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import pwd
+import stat
+import time
+
+from ..errors import BaseFolderError
+from .files import new_token
+
+FORMAT = "postroom 2\n"
+FOLDERS = (
+    "tmp",
+    "agent_pool",
+    "in_hand",
+    "job_pool",
+    "result_pool",
+    "attempts",
+    "data",
+    "control",
+    "runs",
+    "log",
+    "rejected",
+    "trash",
+)
+FILES = ("FORMAT", "master.lock", "master.json")
+SUFFIX = ".npz"
+OUTBOX = "outbox."
+
+_TOKEN = new_token(12)
+_serials = itertools.count()
+
+
+class Base:
+    """Every path of one base; nobody else joins path strings."""
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = os.path.abspath(os.fspath(root))
+        self.format = f"{self.root}/FORMAT"
+        self.agent_pool = f"{self.root}/agent_pool"
+        self.job_pool = f"{self.root}/job_pool"
+        self.result_pool = f"{self.root}/result_pool"
+        self.control = f"{self.root}/control"
+        self.orders = f"{self.root}/control/orders.json"
+        self.rejected = f"{self.root}/rejected"
+        self.trash = f"{self.root}/trash"
+        self.tmp = f"{self.root}/tmp"
+        self.notebook_functions = f"{self.root}/notebook_functions"
+        self.log = f"{self.root}/log/postroom.log"
+        self.events = f"{self.root}/log/events.jsonl"
+        self.master_lock = f"{self.root}/master.lock"
+        self.master_info = f"{self.root}/master.json"
+
+    def __repr__(self) -> str:
+        return f"Base({self.root!r})"
+
+    def mailbox(self, agent_id: str) -> str:
+        """Where letters to an agent go."""
+        return f"{self.agent_pool}/{agent_id}.POOL"
+
+    def agent_lock(self, agent_id: str) -> str:
+        """Held while the agent's guardian or worker lives."""
+        return f"{self.agent_pool}/{agent_id}.lock"
+
+    def agent_info(self, agent_id: str) -> str:
+        """What the session says of itself."""
+        return f"{self.agent_pool}/{agent_id}.json"
+
+    def card_lock(self, gpu: str, part: str) -> str:
+        """Held by workers that share a card: `part` is "gate" or "hall"."""
+        return f"{self.agent_pool}/{gpu.replace('/', '-')}.{part}"
+
+    def in_hand(self, agent_id: str) -> str:
+        """The line that names the job in the worker's hand."""
+        return f"{self.root}/in_hand/{agent_id}"
+
+    def asked(self, run: str) -> str:
+        """The folder of what was asked."""
+        return f"{self.job_pool}/{run}"
+
+    def run_info(self, run: str) -> str:
+        """What all jobs of a run have in common."""
+        return f"{self.job_pool}/{run}/run.json"
+
+    def wanted(self, run: str) -> str:
+        """Held, shared, by everyone who waits for an embedded run."""
+        return f"{self.job_pool}/{run}/wanted.lock"
+
+    def parcel(self, run: str, first: int) -> str:
+        """The arguments of jobs `first` and following."""
+        return f"{self.job_pool}/{run}/{first:09d}{SUFFIX}"
+
+    def append_log(self, run: str) -> str:
+        """The jobs of a run that they are appended to one by one."""
+        return f"{self.job_pool}/{run}/jobs.log"
+
+    def apart(self, run: str, name: str) -> str:
+        """A parcel that is too large for the roll, which holds its name."""
+        return f"{self.job_pool}/{run}/{name}{SUFFIX}"
+
+    def answered(self, run: str) -> str:
+        """The folder of what came back."""
+        return f"{self.result_pool}/{run}"
+
+    def result(self, run: str, first: int) -> str:
+        """The outcomes of jobs `first` and following."""
+        return f"{self.result_pool}/{run}/{first:09d}{SUFFIX}"
+
+    def attempts(self, run: str) -> str:
+        """The folder of attempts that ended with no result."""
+        return f"{self.root}/attempts/{run}"
+
+    def attempt(self, run: str, job: int, number: int) -> str:
+        """Why one attempt ended with no result."""
+        return f"{self.root}/attempts/{run}/{job:09d}.{number}.json"
+
+    def stop_order(self, run: str, job: int) -> str:
+        """The acting Master's word to whoever runs a job: end it."""
+        return f"{self.control}/stop.{run}.{job}"
+
+    def result_cache(self, run: str) -> str:
+        """What was learned of a run's results, to save reading them again."""
+        return f"{self.root}/log/results.{run}.json"
+
+    def job_folders(self, run: str) -> str:
+        """What the queued commands of a run leave for people."""
+        return f"{self.root}/runs/{run}"
+
+    def job_folder(self, run: str, job: int) -> str:
+        """What a queued command leaves for people."""
+        return f"{self.root}/runs/{run}/{job}"
+
+    def data(self, name: str) -> str:
+        """Shared data, named by its content."""
+        return f"{self.root}/data/{name}{SUFFIX}"
+
+    def temporary(self, outbox: str | None = None) -> str:
+        """A new name in `tmp/`, where every file is born, or in a worker's drawer there."""
+        # The pid keeps a fork from the names of its parent; the token from those of an earlier pid.
+        return f"{outbox or self.tmp}/{os.getpid()}-{_TOKEN}-{next(_serials):x}"
+
+    def new_outbox(self, agent_id: str) -> str:
+        """A folder in `tmp/` for what one worker writes; once it is shut, nothing comes out."""
+        return f"{self.tmp}/{self.outbox_prefix(agent_id)}{new_token(12)}"
+
+    def outbox_prefix(self, agent_id: str) -> str:
+        """How the names of an agent's drawers begin; no id has a dot in it."""
+        return f"{OUTBOX}{agent_id}."
+
+
+def number_of(name: str) -> int | None:
+    """Return the first job number that a parcel's file name states, None for any other file."""
+    stem = name.removesuffix(SUFFIX)
+    if stem is name or len(stem) != 9 or not (stem.isascii() and stem.isdigit()):
+        return None
+    return int(stem)
+
+
+def attempt_of(name: str) -> tuple[int, int] | None:
+    """Return the job and the attempt that a note's file name states, None for any other file."""
+    job, _, rest = name.partition(".")
+    number = rest.removesuffix(".json")
+    if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in (job, number)):
+        return None
+    pair = int(job), int(number)
+    return pair if name == f"{pair[0]:09d}.{pair[1]}.json" else None
+
+
+def new_run_id() -> str:
+    """Make a run's id: sortable by time, unique, and safe as a file name."""
+    return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{new_token(6)}"
+
+
+def create_base(root: str | os.PathLike[str]) -> Base:
+    """Make the folders of a base, or complete a half-made one; an existing base is just opened."""
+    base = Base(root)
+    try:
+        os.makedirs(os.path.dirname(base.root), exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(base.root, 0o700)
+        _check_folder(base.root)
+        _check_parents(base.root)
+        if not os.path.lexists(base.format):
+            _refuse_strangers(base)
+            _make_folders(base)
+            _write_format(base)
+        opened = open_base(base.root)
+        _make_folders(base)  # some may be younger than the base
+    except BaseFolderError:
+        raise
+    except OSError as error:
+        raise BaseFolderError(
+            f"cannot make a base at {base.root}: {error.strerror}; choose a folder you may write to"
+        ) from None
+    return opened
+
+
+def open_base(root: str | os.PathLike[str], *, write: bool = True) -> Base:
+    """Open an existing base after checking its owner, its modes and its version."""
+    base = Base(root)
+    try:
+        _check_folder(base.root)
+        _check_parents(base.root)
+        with open(base.format, encoding="ascii", errors="replace") as file:
+            version = file.read(64)
+    except FileNotFoundError:
+        raise BaseFolderError(
+            f"there is no base at {base.root}; make one by starting agents: ./start_agent.sh 1 "
+            f"{base.root}"
+        ) from None
+    except OSError as error:
+        raise BaseFolderError(f"cannot read the base at {base.root}: {error.strerror}") from None
+    if version != FORMAT:
+        raise BaseFolderError(
+            f"{base.root} is of version {version.strip()!r}, and this Postroom knows only "
+            f"{FORMAT.strip()!r}: use the Postroom that made it, or another folder"
+        )
+    if write:
+        _check_writable(base)
+    return base
+
+
+def _check_folder(root: str) -> None:
+    status = os.lstat(root)
+    if stat.S_ISLNK(status.st_mode):
+        status = os.stat(root)
+    if not stat.S_ISDIR(status.st_mode):
+        raise BaseFolderError(f"{root} is not a folder; name one that is, or one to be made")
+    if status.st_uid != os.geteuid():
+        raise BaseFolderError(
+            f"{root} belongs to {_user(status.st_uid)}; a base belongs to the user who runs it: "
+            "choose a folder of your own"
+        )
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise BaseFolderError(
+            f"{root} may be written by others, who could make your agents run anything: "
+            f"chmod go-w '{root}'"
+        )
+
+
+def _check_parents(root: str) -> None:
+    """Refuse a path that somebody else could swap for another folder."""
+    path = os.path.realpath(root)
+    while path != "/":
+        path = os.path.dirname(path)
+        status = os.stat(path)
+        safe_owner = status.st_uid in (0, os.geteuid())
+        loose = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if not safe_owner or (loose and not status.st_mode & stat.S_ISVTX):
+            raise BaseFolderError(
+                f"{path}, above the base, may be changed by {_user(status.st_uid)} or others, who "
+                "could put another folder in its place: choose a base below a folder of your own"
+            )
+
+
+def _user(uid: int) -> str:
+    try:
+        return f"user {pwd.getpwuid(uid).pw_name}"
+    except KeyError:
+        return f"user {uid}"
+
+
+def _refuse_strangers(base: Base) -> None:
+    strangers = sorted(set(os.listdir(base.root)) - set(FOLDERS) - set(FILES))
+    if strangers:
+        raise BaseFolderError(
+            f"{base.root} is not a base and not empty (it holds {strangers[0]!r}); "
+            "choose an empty folder, or one to be made"
+        )
+
+
+def _make_folders(base: Base) -> None:
+    for folder in FOLDERS:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(f"{base.root}/{folder}", 0o700)
+
+
+def _write_format(base: Base) -> None:
+    # Last of all: a base with a FORMAT is complete.
+    temporary = base.temporary()
+    with open(temporary, "x", encoding="ascii", opener=_private) as file:
+        file.write(FORMAT)
+    with contextlib.suppress(FileExistsError):
+        os.link(temporary, base.format)
+    os.unlink(temporary)
+
+
+def _check_writable(base: Base) -> None:
+    probe = base.temporary()
+    try:
+        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        os.unlink(probe)
+    except OSError as error:
+        raise BaseFolderError(
+            f"cannot write to the base at {base.root}: {error.strerror}; "
+            "make it writable or choose another"
+        ) from None
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

@@ -1,0 +1,89 @@
+"""How people name a job: the run's last six characters and a number, as in `0b859f/17`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..errors import PostroomError
+from .base import Base
+from .files import Files
+from .mailbox import is_plain_name
+from .runs import asked_until, list_firsts, list_runs
+
+_TARGET = re.compile(r"([A-Za-z0-9_-]+)(?:/(\d{1,9})(?:-(\d{1,9}))?)?")
+SHORT = 6
+# No request names more jobs than this one by one; a whole run is named by its id.
+MOST_JOBS = 10_000
+
+
+class UnknownJobError(PostroomError):
+    """Nothing in the base is called that."""
+
+
+@dataclass(frozen=True, order=True)
+class JobId:
+    """One job of one run."""
+
+    run: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.run}/{self.number}"
+
+    @property
+    def short(self) -> str:
+        """What people type."""
+        return f"{self.run[-SHORT:]}/{self.number}"
+
+    @classmethod
+    def parse(cls, text: str) -> JobId:
+        """Read what `str` gives; anything else is a ValueError."""
+        run, slash, number = text.rpartition("/")
+        if not (slash and is_plain_name(run) and re.fullmatch(r"\d{1,9}", number, re.ASCII)):
+            raise ValueError(f"{text!r} is not a job's id")
+        return cls(run, int(number))
+
+
+def find_run(files: Files, base: Base, text: str, runs: Sequence[str] | None = None) -> str:
+    """The run that a word means: its whole id, or the end of it."""
+    known = list_runs(files, base) if runs is None else runs
+    found = [run for run in known if run == text] or [run for run in known if run.endswith(text)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UnknownJobError(f"{text!r} may mean {', '.join(found[:5])}: write more of it")
+    raise UnknownJobError(f"there is no run {text!r} in {base.root}; see `postroom jobs`")
+
+
+def find_jobs(files: Files, base: Base, text: str) -> list[JobId]:
+    """The jobs that a word means: `0b859f/17`, `0b859f/3-9`, or all of `0b859f`."""
+    match = _TARGET.fullmatch(text)
+    if match is None:
+        raise UnknownJobError(f"{text!r} names no job: write it as 0b859f/17, or 0b859f/3-9")
+    word, first, last = match.groups()
+    run = find_run(files, base, word)
+    asked = asked_until(files, base, run, list_firsts(files, base.asked(run)))
+    if first is None:
+        start, stop = 0, asked
+    else:
+        start = int(first)
+        stop = int(last if last is not None else first) + 1
+        if not start < stop <= asked:
+            has = f"jobs 0 to {asked - 1}" if asked else "no jobs"
+            raise UnknownJobError(f"there is no job {text} in {base.root}: run {word} has {has}")
+    if stop - start > MOST_JOBS:
+        raise UnknownJobError(
+            f"{text} means {stop - start} jobs: name at most {MOST_JOBS} of them, as in "
+            f"{word}/0-{MOST_JOBS - 1}"
+        )
+    return [JobId(run, number) for number in range(start, stop)]
+
+
+def find_job(files: Files, base: Base, text: str) -> JobId:
+    """The one job that a word means; a run of one job is named by the run."""
+    jobs = find_jobs(files, base, text)
+    if len(jobs) != 1:
+        raise UnknownJobError(f"{text!r} means {len(jobs)} jobs: name one, as in {text}/0")
+    return jobs[0]

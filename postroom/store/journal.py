@@ -1,0 +1,109 @@
+"""One log and one journal for every process of a base: JSON lines, appended in one write each.
+
+The journal records every state change; it is a record, never the truth. Neither may stop the work:
+a line that cannot be written is dropped, and counted in the next one that can. That a result came,
+a Master writes when nobody waits for it: with its next letter, when it waits itself, or at its end.
+Killed in between, it leaves the result and not the line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import weakref
+from collections import deque
+from typing import Any, TypeAlias
+
+from .base import Base
+from .files import Clock, SystemClock
+
+_encode = json.JSONEncoder(separators=(",", ":"), default=str).encode
+
+Waiting: TypeAlias = deque[tuple[float, dict[str, Any]]]
+
+
+class Journal:
+    """Writes lines for one process, which signs them with its role."""
+
+    def __init__(self, base: Base, role: str, *, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._role = _encode(role)
+        self._log = _Appender(base.log)
+        self._events = _Appender(base.events)
+        self._waiting: Waiting = deque()
+        # Whoever forgets to close what writes here still leaves all lines behind.
+        weakref.finalize(self, _write, self._waiting, self._events, self._role)
+
+    def log(self, level: str, text: str, **fields: Any) -> None:
+        """Say something to a person: level is "debug", "info", "warning" or "error"."""
+        line = {"level": level, "text": text, **fields}
+        self._log.append(_line(self._clock.wall(), self._role, line))
+
+    def event(self, event: str, **fields: Any) -> None:
+        """Record a state change."""
+        self.event_soon(event, **fields)
+        self.catch_up()
+
+    def event_soon(self, event: str, **fields: Any) -> None:
+        """Record a state change when there is time for it: with the next, or when told to."""
+        self._waiting.append((self._clock.wall(), {"event": event, **fields}))
+
+    def catch_up(self) -> None:
+        """Write what had to wait."""
+        _write(self._waiting, self._events, self._role)
+
+
+def _write(waiting: Waiting, events: _Appender, role: str) -> None:
+    # Several threads may be here: whoever finds nothing more is done.
+    with contextlib.suppress(IndexError):
+        while True:
+            at, fields = waiting.popleft()
+            events.append(_line(at, role, fields))
+
+
+def _line(at: float, role: str, fields: dict[str, Any]) -> str:
+    """A line of the log or the journal, but for its end."""
+    said = ",".join(
+        [f'"{key}":{repr(v) if type(v) is int else _encode(v)}' for key, v in fields.items()]
+    )
+    return f'{{"at":{at:.6f},"role":{role},"pid":{os.getpid()},{said}'
+
+
+class NullJournal(Journal):
+    """Writes nothing: for those who only look."""
+
+    def __init__(self) -> None:
+        pass
+
+    def log(self, level: str, text: str, **fields: Any) -> None:
+        """Drop it."""
+
+    def event_soon(self, event: str, **fields: Any) -> None:
+        """Drop it."""
+
+    def catch_up(self) -> None:
+        """There is nothing."""
+
+
+class _Appender:
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._fd = -1
+        self._dropped = 0
+
+    def append(self, line: str) -> None:
+        """Append what is a line but for its end."""
+        dropped = f',"dropped_before":{self._dropped}' if self._dropped else ""
+        # ASCII: control characters of a job's output can't reach the terminal or break a line.
+        data = f"{line}{dropped}}}\n".encode("ascii")
+        try:
+            if self._fd < 0:
+                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+                self._fd = os.open(self._path, flags, 0o600)
+            if os.write(self._fd, data) == len(data):
+                self._dropped = 0
+                return
+        except OSError:
+            pass
+        self._dropped += 1

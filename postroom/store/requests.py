@@ -1,0 +1,293 @@
+"""Requests to the Master, a file each, and what stands of them: the orders.
+
+    control/<time>-<token>.json   asked by anybody who may write to the base, once
+    control/orders.json           what the acting Master has made of all requests so far
+    control/stop.<run>.<job>      the acting Master's word to whoever runs that job: end it
+
+A request says how things shall be (this job is held, that priority is 5), never how they change, so
+that applying it twice is the same as once. The acting Master applies requests in the order of
+their names, writes the orders, does what follows from them, and only then removes the request:
+killed at any point, the next Master does the rest. Orders about a job go when the job has ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import json
+import re
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ..errors import BadFileError, PostroomError
+from .base import Base
+from .files import Files, new_token
+from .job_ids import JobId
+from .mailbox import is_plain_name
+from .scheduling import check_priority
+
+VERSION = 1
+REQUEST_LIMIT = 2 << 20
+ORDERS_LIMIT = 64 << 20
+STOP_LIMIT = 4096
+MOST_TEXT = 1000
+GPUS = re.compile(r"[A-Za-z0-9][A-Za-z0-9,;/_-]{0,199}")
+
+
+class RequestVerb(enum.Enum):
+    """What can be asked."""
+
+    KILL = "kill"  # jobs
+    HOLD = "hold"  # jobs
+    RELEASE = "release"  # jobs
+    PRIORITY = "priority"  # jobs or runs; value: the number
+    MOVE = "move"  # jobs; value: "first", "last" or the job to stand before
+    PAUSE = "pause"  # runs, projects, or everything; preempt: stop what runs, to go on later
+    RESUME = "resume"  # runs, projects, or everything
+    DRAIN = "drain"  # agents: no more letters; preempt: stop what they run
+    FILL = "fill"  # agents: letters again
+    ADD = "add"  # agents; value: their cards, as in "0,0,1"
+    REMOVE = "remove"  # agents: end their sessions; preempt: at once
+
+
+@dataclass(frozen=True)
+class Request:
+    """One wish of a user, as a file in control/."""
+
+    verb: RequestVerb
+    jobs: tuple[JobId, ...] = ()
+    runs: tuple[str, ...] = ()
+    projects: tuple[str, ...] = ()
+    agents: tuple[str, ...] = ()
+    everything: bool = False  # the whole queue, or every agent
+    value: int | str | None = None
+    preempt: bool = False
+    by: str = ""  # who asks, for the history
+    at: float = 0.0
+
+    def encode(self) -> bytes:
+        """As JSON."""
+        fields = {**asdict(self), "verb": self.verb.value, "version": VERSION}
+        fields["jobs"] = [str(job) for job in self.jobs]
+        return json.dumps(fields, indent=1).encode()
+
+    @classmethod
+    def decode(cls, path: str, data: bytes) -> Request:
+        """Read a request; a bad one raises BadFileError."""
+        try:
+            fields = json.loads(data)
+            if fields.pop("version") != VERSION:
+                raise ValueError(f"is not of version {VERSION}")
+            fields["verb"] = RequestVerb(fields["verb"])
+            fields["jobs"] = tuple(JobId.parse(text) for text in fields["jobs"])
+            for name in ("runs", "projects", "agents"):
+                fields[name] = tuple(_text(word) for word in fields[name])
+            request = cls(**fields)
+            request.check()
+            return request
+        except (ValueError, TypeError, KeyError, AttributeError, PostroomError) as error:
+            raise BadFileError(path, f"is no request: {error}") from None
+
+    def check(self) -> None:
+        """Refuse what could not be carried out."""
+        named = {
+            "jobs": bool(self.jobs),
+            "runs": bool(self.runs),
+            "projects": bool(self.projects),
+            "agents": bool(self.agents),
+            "everything": self.everything,
+        }
+        allowed = _TARGETS[self.verb]
+        wrong = [name for name, present in named.items() if present and name not in allowed]
+        if wrong or not (any(named.values()) or self.verb is RequestVerb.ADD):
+            raise PostroomError(f"{self.verb.value} is asked of {' or '.join(allowed) or 'no one'}")
+        if not all(map(is_plain_name, (*self.runs, *self.agents))):
+            raise PostroomError("a run or an agent is named by a plain name")
+        if self.verb is RequestVerb.PRIORITY:
+            if type(self.value) is not int:
+                raise PostroomError("a priority is a whole number")
+            check_priority(self.value)
+        if self.verb is RequestVerb.ADD and not GPUS.fullmatch(str(self.value)):
+            raise PostroomError("cards are named as in 0,0,1 or all or cpu")
+        if self.verb is RequestVerb.MOVE and self.value not in ("first", "last"):
+            JobId.parse(_text(self.value))
+
+
+_TARGETS = {
+    RequestVerb.KILL: ("jobs",),
+    RequestVerb.HOLD: ("jobs",),
+    RequestVerb.RELEASE: ("jobs",),
+    RequestVerb.PRIORITY: ("jobs", "runs"),
+    RequestVerb.MOVE: ("jobs",),
+    RequestVerb.PAUSE: ("runs", "projects", "everything"),
+    RequestVerb.RESUME: ("runs", "projects", "everything"),
+    RequestVerb.DRAIN: ("agents", "everything"),
+    RequestVerb.FILL: ("agents", "everything"),
+    RequestVerb.ADD: (),
+    RequestVerb.REMOVE: ("agents", "everything"),
+}
+
+
+def ask(files: Files, base: Base, request: Request) -> str:
+    """Put a request where the acting Master finds it; return its name. It survives a power loss."""
+    request.check()
+    files.make_folder(base.control)
+    temporary = base.temporary()
+    files.write_new(temporary, [request.encode()], sync=True)
+    name = _new_name()
+    files.publish(temporary, f"{base.control}/{name}")
+    files.sync_folder(base.control)
+    return name
+
+
+def _new_name() -> str:
+    return f"{time.time_ns():020d}-{new_token(6)}.json"
+
+
+def is_settled(files: Files, base: Base, name: str) -> bool:
+    """Whether the acting Master has done what a request asks."""
+    return not files.exists(f"{base.control}/{name}")
+
+
+def pending(files: Files, base: Base) -> list[str]:
+    """The names of the requests that wait for the acting Master, in order."""
+    return sorted(
+        name
+        for name in files.names(base.control)
+        if name[:20].isdigit() and name[20:21] == "-" and name.endswith(".json")
+    )
+
+
+def read_request(files: Files, base: Base, name: str) -> Request:
+    """Read one request; a bad one raises BadFileError."""
+    path = f"{base.control}/{name}"
+    return Request.decode(path, files.read(path, REQUEST_LIMIT))
+
+
+@dataclass
+class Orders:
+    """What stands of all requests."""
+
+    paused_all: bool = False
+    paused_projects: set[str] = field(default_factory=set)
+    paused_runs: set[str] = field(default_factory=set)
+    drained: set[str] = field(default_factory=set)
+    run_priorities: dict[str, int] = field(default_factory=dict)
+    priorities: dict[JobId, int] = field(default_factory=dict)
+    held: dict[JobId, bool] = field(default_factory=dict)  # False: released, whatever it wished
+    places: dict[JobId, float] = field(default_factory=dict)  # instead of its number
+    killed: dict[JobId, str] = field(default_factory=dict)  # by whom
+
+    def encode(self) -> bytes:
+        """As JSON."""
+        fields: dict[str, Any] = {"version": VERSION}
+        for name, value in vars(self).items():
+            if isinstance(value, set):
+                fields[name] = sorted(value)
+            elif isinstance(value, dict):
+                fields[name] = {str(key): item for key, item in value.items()}
+            else:
+                fields[name] = value
+        return json.dumps(fields, indent=1).encode()
+
+    @classmethod
+    def decode(cls, path: str, data: bytes) -> Orders:
+        """Read orders; bad ones raise BadFileError."""
+        try:
+            fields = json.loads(data)
+            if fields.pop("version") != VERSION:
+                raise ValueError(f"they are not of version {VERSION}")
+            for name in ("priorities", "held", "places", "killed"):
+                fields[name] = {JobId.parse(job): value for job, value in fields[name].items()}
+            for name in ("paused_projects", "paused_runs", "drained"):
+                fields[name] = set(fields[name])
+            return cls(**fields)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise BadFileError(path, f"are no orders: {error}") from None
+
+    def is_paused(self, run: str, project: str) -> bool:
+        """Whether nothing more of a run is to be begun."""
+        return self.paused_all or run in self.paused_runs or project in self.paused_projects
+
+    def forget(self, job: JobId) -> bool:
+        """A job has ended: nothing about it stands any more; True when something did."""
+        about = (self.priorities, self.held, self.places, self.killed)
+        return sum(one.pop(job, None) is not None for one in about) > 0
+
+    def forget_run(self, run: str) -> bool:
+        """A run has left: nothing about it stands any more; True when something did."""
+        gone = {
+            job
+            for about in (self.priorities, self.held, self.places, self.killed)
+            for job in about
+            if job.run == run
+        }
+        named = run in self.paused_runs or run in self.run_priorities
+        self.paused_runs.discard(run)
+        self.run_priorities.pop(run, None)
+        for job in gone:
+            self.forget(job)
+        return named or bool(gone)
+
+
+def read_orders(files: Files, base: Base) -> Orders:
+    """What stands now; nothing when nothing was ever asked."""
+    try:
+        return Orders.decode(base.orders, files.read(base.orders, ORDERS_LIMIT))
+    except FileNotFoundError:
+        return Orders()
+
+
+def write_orders(files: Files, base: Base, orders: Orders) -> None:
+    """Let orders stand, through a power loss too; only the acting Master does this."""
+    temporary = base.temporary()
+    files.write_new(temporary, [orders.encode()], sync=True)
+    files.move(temporary, base.orders)
+    files.sync_folder(base.control)
+
+
+@dataclass(frozen=True)
+class StopOrder:
+    """The word to whoever runs a job: end it."""
+
+    attempt: int  # this one; an order that is late must not hit the next
+    final: bool  # True: it is cancelled; False: it is to go on later, from its checkpoint
+    reason: str
+
+    def encode(self) -> bytes:
+        """As JSON."""
+        return json.dumps(asdict(self)).encode()
+
+
+def order_stop(files: Files, base: Base, job: JobId, stop: StopOrder) -> None:
+    """Tell whoever runs a job to end it; a final order replaces one that was not."""
+    temporary = base.temporary()
+    files.write_new(temporary, [stop.encode()])
+    files.move(temporary, base.stop_order(job.run, job.number))
+
+
+def read_stop(files: Files, base: Base, run: str, number: int, attempt: int) -> StopOrder | None:
+    """Whether this attempt of a job is to be ended."""
+    with contextlib.suppress(FileNotFoundError, BadFileError, ValueError, TypeError):
+        fields = json.loads(files.read(base.stop_order(run, number), STOP_LIMIT))
+        stop = StopOrder(**fields)
+        if stop.attempt == attempt:
+            return stop
+    return None
+
+
+def list_stops(files: Files, base: Base) -> list[JobId]:
+    """The jobs that are told to end."""
+    found = []
+    for name in files.names(base.control):
+        if name.startswith("stop."):
+            with contextlib.suppress(ValueError):
+                found.append(JobId.parse(name.removeprefix("stop.").replace(".", "/", 1)))
+    return found
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= MOST_TEXT:
+        raise ValueError(f"{value!r} is no name")
+    return value

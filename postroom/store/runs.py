@@ -1,0 +1,337 @@
+"""A run: two logs of write-once parcels, what was asked and what came back.
+
+The state of a job is which names exist: asked and in no letter = queued; inside a letter's range =
+sent; covered by a result = done. Nothing here is ever changed after others can see it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ..errors import BadFileError
+from ..parcel.container import PARCEL_LIMIT, Buffer
+from ..parcel.trailer import TRAILER_SIZE, read_trailer
+from .append_log import logged_until
+from .base import Base, attempt_of, number_of
+from .files import Files
+from .mailbox import Letter, is_plain_name, read_in_hand, read_letter
+
+VERSION = 1
+INFO_LIMIT = 1 << 20
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """What all jobs of a run have in common, and who asked."""
+
+    run: str
+    project: str  # what the user calls the work that it belongs to
+    import_folder: str  # the folder that kernels are imported from
+    shared: str | None  # name of the shared data
+    embedded: bool  # True: served only while its submitter, or a resumer, waits
+    durable: bool  # True: survives a power loss, not only the death of processes
+    created_at: float
+    host: str
+    user: str
+    kernels: dict[str, str] = field(default_factory=dict)  # task: version of its source at submit
+    apart: bool = False  # True: a letter holds one job, since the next may take for ever
+    append_log: bool = False  # True: it is empty at first, and jobs are appended to its roll
+    queue: bool = False  # True: a project's part of the standing queue; its jobs have wishes
+    version: int = VERSION
+
+    def encode(self) -> bytes:
+        """As JSON."""
+        return json.dumps(asdict(self), indent=1).encode()
+
+    @classmethod
+    def decode(cls, path: str, data: bytes) -> RunInfo:
+        """Read a card; a bad one raises BadFileError."""
+        fields = _decode_json(path, data)
+        try:
+            info = cls(**fields)
+        except TypeError as error:
+            raise BadFileError(path, f"is not a run's card: {error}") from None
+        if not is_plain_name(info.run):
+            raise BadFileError(path, "names a run that is no plain name")
+        return info
+
+
+@dataclass(frozen=True)
+class Note:
+    """Why one attempt of a job ended with no result."""
+
+    run: str
+    job: int
+    attempt: int
+    # "lost": not the job's own fault, a free retry; "failed": its own, it had retries left;
+    # "stopped": it was told to end, and goes on later
+    kind: str
+    agent: str
+    reason: str
+    at: float
+    traceback: str = ""
+    version: int = VERSION
+
+    def encode(self) -> bytes:
+        """As JSON."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def decode(cls, path: str, data: bytes) -> Note:
+        """Read a note; a bad one raises BadFileError."""
+        try:
+            note = cls(**_decode_json(path, data))
+        except TypeError as error:
+            raise BadFileError(path, f"is not a note of an attempt: {error}") from None
+        if note.kind not in ("lost", "failed", "stopped"):
+            raise BadFileError(path, f"has the unknown kind {note.kind!r}")
+        return note
+
+
+def create_run(
+    files: Files, base: Base, info: RunInfo, parcels: Iterable[tuple[int, list[Buffer]]] = ()
+) -> None:
+    """Make a run visible in one step: its card, its parcels, and its answer folders in place.
+
+    All or nothing: a run that its submitter was not told of must not be served.
+    """
+    asked = base.asked(info.run)
+    files.make_folder(base.answered(info.run))
+    files.make_folder(base.attempts(info.run))
+    place = base.temporary()
+    files.make_folder(place)
+    try:
+        files.write_new(f"{place}/run.json", [info.encode()], sync=info.durable)
+        for first, chunks in parcels:
+            name = base.parcel(info.run, first).removeprefix(asked)
+            files.write_new(place + name, chunks, sync=info.durable)
+        if info.durable:
+            files.sync_folder(place)
+        files.move(place, asked)
+        place = asked
+        if info.durable:
+            files.sync_folder(base.result_pool)
+            files.sync_folder(f"{base.root}/attempts")
+            files.sync_folder(base.job_pool)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            files.move(place, f"{base.trash}/{info.run}")
+        raise
+
+
+def read_run_info(files: Files, base: Base, run: str) -> RunInfo:
+    """Read what all jobs of a run have in common."""
+    path = base.run_info(run)
+    return RunInfo.decode(path, files.read(path, INFO_LIMIT))
+
+
+def list_runs(files: Files, base: Base) -> list[str]:
+    """Every run of the base, oldest first."""
+    return sorted(name for name in files.names(base.job_pool) if is_plain_name(name))
+
+
+def list_firsts(files: Files, folder: str) -> list[int]:
+    """The first job numbers of the parcels in a folder, in order."""
+    return sorted(n for name in files.names(folder) if (n := number_of(name)) is not None)
+
+
+def reach(files: Files, path: str, kind: str) -> int:
+    """How many jobs a parcel covers, learned from the last bytes of its file; 0 when it is not
+    there.
+
+    Raises BadFileError when the file is there but is no parcel of that kind.
+    """
+    try:
+        tail = files.tail(path, TRAILER_SIZE)
+    except FileNotFoundError:
+        return 0
+    mark = read_trailer(path, tail)
+    if mark.kind != kind or mark.jobs < 1 or number_of(path.rsplit("/", 1)[1]) != mark.first:
+        raise BadFileError(
+            path, f"holds {mark.kind} from {mark.first} on, as its name does not say"
+        )
+    return mark.jobs
+
+
+def asked_until(files: Files, base: Base, run: str, firsts: Sequence[int]) -> int:
+    """One behind the last job asked: parcels leave no gaps, so only the last one is read."""
+    if not firsts:
+        return logged_until(files, base.append_log(run))
+    return firsts[-1] + reach(files, base.parcel(run, firsts[-1]), "jobs")
+
+
+def append(
+    files: Files,
+    base: Base,
+    info: RunInfo,
+    pack: Callable[[int], list[Buffer]],
+    *,
+    guess: int = 0,
+) -> int:
+    """Append a parcel at the next free number and return it: the name is taken or it is not.
+
+    `pack` makes the parcel for the number it is given, since a rival may have taken the first
+    choice.
+    """
+    first = guess
+    while True:
+        temporary = base.temporary()
+        files.write_new(temporary, pack(first), sync=info.durable)
+        if files.publish(temporary, base.parcel(info.run, first)):
+            return first
+        first += reach(files, base.parcel(info.run, first), "jobs")
+
+
+def publish_results(
+    files: Files,
+    base: Base,
+    info: RunInfo,
+    first: int,
+    stop: int,
+    pack: Callable[[int], list[Buffer]],
+    *,
+    outbox: str | None = None,
+    prepared: str | None = None,
+) -> bool:
+    """Publish the outcomes of jobs first..stop; what somebody else has covered is dropped.
+
+    `pack(n)` makes the parcel of jobs n..stop, and it is born in `outbox`, or where that was
+    `prepared`. False: a bad file has the name, and can be put aside only by the acting Master.
+    """
+    while first < stop:
+        temporary, prepared = prepared or base.temporary(outbox), None
+        files.write_new(temporary, pack(first), sync=info.durable)
+        if files.publish(temporary, base.result(info.run, first)):
+            if info.durable:
+                files.sync_folder(base.answered(info.run))
+            return True
+        try:
+            first += reach(files, base.result(info.run, first), "results")
+        except BadFileError:
+            return False
+    return True
+
+
+def first_missing(files: Files, base: Base, run: str, first: int, stop: int) -> int:
+    """Walk the chain of results from `first`; return the first job of the range that has none."""
+    while first < stop:
+        try:
+            covered = reach(files, base.result(run, first), "results")
+        except BadFileError:
+            break
+        if not covered:
+            break
+        first += covered
+    return first
+
+
+def write_note(files: Files, base: Base, note: Note, *, outbox: str | None = None) -> None:
+    """Say why an attempt ended with no result; the first to say so wins."""
+    temporary = base.temporary(outbox)
+    files.write_new(temporary, [note.encode()])
+    files.publish(temporary, base.attempt(note.run, note.job, note.attempt))
+
+
+def read_note(files: Files, base: Base, run: str, job: int, attempt: int) -> Note | None:
+    """Why an attempt ended with no result; None when there is no note.
+
+    A note that cannot be read still says by its name that the attempt was made. Were it skipped,
+    the same attempt would be made, and its note find the name taken, for ever.
+    """
+    path = base.attempt(run, job, attempt)
+    try:
+        return Note.decode(path, files.read(path, INFO_LIMIT))
+    except FileNotFoundError:
+        return None
+    except BadFileError as error:
+        return Note(run, job, attempt, "lost", "", reason=f"unknown: its note {error.reason}", at=0)
+
+
+def read_notes(files: Files, base: Base, run: str) -> list[Note]:
+    """Every note of a run, in the order of jobs and attempts; other files are skipped."""
+    named = sorted(filter(None, map(attempt_of, files.names(base.attempts(run)))))
+    notes = (read_note(files, base, run, job, attempt) for job, attempt in named)
+    return [note for note in notes if note is not None]
+
+
+def take_back_letter(
+    files: Files, base: Base, agent_id: str, *, reason: str, at: float, blame: bool = True
+) -> tuple[Letter, Note | None] | None:
+    """Clear up behind a dead worker; only whoever holds the agent's lock may do this.
+
+    The job in its hand, if it has no result, gets a note (unless the job is not to `blame`, because
+    the worker was told to stop); then the mailbox is taken down, and the range is free. Killed in
+    between, the next one to do it finds the same and writes the same note.
+    """
+    close_outboxes(files, base, agent_id)
+    letter = read_letter(files, base, agent_id)
+    note = None
+    if letter is not None and blame:
+        hand = read_in_hand(files, base, agent_id)
+        begun = hand is not None and hand.letter_id == letter.letter_id
+        if hand is not None and begun and letter.first <= hand.job < letter.stop:
+            missing = first_missing(files, base, letter.run, letter.first, letter.stop)
+            if missing <= hand.job:
+                note = Note(
+                    letter.run, hand.job, letter.attempt, "lost", agent_id, reason=reason, at=at
+                )
+                write_note(files, base, note)
+    files.remove(base.mailbox(agent_id))
+    return (letter, note) if letter is not None else None
+
+
+def close_outboxes(files: Files, base: Base, agent_id: str) -> None:
+    """Make sure that nothing more of what a worker has written can be published.
+
+    Should it live after all (a lock that another host lost, a heartbeat that came late), then the
+    files it is about to link have no name any more, and `link` refuses such: even a range that is
+    split among others is covered once.
+    """
+    for folder in (base.tmp, base.trash):
+        for name in files.names(folder):
+            if name.startswith(base.outbox_prefix(agent_id)):
+                if folder == base.tmp:
+                    files.move(f"{base.tmp}/{name}", f"{base.trash}/{name}")
+                for file in files.names(f"{base.trash}/{name}"):
+                    files.remove(f"{base.trash}/{name}/{file}")
+
+
+def reject(files: Files, base: Base, path: str, reason: str) -> None:
+    """Put a bad file aside, with its reason beside it; the system goes on."""
+    name = path.removeprefix(base.root + "/").replace("/", "+")
+    target = f"{base.rejected}/{name}"
+    with contextlib.suppress(OSError):
+        files.move(path, target)
+    with contextlib.suppress(OSError):
+        files.remove(f"{target}.reason")
+        files.write_new(f"{target}.reason", [(reason + "\n").encode()])
+
+
+def read_parcel_bytes(files: Files, path: str) -> Buffer:
+    """Read a parcel, memory-mapped when it is large."""
+    return files.view(path, PARCEL_LIMIT)
+
+
+def user_name() -> str:
+    """Who asks, as far as the system knows a name."""
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # in a container, a uid may have no name
+        return str(os.getuid())
+
+
+def _decode_json(path: str, data: bytes) -> dict[str, Any]:
+    try:
+        fields = json.loads(data)
+    except ValueError:
+        raise BadFileError(path, "is not JSON") from None
+    if not isinstance(fields, dict) or fields.get("version") != VERSION:
+        raise BadFileError(path, f"is not of version {VERSION}")
+    return fields

@@ -1,0 +1,1 @@
+"""Linux: processes and their trees, control groups, file events, the page cache."""

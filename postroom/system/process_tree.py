@@ -1,0 +1,139 @@
+"""Trees of processes: how they are tied together, found again and ended, all of them.
+
+Killing a process group leaves double-forked children behind. So a session marks the environment of
+everything it starts, is the reaper of what loses its parent, and ends a tree by sweeping until
+nothing is left that carries the mark or descends from the session.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Collection
+
+from .processes import stat
+
+MARK = "POSTROOM_SESSION"
+# In a session that shares cards: the guardian's pid. What it descends from holds nothing for it.
+SHARES = "POSTROOM_SHARES"
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+# A process in an uninterruptible system call outlives even SIGKILL for a while.
+_PATIENCE_S = 10.0
+
+
+def adopt_orphans() -> None:
+    """Become the parent of descendants that lose theirs, so that none of them is lost sight of."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent(parent: int) -> None:
+    """Be killed when the parent dies; call first thing in a child."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before we asked
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def mark_of(base_root: str, agent_id: str) -> str:
+    """What the processes of one session carry in their environment, whoever looks for them."""
+    return f"{os.path.realpath(base_root)}:{agent_id}"
+
+
+def marked(mark: str) -> list[int]:
+    """Every living process of this user that carries the mark, but this one."""
+    wanted = f"{MARK}={mark}".encode()
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != os.getpid():
+            with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:
+                if wanted in file.read().split(b"\0"):
+                    found.append(int(name))
+    return found
+
+
+def holders(path: str) -> list[int]:
+    """Every living process of this user that has a file open, but this one."""
+    wanted = os.path.realpath(path)
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != os.getpid():
+            with contextlib.suppress(OSError):
+                folder = f"/proc/{name}/fd"
+                if any(os.readlink(f"{folder}/{fd}") == wanted for fd in os.listdir(folder)):
+                    found.append(int(name))
+    return found
+
+
+def below(ancestor: int) -> list[int]:
+    """Every living descendant of a process."""
+    if ancestor == os.getpid() and not _has_children():
+        return []
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        process = stat(int(name)) if name.isdigit() else None
+        if process is not None and process.state != "Z":
+            children.setdefault(process.parent, []).append(process.pid)
+    found, new = [], [ancestor]
+    while new:
+        new = [child for pid in new for child in children.get(pid, [])]
+        found += new
+    return found
+
+
+def parent_of(pid: int) -> int | None:
+    """The parent of a process; None when it is gone."""
+    process = stat(pid)
+    return None if process is None else process.parent
+
+
+def sweep(mark: str, *, own_but: Collection[int] | None = None) -> int:
+    """Kill everything that carries the mark, until nothing does; return how many there were.
+
+    A guardian sweeps its own, too: what descends from it and has dropped the mark, `own_but` for
+    its helpers. Only then are dead children reaped: elsewhere they are somebody else's to wait for.
+    """
+    own = own_but is not None
+    if own and not reap():
+        return 0  # a subreaper's descendants end up as its children: there are none
+    killed: set[int] = set()
+    give_up_at = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < give_up_at:
+        left = {*marked(mark), *(below(os.getpid()) if own else ())}.difference(own_but or ())
+        if own:
+            reap()
+        if not left:
+            break
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+                killed.add(pid)
+        time.sleep(0.002)
+    return len(killed)
+
+
+def reap() -> bool:
+    """Take note of dead children, so that none stays behind as a zombie; True: some live."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _has_children() -> bool:
+    """Whether we have children, dead ones that were not reaped included."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _prctl(option: int, value: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

@@ -1,0 +1,239 @@
+"""A folder shared by users who don't trust each other: its checks, its mutex, everybody's files.
+
+Each user writes only into a folder of their own; everybody reads everybody's. What is read is
+opened without following links, must be a regular file of its folder's owner, and is bounded in
+size.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from ..errors import GpuError
+from . import processes
+from .frozen import Frozen
+
+PREFIX = "postroom-"
+RECORD_LIMIT = 64 * 1024
+READABLE = 0o755
+MUTEX_PATIENCE_S = 30.0
+NETWORK_FILESYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "gpfs", "beegfs", "9p"}
+
+OPEN_FILE = (
+    os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+)  # NONBLOCK: a planted FIFO must not hang us
+OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class SharedFolder:
+    """The ledger's folder. `where` may be shared (sticky, root's) or private (ours)."""
+
+    def __init__(self, where: str) -> None:
+        self.path = os.path.abspath(os.path.expanduser(where))
+        self._mine: str | None = None
+        self._check()
+
+    def _check(self) -> None:
+        """Refuse a folder in which others could remove our leases."""
+        with suppress(FileExistsError):
+            try:
+                os.makedirs(self.path, 0o700)
+            except OSError as error:
+                if not os.path.isdir(self.path):
+                    raise GpuError(
+                        f"the ledger's folder {self.path} cannot be made: {error.strerror}"
+                    ) from None
+        try:
+            found = os.stat(self.path)
+        except OSError as error:
+            raise GpuError(f"the ledger {self.path} cannot be used: {error.strerror}") from None
+        if not stat.S_ISDIR(found.st_mode):
+            raise GpuError(f"the ledger {self.path} is not a folder")
+        if found.st_uid not in (0, os.geteuid()) and not _unmapped(found.st_uid):
+            owner = processes.user_name(found.st_uid)
+            raise GpuError(
+                f"the ledger {self.path} belongs to user {owner}, who could remove your leases; "
+                "a shared ledger is root's: install -d -m 1777 -o root FOLDER"
+            )
+        if found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX:
+            raise GpuError(
+                f"anybody could remove your leases from the ledger {self.path}; "
+                f"it needs the sticky bit: chmod +t {self.path}"
+            )
+
+    @contextmanager
+    def mutex(self) -> Iterator[None]:
+        """Be the only one who decides, for a few milliseconds."""
+        fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self._lock(fd)
+            try:
+                yield
+            finally:
+                # Not just closed: a child forked meanwhile by another thread would keep it locked.
+                fcntl.flock(fd, fcntl.LOCK_UN)
+        finally:
+            os.close(fd)
+
+    def _lock(self, fd: int) -> None:
+        # Polled rather than blocking: somebody who squats on it is to be named, not waited for.
+        deadline = time.monotonic() + MUTEX_PATIENCE_S
+        pause_s = 0.0005
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                pass
+            except OSError as error:
+                raise GpuError(
+                    f"the ledger {self.path} cannot be locked ({error.strerror}): "
+                    "it must be on a filesystem of this machine"
+                ) from None
+            else:
+                return
+            if time.monotonic() > deadline:
+                who = lock_holders().get(lock_key(fd)) or "a process that cannot be seen from here"
+                raise GpuError(f"the ledger {self.path} is kept locked by {who}")
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 1.5, 0.01)
+
+    def users(self) -> list[str]:
+        """List the users' folders, by name."""
+        try:
+            return sorted(name for name in os.listdir(self.path) if name.startswith(PREFIX))
+        except OSError as error:
+            raise GpuError(f"the ledger {self.path} cannot be read: {error.strerror}") from None
+
+    def open_user(self, name: str) -> tuple[int, int] | None:
+        """Open one user's folder: its descriptor and owner, or None when it is no such thing."""
+        try:
+            fd = os.open(os.path.join(self.path, name), OPEN_FOLDER)
+        except OSError:
+            return None
+        return fd, os.fstat(fd).st_uid
+
+    def mine(self) -> str:
+        """Return the path of our own folder, made when it is missing."""
+        if self._mine is not None and os.path.isdir(self._mine):
+            return self._mine
+        uid = os.geteuid()
+        path = os.path.join(self.path, f"{PREFIX}{uid}")
+        while not _own(path, uid):
+            # The name was taken by somebody else: any other name will do, readers go by the owner.
+            path = os.path.join(self.path, f"{PREFIX}{uid}-{os.urandom(4).hex()}")
+        self._mine = path
+        kind = _filesystem(self.path)
+        if kind in NETWORK_FILESYSTEMS:
+            raise GpuError(
+                f"the ledger {self.path} is on {kind}: locks of other machines can't be trusted, "
+                "so it must be on a filesystem of this machine"
+            )
+        return path
+
+
+def open_file(name: str, folder_fd: int, uid: int | None = None) -> int | None:
+    """Open a file for reading, or None when it is not a regular file (of that user)."""
+    try:
+        fd = os.open(name, os.O_RDONLY | OPEN_FILE, dir_fd=folder_fd)
+    except OSError:
+        return None
+    found = os.fstat(fd)
+    if stat.S_ISREG(found.st_mode) and uid in (None, found.st_uid):
+        return fd
+    os.close(fd)
+    return None
+
+
+def lock_is_free(fd: int) -> bool:
+    """Say whether nobody has the lock of an open file, leaving it as it was."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    fcntl.flock(fd, fcntl.LOCK_UN)
+    return True
+
+
+class LockHolder(Frozen):
+    """A process that took a kernel lock."""
+
+    pid: int
+    uid: int
+    command: str
+
+    def __str__(self) -> str:
+        return f"pid {self.pid} ({self.command}) of user {processes.user_name(self.uid)}"
+
+
+def lock_holders() -> dict[str, LockHolder]:
+    """Return who took which flock, by `lock_key`, as far as this namespace may see them."""
+    found: dict[str, LockHolder] = {}
+    with suppress(OSError), open("/proc/locks") as file:
+        for line in file:
+            fields = line.split()
+            # "5: FLOCK ADVISORY WRITE 812 fd:00:2342 0 EOF"; those who wait have an arrow more.
+            if len(fields) >= 6 and fields[1] == "FLOCK":
+                with suppress(OSError):
+                    pid = int(fields[4])
+                    uid = os.stat(f"/proc/{pid}").st_uid
+                    seen = processes.stat(pid)
+                    found[fields[5]] = LockHolder(pid, uid, seen.command if seen else "?")
+    return found
+
+
+def lock_key(fd: int) -> str:
+    """Return how /proc/locks calls an open file."""
+    found = os.fstat(fd)
+    return f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+
+
+def _own(path: str, uid: int) -> bool:
+    """Make sure of a folder that only we write to; False when the name is somebody else's."""
+    try:
+        os.mkdir(path, READABLE)
+        os.chmod(path, READABLE)  # whatever the umask: others must be able to see our leases
+    except FileExistsError:
+        pass
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise GpuError(
+                f"the ledger {os.path.dirname(path)} is not writable for "
+                f"user {processes.user_name(uid)}"
+            ) from None
+        raise
+    found = os.lstat(path)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != uid:
+        return False
+    if found.st_mode & 0o022:
+        os.chmod(path, READABLE)
+    return True
+
+
+def _unmapped(uid: int) -> bool:
+    """Say whether an owner is outside our user namespace, as root's folders are in a container."""
+    try:
+        with open("/proc/sys/kernel/overflowuid") as file:
+            overflow = int(file.read())
+        with open("/proc/self/uid_map") as file:
+            whole = file.read().split()[:3] == ["0", "0", "4294967295"]
+    except (OSError, ValueError):
+        return False
+    return uid == overflow and not whole
+
+
+def _filesystem(path: str) -> str:
+    """Return the type of the filesystem that holds a path, or an empty string."""
+    device = os.stat(path).st_dev
+    key = f"{os.major(device)}:{os.minor(device)}"
+    with suppress(OSError), open("/proc/self/mountinfo") as file:
+        for line in file:
+            fields = line.split()
+            if fields[2] == key:
+                return fields[fields.index("-") + 1]
+    return ""

@@ -1,1 +1,0 @@
-../../expensive_task.py

@@ -1,1 +1,0 @@
-../../gpu_session.py

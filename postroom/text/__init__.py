@@ -1,0 +1,1 @@
+"""How people write values, and how text is shown to them safely."""

@@ -1,0 +1,35 @@
+"""Style sheets and scripts, from the package and from nowhere else."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+
+FOLDER = f"{os.path.dirname(os.path.abspath(__file__))}/static"
+TYPES = {
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+
+
+@dataclass(frozen=True)
+class Asset:
+    """One file, ready to be sent."""
+
+    data: bytes
+    kind: str
+    digest: str
+
+
+def read_assets(folder: str = FOLDER) -> dict[str, Asset]:
+    """All that may be asked for, by name: a path of a client's is never opened."""
+    found = {}
+    for name in sorted(os.listdir(folder)):
+        kind = TYPES.get(os.path.splitext(name)[1])
+        if kind is not None:
+            with open(f"{folder}/{name}", "rb") as file:
+                data = file.read()
+            found[name] = Asset(data, kind, hashlib.sha256(data).hexdigest()[:12])
+    return found

@@ -1,0 +1,89 @@
+"""Figures and times as people read them."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+
+from ..store.job_ids import JobId
+
+NONE = "\u2013"
+
+
+def duration(seconds: float | None) -> str:
+    """So long, in the two largest units."""
+    if seconds is None:
+        return NONE
+    seconds = max(0.0, seconds)
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    if whole < 86400:
+        return f"{whole // 3600} h {whole % 3600 // 60} min"
+    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+
+
+def clock(at: float | None) -> str:
+    """When, as briefly as can be understood today."""
+    if not at:
+        return NONE
+    then, now = datetime.fromtimestamp(at), datetime.now()
+    if then.date() == now.date():
+        return f"{then:%H:%M:%S}"
+    return f"{then:%d %b %H:%M}" if then.year == now.year else f"{then:%d %b %Y}"
+
+
+def iso(at: float | None) -> str:
+    """When, for machines."""
+    return datetime.fromtimestamp(at).astimezone().isoformat("T", "seconds") if at else ""
+
+
+def since(at: float | None) -> str:
+    """How long it has been."""
+    return duration(time.time() - at) if at else NONE
+
+
+def memory(mib: float | None) -> str:
+    """An amount of memory."""
+    if mib is None:
+        return NONE
+    return f"{mib:.0f} MiB" if mib < 1024 else f"{mib / 1024:.1f} GiB"
+
+
+def count(number: int | None) -> str:
+    """A number with its thousands apart."""
+    return NONE if number is None else f"{number:,}".replace(",", "\u202f")
+
+
+def kind(state: str) -> str:
+    """The class that gives a state its colour."""
+    return "state-" + state.replace(" ", "-")
+
+
+def sentence(said: object) -> str:
+    """What somebody said, as a sentence."""
+    text = str(said).strip()
+    text = text[:1].upper() + text[1:]
+    return text if not text or text.endswith((".", "!", "?", ":")) else f"{text}."
+
+
+def short(job: str) -> str:
+    """What people type of a whole id."""
+    return JobId.parse(job).short
+
+
+FILTERS = {
+    "duration": duration,
+    "clock": clock,
+    "iso": iso,
+    "since": since,
+    "memory": memory,
+    "count": count,
+    "kind": kind,
+    "sentence": sentence,
+    "short": short,
+}

@@ -1,0 +1,81 @@
+"""Reading what a job prints, and only that: no path of a client's, and no link followed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from dataclasses import dataclass
+
+from ..text.safe_text import complete, plain, settled
+
+FIRST_BYTES = 64 << 10
+MOST_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some output, and how to ask for what follows it."""
+
+    text: str
+    mark: str  # which file, and how far it was read
+    fresh: bool  # True: this replaces what was shown before
+    skipped: int = 0  # bytes of the file before this piece, when it is fresh
+    size: int = 0
+
+
+NOTHING = Piece("", "", fresh=True)
+
+
+def read_log(root: str, path: str, mark: str = "", *, most: int = FIRST_BYTES) -> Piece:
+    """What a log below `root` holds behind a mark, or its end."""
+    fd = _open_below(root, path)
+    if fd is None:
+        return NOTHING
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+            return NOTHING
+        size = status.st_size
+        inode, _, read = mark.partition("-")
+        known = inode == str(status.st_ino) and read.isascii() and read.isdigit()
+        # A new attempt has a new file; a long output is cut at its end, and so is shorter.
+        fresh = not known or not 0 <= size - int(read) <= MOST_BYTES
+        start = max(0, size - most) if fresh else int(read)
+        data = os.pread(fd, min(size - start, MOST_BYTES), start)
+    finally:
+        os.close(fd)
+    if fresh and start:
+        cut = data.find(b"\n") + 1
+        if 0 < cut < len(data):
+            start, data = start + cut, data[cut:]
+    data = data[: complete(data)]
+    text = data.decode(errors="replace")
+    return Piece(
+        settled(text) if fresh else plain(text),
+        f"{status.st_ino}-{start + len(data)}",
+        fresh=fresh,
+        skipped=start if fresh else 0,
+        size=size,
+    )
+
+
+def _open_below(root: str, path: str) -> int | None:
+    """Open a file, refusing a link at any step below the root; None when it is not to be had."""
+    if not path.startswith(f"{root}/"):
+        return None
+    steps = path.removeprefix(f"{root}/").split("/")
+    if any(step in ("", ".", "..") for step in steps):
+        return None
+    here = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+    with contextlib.ExitStack() as opened:
+        try:
+            fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            opened.callback(os.close, fd)
+            for step in steps[:-1]:
+                fd = os.open(step, here | os.O_DIRECTORY, dir_fd=fd)
+                opened.callback(os.close, fd)
+            # Not to hang on a FIFO that somebody planted.
+            return os.open(steps[-1], here | os.O_NONBLOCK, dir_fd=fd)
+        except OSError:
+            return None

@@ -1,0 +1,296 @@
+"""Every request passes here first: from whom, to whom, and how much.
+
+Before anything of the page sees a request, all of this has been found good:
+  - the Host is one that we answer to, so that no foreign name can be pointed at this machine;
+  - an Origin, where a browser sends one, is this page itself, and so is Sec-Fetch-Site, but for
+    links that are followed; both for every method;
+  - the token was given: in the address once, which is exchanged for a cookie, or as a bearer;
+  - a request that changes something and relies on the cookie carries the text of a form of ours;
+  - the body is small, and came soon.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import json
+import re
+from collections.abc import Callable, Iterable
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import parse_qs, parse_qsl, urlencode
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .access_token import AccessToken
+
+READING = ("GET", "HEAD")
+METHODS = (*READING, "POST")
+MOST_HEAD = 32 << 10
+MOST_BODY = 1 << 20
+# What is too long is heard out so far: a browser that is still sending does not read the answer.
+MOST_HEARD = 16 << 20
+BODY_S = 10.0
+MOST_FIELDS = 20_000
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
+FORM = "application/x-www-form-urlencoded"
+_HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+)(?::(\d{1,5}))?")
+
+HEADERS = [
+    (
+        b"content-security-policy",
+        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+        b"connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    ),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    # Not no-referrer: with that, a browser hides the Origin of our own forms from us.
+    (b"referrer-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
+]
+
+
+class Refused(Exception):
+    """A request that goes no further."""
+
+    def __init__(self, status: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status = status
+        self.sentence = sentence
+
+
+class RequestGuard:
+    """Stands before the page."""
+
+    def __init__(
+        self, app: ASGIApp, keys: AccessToken, hosts: Iterable[str], *, stop: Callable[[], None]
+    ) -> None:
+        self.stop = stop  # to be called when the end begins: some answers never end by themselves
+        self._app = app
+        self._keys = keys
+        self._hosts = frozenset(host.lower() for host in hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request through, or answer it."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            return  # a websocket: there are none here
+        send = _with_headers(send)
+        headers = _headers(scope)
+        try:
+            self._check_sender(scope, headers)
+            if self._is_open(scope["path"]):
+                opened_by = "nothing"
+            else:
+                opened_by = self._opened_by(headers)
+                if scope["method"] in READING and (where := self._token_in_address(scope)):
+                    await _redirect(send, where, self._keys.set_cookie())
+                    return
+                if not opened_by:
+                    raise Refused(401, "This page asks for its token.")
+            if scope["method"] in READING:
+                _refuse_body(headers)
+            else:
+                body = await _whole_body(receive, headers)
+                if opened_by == "cookie":
+                    self._check_form(headers, body)
+                receive = _replay(body, receive)
+            await self._app(scope, receive, send)
+        except Refused as refusal:
+            await _refuse(send, scope, refusal)
+
+    def _is_open(self, path: str) -> bool:
+        """What the page that asks for the token needs itself."""
+        return path == "/login" or path.startswith("/static/")
+
+    def _check_sender(self, scope: Scope, headers: dict[str, list[str]]) -> None:
+        method = scope["method"]
+        if method not in METHODS:
+            raise Refused(405, f"{method[:20]} is not a method of this page.")
+        size = sum(len(name) + len(value) for name, value in scope["headers"])
+        if size + len(scope["query_string"]) + len(scope["path"]) > MOST_HEAD:
+            raise Refused(431, f"The head of a request is at most {MOST_HEAD >> 10} KiB long.")
+        hosts = headers.get("host", [])
+        match = _HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
+        if match is None or match[1].lower() not in self._hosts:
+            raise Refused(
+                421,
+                "This page does not answer to that name. Use the address that `postroom ui` "
+                "printed, or start it with --name and the name by which it is to be reached.",
+            )
+        own = {f"http://{hosts[0]}".lower(), f"https://{hosts[0]}".lower()}
+        origins = headers.get("origin", [])
+        if any(origin.lower() not in own for origin in origins):
+            raise Refused(403, "Another page may not speak to this one.")
+        site = headers.get("sec-fetch-site", ["none"])
+        if any(word not in ("same-origin", "none") for word in site) and not (
+            method in READING
+            and headers.get("sec-fetch-mode") == ["navigate"]
+            and headers.get("sec-fetch-dest") == ["document"]
+        ):
+            raise Refused(403, "Another page may not speak to this one.")
+
+    def _opened_by(self, headers: dict[str, list[str]]) -> str:
+        """How a request shows that it knows the token: "bearer", "cookie", or not at all."""
+        for value in headers.get("authorization", []):
+            kind, _, text = value.partition(" ")
+            if kind.lower() == "bearer" and self._keys.opens(text.strip()):
+                return "bearer"
+        for value in headers.get("cookie", []):
+            try:
+                crumb = SimpleCookie(value).get(self._keys.cookie_name)
+            except CookieError:
+                continue
+            if crumb is not None and self._keys.knows_cookie(crumb.value):
+                return "cookie"
+        return ""
+
+    def _token_in_address(self, scope: Scope) -> str:
+        """Where to go on, without the token, when the address holds the right one."""
+        query = scope["query_string"].decode("latin-1")
+        try:
+            pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=50)
+        except ValueError:
+            raise Refused(400, "The address has too many fields.") from None
+        tokens = [value for name, value in pairs if name == "token"]
+        if not tokens:
+            return ""
+        if not all(self._keys.opens(token) for token in tokens):
+            raise Refused(401, "That is not the token of this page.")
+        rest = urlencode([pair for pair in pairs if pair[0] != "token"])
+        path: str = "/" + scope["path"].lstrip("/")  # two slashes would name another host
+        if not re.fullmatch(r"[\w/.-]*", path, re.ASCII):
+            path = "/"
+        return path + (f"?{rest}" if rest else "")
+
+    def _check_form(self, headers: dict[str, list[str]], body: bytes) -> None:
+        given = headers.get("x-form-key", [])
+        if not given and headers.get("content-type", [""])[0].split(";")[0].strip() == FORM:
+            given = fields_of(body).get("form_key", [])
+        proven = headers.get("origin") or headers.get("sec-fetch-site") == ["same-origin"]
+        if not proven or len(given) != 1 or not self._keys.knows_form(given[0]):
+            raise Refused(
+                403, "That did not come from a form of this page. Load the page again, and retry."
+            )
+
+
+def fields_of(body: bytes) -> dict[str, list[str]]:
+    """The fields of a form."""
+    try:
+        text = body.decode()
+        return parse_qs(text, keep_blank_values=True, max_num_fields=MOST_FIELDS)
+    except ValueError:
+        raise Refused(400, "That form cannot be read.") from None
+
+
+def _headers(scope: Scope) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name, value in scope["headers"]:
+        found.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+    return found
+
+
+def _refuse_body(headers: dict[str, list[str]]) -> None:
+    if headers.get("content-length", ["0"]) != ["0"] or "transfer-encoding" in headers:
+        raise Refused(400, "A request that only reads has no body.")
+
+
+async def _whole_body(receive: Receive, headers: dict[str, list[str]]) -> bytes:
+    """Read a body that is small and comes soon; nothing is done with half of one."""
+    too_long = Refused(413, f"That is more than the {MOST_BODY >> 20} MiB that a request may hold.")
+    stated = headers.get("content-length", ["0"])[0]
+    if not stated.isascii() or not stated.isdigit() or int(stated) > MOST_HEARD:
+        raise too_long
+    body = bytearray()
+    heard = 0
+    try:
+        async with asyncio.timeout(BODY_S):
+            while True:
+                message = await receive()
+                if message["type"] != "http.request":
+                    raise Refused(400, "The request was not finished.")
+                heard += len(message.get("body", b""))
+                if heard <= MOST_BODY:
+                    body += message.get("body", b"")
+                if heard > MOST_HEARD or (heard > MOST_BODY and not message.get("more_body")):
+                    raise too_long
+                if not message.get("more_body"):
+                    return bytes(body)
+    except TimeoutError:
+        raise Refused(408, f"The request took more than {BODY_S:g} seconds to arrive.") from None
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    told = False
+
+    async def again() -> Message:
+        nonlocal told
+        if told:
+            return await receive()
+        told = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return again
+
+
+def _with_headers(send: Send) -> Send:
+    async def send_more(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            present = {name.lower() for name, _ in message["headers"]}
+            extra = [pair for pair in HEADERS if pair[0] not in present]
+            if b"cache-control" not in present:
+                extra.append((b"cache-control", b"no-store"))
+            message = {**message, "headers": [*message["headers"], *extra]}
+        await send(message)
+
+    return send_more
+
+
+async def _redirect(send: Send, where: str, cookie: str) -> None:
+    headers = [(b"location", where.encode("ascii")), (b"set-cookie", cookie.encode())]
+    await send({"type": "http.response.start", "status": 303, "headers": headers})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _refuse(send: Send, scope: Scope, refusal: Refused) -> None:
+    """Answer with one sentence, as a page where a person may read it."""
+    accepts = b"".join(value for name, value in scope["headers"] if name == b"accept")
+    kind, body = "application/json", json.dumps({"detail": refusal.sentence})
+    if b"text/html" in accepts and not scope["path"].startswith("/api/"):
+        kind, body = "text/html; charset=utf-8", _page(refusal)
+    data = body.encode()
+    headers = [
+        (b"content-type", kind.encode()),
+        (b"content-length", str(len(data)).encode()),
+        # What is left of the request is not read any more.
+        (b"connection", b"close"),
+    ]
+    if refusal.status == 405:
+        headers.append((b"allow", ", ".join(METHODS).encode()))
+    if refusal.status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
+    await send({"type": "http.response.body", "body": data})
+
+
+_FORM = """
+<p>The address that <code>postroom ui</code> printed holds it; it can be pasted here, too.</p>
+<form method="post" action="/login">
+<p><label for="token">Token</label></p>
+<p><input id="token" name="token" type="password" autocomplete="off" required autofocus></p>
+<p><button>Open the page</button></p>
+</form>"""
+
+
+def _page(refusal: Refused) -> str:
+    sentence = html.escape(refusal.sentence)
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Postroom</title>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<link rel="stylesheet" href="/static/page.css"></head><body><main class="narrow">'
+        f"<h1>Postroom</h1><p>{sentence}</p>{_FORM if refusal.status == 401 else ''}"
+        "</main></body></html>"
+    )

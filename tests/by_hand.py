@@ -1,0 +1,114 @@
+"""Both sides of the mailboxes on a real folder, moved by hand: no processes, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from postroom.dispatch.dispatcher import Dispatcher
+from postroom.parcel.sheets import (
+    Done,
+    JobOptions,
+    JobSheet,
+    Origin,
+    OutcomeSheet,
+    pack_jobs,
+    pack_outcomes,
+)
+from postroom.session.inbox import Inbox
+from postroom.store.base import create_base
+from postroom.store.files import LocalFiles, LocalLock
+from postroom.store.journal import NullJournal
+from postroom.store.mailbox import Letter
+from postroom.store.runs import RunInfo, create_run, read_parcel_bytes
+
+
+class Clock:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def wall(self) -> float:
+        return 1_700_000_000.0 + self.now
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def info(run: str = "r", **changes: Any) -> RunInfo:
+    fields: dict[str, Any] = {
+        "project": "", "import_folder": "/", "shared": None, "embedded": False, "durable": False,
+        "created_at": 0.0, "host": "h", "user": "u",
+    }  # fmt: skip
+    return RunInfo(run=run, **{**fields, **changes})
+
+
+def jobs(first: int, count: int, **options: Any) -> list[Any]:
+    arguments = [{"x": first + n} for n in range(count)]
+    return pack_jobs(first, "kernels:double", JobOptions(**options), None, arguments)
+
+
+def results(first: int, values: Sequence[Any]) -> list[Any]:
+    maker = Origin("0", "cpu", 1, 0.0)
+    return pack_outcomes(first, [Done(value, seconds=0.001) for value in values], maker)
+
+
+def double(info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> Done:
+    return Done(2 * sheet.arguments(job)["x"], seconds=0.001)
+
+
+class PostRoom:
+    """A base with one run, and whoever a test needs."""
+
+    def __init__(self, folder: Path, files: LocalFiles | None = None) -> None:
+        self.files = files or LocalFiles()
+        self.base = create_base(folder / "base")
+        self.clock = Clock()
+        self.delivered: list[tuple[str, int, int]] = []
+        self.locks: dict[str, LocalLock] = {}
+
+    def run(self, count: int, run: str = "r", *, retries: int = 0, **changes: Any) -> RunInfo:
+        made = info(run, **changes)
+        parcels = [(0, jobs(0, count, retries=retries))] if count else []
+        create_run(self.files, self.base, made, parcels)
+        return made
+
+    def inbox(self, agent_id: str = "0", run_job: Callable[..., Done | None] = double) -> Inbox:
+        lock = self.files.try_lock(self.base.agent_lock(agent_id))
+        assert lock is not None
+        self.locks[agent_id] = lock
+        return Inbox(
+            self.files, self.base, agent_id, run_job, clock=self.clock, journal=NullJournal(), pid=1
+        )
+
+    def die(self, agent_id: str = "0") -> None:
+        """What the kernel does for a dead session: its lock is free, all else stays."""
+        self.locks.pop(agent_id).release()
+
+    def dispatcher(self) -> Dispatcher:
+        def deliver(run: str, sheet: OutcomeSheet) -> None:
+            self.delivered.append((run, sheet.first, sheet.count))
+
+        return Dispatcher(
+            self.files, self.base, clock=self.clock, journal=NullJournal(), deliver=deliver
+        )
+
+    def step(self, dispatcher: Dispatcher, *, after: float = 2.0) -> None:
+        self.clock.now += after
+        dispatcher.step(self.clock.now)
+
+    def letter(self, agent_id: str = "0") -> Letter | None:
+        return Letter.decode(Path(self.base.mailbox(agent_id)).read_bytes())
+
+    def values(self, run: str = "r") -> dict[int, Any]:
+        """Every outcome on disk; a job that is covered twice is an error."""
+        found: dict[int, Any] = {}
+        for path in sorted(Path(self.base.answered(run)).iterdir()):
+            sheet = OutcomeSheet(str(path), read_parcel_bytes(self.files, str(path)))
+            for job in range(sheet.first, sheet.first + sheet.count):
+                assert job not in found, f"job {job} is covered twice"
+                done = sheet.done(job)
+                found[job] = done.failure.outcome.value if done.failure else done.value
+        return found

@@ -1,0 +1,130 @@
+"""Numbers and ranges: what waits, what goes into one letter."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from postroom.dispatch.run_queue import (
+    LEAST_S,
+    LETTER_S,
+    MOST_JOBS,
+    RunQueue,
+    Span,
+    gaps,
+)
+from postroom.store.runs import Note
+
+spans = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 6)).map(lambda s: (s[0], sum(s))))
+
+
+def note(job: int, attempt: int, kind: str = "lost") -> Note:
+    return Note("r", job, attempt, kind, "0", reason="", at=0.0)
+
+
+def queue(jobs: int, *, mean_s: float | None = None, parcels: tuple[int, ...] = (0,)) -> RunQueue:
+    made = RunQueue()
+    made.extend(parcels, jobs)
+    made.mean_s = mean_s
+    return made
+
+
+@given(st.integers(0, 40), spans)
+def test_gaps_are_exactly_what_no_span_covers(end: int, covered: list[tuple[int, int]]) -> None:
+    found = {n for first, stop in gaps(end, covered) for n in range(first, stop)}
+    assert found == {n for n in range(end) if not any(a <= n < b for a, b in covered)}
+
+
+@given(st.integers(0, 40), spans)
+def test_gaps_are_disjoint_and_in_order(end: int, covered: list[tuple[int, int]]) -> None:
+    found = gaps(end, covered)
+    assert all(first < stop for first, stop in found)
+    assert all(a[1] < b[0] for a, b in itertools.pairwise(found))
+
+
+def test_a_job_whose_time_is_unknown_travels_alone() -> None:
+    assert queue(10).take() == Span(0, 0, 1)
+
+
+def test_short_jobs_travel_together_as_long_as_a_letter_should_be() -> None:
+    span = queue(10_000, mean_s=LETTER_S / 20).take()
+    assert span is not None and span.stop - span.first == 20
+
+
+def test_a_letter_is_never_longer_than_its_limit() -> None:
+    span = queue(100_000, mean_s=0.0).take()
+    assert span is not None and span.stop - span.first == MOST_JOBS
+
+
+def test_near_the_end_every_agent_gets_a_share() -> None:
+    span = queue(16, mean_s=LEAST_S).take(agents=4)
+    assert span is not None and span.stop - span.first == 2
+
+
+def test_jobs_that_take_no_time_are_not_shared_out_one_by_one() -> None:
+    span = queue(16, mean_s=LEAST_S / 10).take(agents=4)
+    assert span is not None and span.stop - span.first == 10
+
+
+def test_each_job_is_taken_once() -> None:
+    taken = queue(100, mean_s=LETTER_S / 7)
+    found: list[int] = []
+    while (span := taken.take(agents=3)) is not None:
+        found += range(span.first, span.stop)
+    assert found == list(range(100))
+    assert taken.waiting() == 0
+
+
+def test_a_job_with_a_history_travels_alone_with_its_attempt_number() -> None:
+    taken = queue(3, mean_s=0.0)
+    taken.note(note(1, 1, "failed"))
+    taken.note(note(1, 2, "lost"))
+    spans = [taken.take(), taken.take(), taken.take()]
+    assert spans == [Span(0, 0, 1), Span(0, 1, 2, attempt=3, failed=1, lost=1), Span(0, 2, 3)]
+
+
+def test_the_same_note_counts_once() -> None:
+    history = queue(1)
+    history.note(note(0, 1))
+    assert history.note(note(0, 1)).lost == 1
+
+
+def test_what_is_put_back_waits_again_and_no_more_than_was_asked() -> None:
+    taken = queue(2, mean_s=0.0)
+    while taken.take() is not None:
+        pass
+    taken.put_back(1, 5)
+    assert taken.waiting() == 1
+    assert taken.take() == Span(0, 1, 2)
+
+
+def test_recovery_counts_what_is_covered_and_leaves_what_is_out() -> None:
+    recovered = RunQueue()
+    recovered.recover([0], 10, sent=[(2, 5)], covered=[(0, 2), (2, 3), (7, 9)])
+    assert recovered.done == 4  # (2, 3) is counted when the letter's chain is walked
+    assert recovered.waiting() == 3
+    assert recovered.take() == Span(0, 5, 6)
+
+
+def test_recovery_never_lets_wait_what_a_parcel_covers_behind_a_letter() -> None:
+    recovered = RunQueue()
+    recovered.recover([0], 8, sent=[(0, 5)], covered=[(4, 8)])
+    assert recovered.waiting() == 0
+
+
+def test_a_job_before_the_first_known_parcel_is_named_after_itself() -> None:
+    taken = RunQueue()
+    taken.recover([2], 3, sent=[], covered=[])
+    span = taken.take()
+    assert span is not None and span.parcel <= span.first
+
+
+def test_the_mean_follows_what_jobs_take() -> None:
+    measured = queue(10)
+    measured.covered(2, 2.0)
+    assert measured.mean_s == 1.0
+    measured.covered(1, 0.0)
+    assert measured.mean_s is not None and 0.5 < measured.mean_s < 1.0
+    assert measured.done == 3 and not measured.finished

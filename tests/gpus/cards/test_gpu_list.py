@@ -1,0 +1,72 @@
+"""Lists of GPUs as they are typed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from postroom.errors import GpuError
+from postroom.gpus.cards.gpu_list import GpuFile, SlotSpec, parse_gpus
+
+
+def known() -> list[str]:
+    return ["0", "1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("text", "places"),
+    [
+        ("0", [("0", "0")]),
+        ("0,0,1", [("0", "0"), ("0b", "0"), ("1", "1")]),
+        (" 1 , 0 ", [("1", "1"), ("0", "0")]),
+        ("all", [("0", "0"), ("1", "1"), ("2", "2")]),
+        ("2-4", [("2", "2"), ("3", "3"), ("4", "4")]),
+        ("0,2-3,0", [("0", "0"), ("2", "2"), ("3", "3"), ("0b", "0")]),
+        ("0,1;2,3", [("0-1", "0,1"), ("2-3", "2,3")]),
+        ("0-1;0-1", [("0-1", "0,1"), ("0-1b", "0,1")]),
+        ("0,1;", [("0-1", "0,1")]),
+        ("cpu", [("cpu", "cpu")]),
+        ("3xcpu", [("cpu", "cpu"), ("cpub", "cpu"), ("cpuc", "cpu")]),
+        ("GPU-8f2a", [("GPU-8f2a", "GPU-8f2a")]),
+    ],
+)
+def test_a_list_is_slots(text: str, places: list[tuple[str, str]]) -> None:
+    assert parse_gpus(text, known) == [SlotSpec(*place) for place in places]
+
+
+@pytest.mark.parametrize("text", ["", ",", "5-2", "0,0;1", "cpu,1;", "../x", "0-99999", "%"])
+def test_what_is_no_list_is_refused(text: str) -> None:
+    with pytest.raises(GpuError):
+        parse_gpus(text, known)
+
+
+def test_every_slot_has_a_name_of_its_own_that_is_safe_in_a_path() -> None:
+    places = parse_gpus("100x0", known)
+    assert len({place.agent for place in places}) == 100
+    assert all(place.agent.replace("-", "").isalnum() for place in places)
+
+
+def test_with_no_card_all_is_the_cpu() -> None:
+    assert parse_gpus("all", list) == [SlotSpec("cpu", "cpu")]
+
+
+def test_a_file_of_gpus_is_read_again_when_it_changes(tmp_path: Path) -> None:
+    path = tmp_path / "gpus"
+    path.write_text("0\n1  # the good one\n")
+    file = GpuFile(str(path), known)
+    assert file.changed() == [SlotSpec("0", "0"), SlotSpec("1", "1")]
+    assert file.changed() is None
+    path.write_text("0,1;\n")
+    assert file.changed() == [SlotSpec("0-1", "0,1")]
+    path.unlink()
+    assert file.changed() is None
+    path.write_text("# nothing now\n")
+    os.utime(path, ns=(1, 1))
+    assert file.changed() == []
+
+
+def test_a_file_of_gpus_that_was_never_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(GpuError, match="cannot read"):
+        GpuFile(str(tmp_path / "none"), known).changed()

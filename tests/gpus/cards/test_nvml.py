@@ -1,0 +1,253 @@
+"""The real nvidia-ml-py against a stub of the driver's library, compiled here."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from postroom.errors import CardHeld, GpuError
+from postroom.gpus.cards import inventory, nvml
+from postroom.gpus.ledger.protocol import LeaseRequest, open_ledger
+from tests.gpus.ledgerkit import HERE, REPOSITORY, needs
+
+TWO_CARDS = """\
+driver 570.124
+card 0 GPU-aaaa1111 24576 300 0 35 21500 NVIDIA GeForce RTX 4090
+card 1 GPU-bbbb2222 81920 70000 97 71 399000 NVIDIA A100 80GB
+"""
+
+
+@pytest.fixture(scope="session")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The stub of today's driver, and one of an old driver."""
+    compiler = needs("gcc")
+    found = {}
+    for name, options in {"new": [], "old": ["-DOLD"]}.items():
+        folder = tmp_path_factory.mktemp(f"nvml-{name}")
+        library = folder / "libnvidia-ml.so.1"
+        source = HERE / "stub_nvml.c"
+        subprocess.run([compiler, "-shared", "-fPIC", *options, "-o", library, source], check=True)
+        found[name] = folder
+    return found
+
+
+@pytest.fixture
+def driver(
+    libraries: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., None]:
+    """Puts a scenario in place; called again, it changes it while others look on."""
+    script = tmp_path / "scenario"
+
+    def driver(scenario: str, library: str = "new") -> None:
+        temporary = tmp_path / "scenario.new"
+        temporary.write_text(scenario)
+        os.replace(temporary, script)
+        monkeypatch.delenv("POSTROOM_FAKE_GPUS", raising=False)
+        monkeypatch.setenv("NVML_STUB", str(script))
+        monkeypatch.setenv("LD_LIBRARY_PATH", str(libraries[library]))
+
+    return driver
+
+
+def test_cards_are_listed_with_all_that_nvml_knows(driver: Callable[..., None]) -> None:
+    driver(TWO_CARDS)
+    first, second = inventory.cards()
+    assert (first.index, first.uuid, first.name) == (0, "GPU-aaaa1111", "NVIDIA GeForce RTX 4090")
+    assert (first.memory_mib, first.used_mib, first.free_mib) == (24576, 300, 24276)
+    assert (second.utilisation, second.temperature, second.power) == (97, 71, 399.0)
+    assert (second.kind, second.problem, second.processes) == ("cuda", "", ())
+
+
+def test_a_busy_card_names_its_processes_and_their_users(driver: Callable[..., None]) -> None:
+    me = os.getpid()
+    driver(TWO_CARDS + f"process 1 {me} 69000 compute\nprocess 0 {me} 250 graphics\n")
+    first, second = inventory.cards()
+    (training,) = second.processes
+    assert (training.pid, training.used_mib, training.compute) == (me, 69000, True)
+    assert (
+        training.user
+        == subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
+    )
+    assert [process.compute for process in first.processes] == [False]
+
+
+def test_a_foreign_process_out_of_sight_has_no_user(driver: Callable[..., None]) -> None:
+    driver(TWO_CARDS + "process 1 4000000 69000 compute\n")
+    (foreign,) = inventory.cards()[1].processes
+    assert (foreign.user, foreign.command) == ("?", "?")
+
+
+def test_memory_that_was_not_freed_shows_although_nobody_uses_the_card(
+    driver: Callable[..., None],
+) -> None:
+    driver(TWO_CARDS)
+    second = inventory.cards()[1]
+    assert second.used_mib == 70000
+    assert not second.processes
+
+
+def test_a_lost_card_is_a_state_and_is_not_handed_out(
+    driver: Callable[..., None], folder: Path
+) -> None:
+    driver(TWO_CARDS + "lost 0\n")
+    first, second = inventory.cards()
+    assert first.uuid == "GPU-aaaa1111"
+    assert first.problem.startswith("lost: ")
+    assert second.problem == ""
+    ledger = open_ledger()
+    with ledger.try_acquire(LeaseRequest()) as lease:
+        assert lease.cards == ("GPU-bbbb2222",)
+        with pytest.raises(CardHeld, match="card 0 is sick: lost"):
+            ledger.try_acquire(LeaseRequest(cards=("GPU-aaaa1111",)))
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("ecc 1 3", "3 uncorrectable ECC errors"),
+        ("recovery 1 2", "the machine needs a reboot"),
+        ("recovery 1 1", "the card needs a reset"),
+        ("remap_failed 1", "could not be remapped"),
+    ],
+)
+def test_what_nvml_holds_against_a_card_is_its_problem(
+    driver: Callable[..., None], line: str, reason: str
+) -> None:
+    driver(TWO_CARDS + line + "\n")
+    first, second = inventory.cards()
+    assert reason in second.problem
+    assert first.problem == ""
+
+
+def test_a_watching_probe_remembers_a_critical_xid_and_forgives_a_users_own_fault(
+    driver: Callable[..., None],
+) -> None:
+    driver(TWO_CARDS)
+    with nvml.NvmlProbe() as probe:
+        assert [card.problem for card in probe.cards()] == ["", ""]
+        driver(TWO_CARDS + "xid 0 31\nxid 1 79\n")
+        probe.cards()
+        driver(TWO_CARDS)
+        assert [card.problem for card in probe.cards()] == ["", "the driver reported Xid 79"]
+
+
+def test_an_old_driver_lists_its_cards_without_what_it_does_not_know(
+    driver: Callable[..., None],
+) -> None:
+    driver(TWO_CARDS + f"process 1 {os.getpid()} 69000 compute\n", "old")
+    first, second = inventory.cards()
+    assert (first.memory_mib, first.problem) == (24576, "")
+    assert second.processes == ()
+
+
+def test_mig_slices_are_cards_of_their_own_and_pinned_by_uuid(
+    driver: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver(TWO_CARDS + "mig 1 MIG-11111111 40960 10\nmig 1 MIG-22222222 20480 0\n")
+    whole, large, small = inventory.cards()
+    assert whole.kind == "cuda"
+    assert [(card.kind, card.uuid, card.memory_mib) for card in (large, small)] == [
+        ("mig", "MIG-11111111", 40960),
+        ("mig", "MIG-22222222", 20480),
+    ]
+    assert inventory.pin(small)["CUDA_VISIBLE_DEVICES"] == "MIG-22222222"
+    assert inventory.pin(whole)["CUDA_VISIBLE_DEVICES"] == "0"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-2222")
+    assert [card.uuid for card in inventory.cards()] == ["MIG-22222222"]
+
+
+def test_without_a_driver_there_are_no_cards(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("POSTROOM_FAKE_GPUS")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    if any(Path("/dev").glob("nvidia*")):
+        pytest.skip("this machine has a driver")
+    assert inventory.cards() == []
+
+
+@pytest.mark.parametrize(
+    ("code", "sentence"),
+    [
+        (18, "was updated while it ran"),
+        (13, "too old"),
+        (4, "cannot be asked"),
+        (999, "nvidia-smi"),
+    ],
+)
+def test_a_broken_driver_is_one_clear_sentence(
+    driver: Callable[..., None], code: int, sentence: str
+) -> None:
+    driver(f"init {code}\n{TWO_CARDS}")
+    with pytest.raises(GpuError, match=sentence):
+        inventory.cards()
+
+
+def test_a_library_without_hardware_means_no_cards(driver: Callable[..., None]) -> None:
+    if nvml._hardware():
+        pytest.skip("this machine has an NVIDIA card")
+    driver(f"init 9\n{TWO_CARDS}")
+    assert inventory.cards() == []
+
+
+@pytest.mark.parametrize("function", ["nvmlInitWithFlags", "nvmlDeviceGetMemoryInfo"])
+def test_a_hanging_driver_is_said_so_and_hangs_nobody(
+    driver: Callable[..., None], monkeypatch: pytest.MonkeyPatch, function: str
+) -> None:
+    driver(f"{TWO_CARDS}hang {function}\n")
+    monkeypatch.setenv("POSTROOM_NVML_TIMEOUT_S", "0.5")
+    with pytest.raises(GpuError, match="the driver hangs"):
+        inventory.cards()
+
+
+def gpu(*words: str) -> subprocess.CompletedProcess[str]:
+    """Call `postroom gpu`, which forks the child that asks NVML."""
+    command = [sys.executable, "-m", "postroom", "gpu", *words]
+    return subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY)
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_script_sees_the_cards_and_its_command_has_no_child(driver: Callable[..., None]) -> None:
+    driver(TWO_CARDS)
+    assert gpu("idle").stdout == "0\n1\n"
+    script = "echo $CUDA_VISIBLE_DEVICES $(cat /proc/$$/task/$$/children)"
+    assert gpu("run", "--gpus", "1", "--", "bash", "-c", script).stdout.split()[0] == "1"
+    shown = gpu("run", "--", "cat", "/proc/self/task/self/children").stdout
+    assert shown == ""
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("function", ["nvmlInitWithFlags", "nvmlDeviceGetMemoryInfo"])
+def test_a_hanging_driver_hangs_no_script(
+    driver: Callable[..., None], monkeypatch: pytest.MonkeyPatch, function: str
+) -> None:
+    driver(f"{TWO_CARDS}hang {function}\n")
+    monkeypatch.setenv("POSTROOM_NVML_TIMEOUT_S", "0.5")
+    done = gpu("get")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "the driver hangs" in done.stderr
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_child_that_breaks_off_is_told(
+    driver: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver(TWO_CARDS)
+    (tmp_path / "pynvml.py").write_text("raise ImportError('no bindings today')\n")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{REPOSITORY}")
+    done = gpu("get")
+    assert done.returncode == 2
+    assert "NVML broke off: ImportError: no bindings today" in done.stderr
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_release_that_cannot_know_the_cards_says_so(driver: Callable[..., None]) -> None:
+    driver(f"init 18\n{TWO_CARDS}")
+    done = gpu("release", "0")
+    assert done.returncode == 2
+    assert "the NVIDIA driver was updated while it ran" in done.stderr

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from postroom.errors import GpuError
+from postroom.gpus.cards import inventory, simulated
+from postroom.text import memory_sizes
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("POSTROOM_FAKE_GPUS_FOLDER", str(tmp_path))
+    return str(tmp_path)
+
+
+def test_cards_of_several_kinds_can_be_invented() -> None:
+    found = simulated.cards("2x24G,80G:A100 80GB,1x500M")
+    assert [(card.index, card.memory_mib, card.name) for card in found] == [
+        (0, 24576, "Simulated"),
+        (1, 24576, "Simulated"),
+        (2, 81920, "A100 80GB"),
+        (3, 500, "Simulated"),
+    ]
+    assert simulated.cards("") == []
+    with pytest.raises(GpuError, match="4x24G"):
+        simulated.cards("4 cards")
+
+
+def test_visible_devices_hide_cards_as_cuda_does() -> None:
+    found = simulated.cards("4x24G")
+
+    def ids(wish: str) -> list[int]:
+        return [card.index for card in inventory.visible(found, {"CUDA_VISIBLE_DEVICES": wish})]
+
+    assert ids("2,0") == [0, 2]
+    assert ids("FAKE-3") == [3]
+    assert ids("1,9,2") == [1]
+    assert ids("") == []
+    assert ids("-1") == []
+    assert ids("0,0,1") == []
+    assert [card.index for card in inventory.visible(found, {})] == [0, 1, 2, 3]
+
+
+def test_a_card_is_found_by_number_uuid_or_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert inventory.find("2").uuid == "FAKE-2"
+    assert inventory.find("FAKE-2").index == 2
+    with pytest.raises(GpuError, match="more than one card"):
+        inventory.find("FAKE")
+    with pytest.raises(GpuError, match=r"no card is called '7'; in sight: 0 \(FAKE-0\)"):
+        inventory.find("7")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    with pytest.raises(GpuError):
+        inventory.find("2")
+
+
+def test_a_pinned_process_sees_integers_in_pci_order() -> None:
+    assert inventory.pin(inventory.find("1"), inventory.find("3")) == {
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": "1,3",
+        "POSTROOM_GPU": "FAKE-1,FAKE-3",
+    }
+
+
+def test_a_claim_shows_as_used_memory_and_goes_with_its_process(
+    stage: str, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    code = (
+        "from postroom.gpus.cards import simulated; import time\n"
+        "claim = simulated.Claim('FAKE-1', 6000); print('claimed', flush=True); time.sleep(600)"
+    )
+    child = start(sys.executable, "-c", code)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "claimed\n"
+    card = inventory.find("1")
+    assert (card.used_mib, card.processes[0].pid) == (6000, child.pid)
+    child.kill()
+    child.wait()
+    assert inventory.find("1").used_mib == 0
+
+
+def test_a_claim_can_grow_until_the_card_is_full(stage: str) -> None:
+    with simulated.Claim("FAKE-0", 20000) as large, simulated.Claim("FAKE-0", 4000) as small:
+        with pytest.raises(simulated.OutOfMemory, match="4576 MiB are free"):
+            small.resize(5000)
+        large.resize(1000)
+        small.resize(23000)
+        assert inventory.find("0").free_mib == 576
+
+
+def test_a_script_changes_cards_while_others_look_on(stage: str) -> None:
+    stranger = {"pid": 1, "user": "eve", "command": "miner", "used_mib": 900}
+    simulated.script(stage, {"FAKE-2": {"problem": "lost: gone", "processes": [stranger]}})
+    card = inventory.find("2")
+    assert (card.problem, card.used_mib, card.processes[0].user) == ("lost: gone", 900, "eve")
+    simulated.script(stage, {})
+    assert inventory.find("2").problem == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "mib"), [("8G", 8192), ("8GiB", 8192), ("1.5g", 1536), ("500M", 500), ("300", 300)]
+)
+def test_amounts_of_memory_are_read_as_people_write_them(text: str, mib: int) -> None:
+    assert memory_sizes.to_mib(text) == mib
+
+
+@pytest.mark.parametrize("text", ["", "G", "-1G", "8T", "nan", "1e99G", "0"])
+def test_what_is_no_amount_of_memory_is_refused(text: str) -> None:
+    with pytest.raises(GpuError):
+        memory_sizes.to_mib(text)

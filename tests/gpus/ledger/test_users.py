@@ -1,0 +1,285 @@
+"""Several users in one ledger, none of whom trusts the others: real users, hence as root only."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from postroom.errors import CardHeld, GpuError
+from postroom.gpus.ledger.protocol import LeaseRequest, open_ledger
+from postroom.system import shared_folder as folder_module
+from tests.gpus.ledgerkit import REPOSITORY, wait_until
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="other users can only be played by root")
+
+ALICE, BOB = 61001, 61002  # numbers that no account has: nothing is left behind
+
+# Everything is imported before root is given up: other users may not be able to read this Python.
+HEAD = """
+import fcntl, json, locale, os, pwd, signal, socket, sys, time
+sys.path.insert(0, sys.argv[2])
+from postroom.cli import gpu_lease, shortcut
+from postroom.errors import *
+from postroom.gpus.cards import simulated
+from postroom.gpus.ledger import folder_ledger
+from postroom.gpus.ledger.protocol import open_ledger, LeaseRequest
+uid, args = int(sys.argv[1]), sys.argv[3:]
+os.setgroups([]); os.setgid(uid); os.setuid(uid)
+def say(value):
+    print(json.dumps(value), flush=True)
+"""
+HOLD = (
+    "lease = open_ledger().acquire(LeaseRequest(name=args[0])); say(lease.cards); time.sleep(600)"
+)
+
+Acts = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A ledger as an administrator makes it: root's, for everybody, sticky."""
+    import shutil
+    import tempfile
+
+    # Not below pytest's own folder, which other users may not enter.
+    folder = Path(tempfile.mkdtemp(prefix="ledger-of-all-"))
+    folder.chmod(0o1777)
+    monkeypatch.setenv("POSTROOM_LEDGER", str(folder))
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def acts(start: Acts) -> Acts:
+    """Starts a piece of Python as another user."""
+
+    def acts(uid: int, code: str, *arguments: str) -> subprocess.Popen[str]:
+        command = (sys.executable, "-c", HEAD + code, str(uid), str(REPOSITORY), *arguments)
+        return start(*command, env=os.environ | {"PYTHONPATH": str(REPOSITORY)})
+
+    return acts
+
+
+def answer(process: subprocess.Popen[str]) -> Any:
+    assert process.stdout is not None
+    return json.loads(process.stdout.readline())
+
+
+def test_two_users_share_one_ledger(shared: Path, acts: Acts) -> None:
+    alice = acts(ALICE, HOLD, "hers")
+    first = answer(alice)
+    bob = acts(BOB, HOLD, "his")
+    assert set(first).isdisjoint(answer(bob))
+    held = open_ledger().holders()
+    assert [(entry.name, entry.uid) for entry in held] == [("hers", ALICE), ("his", BOB)]
+    alice.kill()
+    alice.wait()
+    # Bob cannot tidy up after her, and need not: what is dead holds nothing.
+    again = acts(
+        BOB, "say(open_ledger().try_acquire(LeaseRequest(cards=(args[0],))).cards)", *first
+    )
+    assert answer(again) == first
+
+
+def test_a_user_in_the_line_is_served_when_another_ends(shared: Path, acts: Acts) -> None:
+    lease = open_ledger().try_acquire(LeaseRequest(count=4))
+    alice = acts(ALICE, HOLD, "hers")
+    wait_until(lambda: [entry.uid for entry in open_ledger().queue()] == [ALICE])
+    lease.release()
+    assert answer(alice)
+
+
+def test_nobody_can_remove_change_or_move_another_users_lease(shared: Path, acts: Acts) -> None:
+    answer(acts(ALICE, HOLD, "hers"))
+    code = """
+folder = os.path.join(os.environ["POSTROOM_LEDGER"], "postroom-" + args[0])
+path = os.path.join(folder, next(n for n in os.listdir(folder) if n.startswith("lease-")))
+failed = []
+for attempt in (
+    lambda: os.unlink(path),
+    lambda: os.rename(path, path + "x"),
+    lambda: os.rename(folder, folder + "x"),
+    lambda: os.open(path, os.O_RDWR),
+    lambda: os.open(os.path.join(folder, "lease-forged"), os.O_WRONLY | os.O_CREAT),
+    lambda: os.chmod(folder, 0o777),
+    lambda: os.rmdir(folder),
+):
+    try:
+        attempt()
+        failed.append(False)
+    except OSError:
+        failed.append(True)
+say(failed)
+"""
+    assert answer(acts(BOB, code, str(ALICE))) == [True] * 7
+    assert [entry.uid for entry in open_ledger().holders()] == [ALICE]
+
+
+def test_a_forged_record_speaks_for_its_writer_only(shared: Path, acts: Acts) -> None:
+    code = """
+lease = open_ledger().acquire(LeaseRequest(name="hers"))
+lease.amend(user="root", uid=0)
+say(lease.cards)
+time.sleep(600)
+"""
+    answer(acts(ALICE, code))
+    (entry,) = open_ledger().holders()
+    assert (entry.uid, entry.user) == (ALICE, str(ALICE))
+
+
+def test_another_users_lease_linked_into_ones_own_folder_counts_nothing(
+    shared: Path, acts: Acts
+) -> None:
+    answer(acts(ALICE, HOLD, "hers"))
+    (lease,) = (shared / f"postroom-{ALICE}").glob("lease-*")
+    theirs = shared / f"postroom-{BOB}"
+    theirs.mkdir()
+    os.link(lease, theirs / lease.name)
+    os.chown(theirs, BOB, BOB)
+    assert len(open_ledger().holders()) == 1
+
+
+def test_a_squatter_denies_and_is_named(shared: Path, acts: Acts) -> None:
+    alice = acts(ALICE, HOLD, "hers")
+    (card,) = answer(alice)
+    code = """
+folder = os.path.join(os.environ["POSTROOM_LEDGER"], "postroom-" + args[0])
+name = next(n for n in os.listdir(folder) if n.startswith("lease-"))
+fd = os.open(os.path.join(folder, name), os.O_RDONLY)
+fcntl.flock(fd, fcntl.LOCK_EX)
+say("squatting")
+time.sleep(600)
+"""
+    bob = acts(BOB, code, str(ALICE))
+    wait_until(lambda: _is_blocked(bob.pid))
+    alice.kill()
+    alice.wait()
+    assert answer(bob) == "squatting"
+    with pytest.raises(CardHeld, match=f"its lock is kept by pid {bob.pid} .* user {BOB}"):
+        open_ledger().try_acquire(LeaseRequest(cards=(card,)))
+    bob.kill()
+    bob.wait()
+    open_ledger().try_acquire(LeaseRequest(cards=(card,))).release()
+
+
+def _is_blocked(pid: int) -> bool:
+    """Say whether a process waits for a lock."""
+    with open("/proc/locks") as file:
+        return any("->" in line and f" {pid} " in line for line in file)
+
+
+def test_who_keeps_the_mutex_is_named(
+    shared: Path, acts: Acts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = """
+fd = os.open(os.environ["POSTROOM_LEDGER"], os.O_RDONLY)
+fcntl.flock(fd, fcntl.LOCK_EX)
+say("squatting")
+time.sleep(600)
+"""
+    bob = acts(BOB, code)
+    answer(bob)
+    monkeypatch.setattr(folder_module, "MUTEX_PATIENCE_S", 0.05)
+    with pytest.raises(GpuError, match=f"kept locked by pid {bob.pid} .* of user {BOB}"):
+        open_ledger().try_acquire(LeaseRequest())
+
+
+def test_a_taken_name_costs_its_owner_nothing(shared: Path, acts: Acts) -> None:
+    squatted = shared / f"postroom-{ALICE}"
+    squatted.mkdir()
+    os.chown(squatted, BOB, BOB)
+    alice = acts(ALICE, HOLD, "hers")
+    assert len(answer(alice)) == 1
+    assert [entry.uid for entry in open_ledger().holders()] == [ALICE]
+
+
+def test_planted_links_pipes_and_rubbish_do_no_harm(shared: Path, acts: Acts) -> None:
+    folder = shared / f"postroom-{BOB}"
+    folder.mkdir()
+    os.symlink("/etc", shared / "postroom-9999")
+    os.symlink("/etc/passwd", folder / "lease-link")
+    os.mkfifo(folder / "lease-pipe")
+    os.mkfifo(folder / "managed")
+    os.mkfifo(folder / "log")
+    (folder / "lease-rubbish").write_bytes(b"\x00\xff" * 1000)
+    (folder / "verdict-x").write_text("[1, 2")
+    (folder / "lease-folder").mkdir()
+    for path in folder.iterdir():
+        os.chown(path, BOB, BOB, follow_symlinks=False)
+    os.chown(folder, BOB, BOB)
+    ledger = open_ledger()
+    with ledger.try_acquire(LeaseRequest(count=4)):
+        assert len(ledger.holders()) == 1
+        assert ledger.managed() is None
+        assert ledger.quarantined() == {}
+        ledger.log()
+    assert answer(acts(ALICE, "say(open_ledger().try_acquire(LeaseRequest(count=4)).cards)"))
+
+
+def test_a_living_record_that_cannot_be_read_denies_and_is_named(shared: Path, acts: Acts) -> None:
+    code = """
+folder = os.path.join(os.environ["POSTROOM_LEDGER"], "postroom-%d" % uid)
+os.mkdir(folder)
+fd = os.open(os.path.join(folder, "lease-odd"), os.O_RDWR | os.O_CREAT, 0o644)
+fcntl.flock(fd, fcntl.LOCK_EX)
+os.write(fd, b'{"version": 99}\\n')
+say("there")
+time.sleep(600)
+"""
+    answer(acts(BOB, code))
+    with pytest.raises(CardHeld, match=f"unreadable record.*user {BOB}"):
+        open_ledger().try_acquire(LeaseRequest())
+
+
+def test_only_root_overrules_root_on_which_cards_are_managed(shared: Path, acts: Acts) -> None:
+    answer(acts(ALICE, "open_ledger().manage(['FAKE-3']); say(1)"))
+    assert open_ledger().managed() == ("FAKE-3",)
+    open_ledger().manage(["FAKE-0"])
+    answer(acts(ALICE, "open_ledger().manage(None); say(1)"))
+    assert open_ledger().managed() == ("FAKE-0",)
+
+
+def test_one_user_may_heal_what_another_quarantined(shared: Path, acts: Acts) -> None:
+    answer(acts(ALICE, "open_ledger().quarantine('FAKE-1', 'it smells'); say(1)"))
+    assert open_ledger().quarantined()["FAKE-1"].user == str(ALICE)
+    answer(acts(BOB, "open_ledger().heal('FAKE-1'); say(1)"))
+    assert open_ledger().quarantined() == {}
+
+
+@pytest.mark.parametrize(
+    ("mode", "owner", "complaint"),
+    [(0o777, 0, "needs the sticky bit"), (0o1777, BOB, "belongs to user")],
+)
+def test_a_folder_where_others_could_remove_leases_is_refused(
+    shared: Path, acts: Acts, mode: int, owner: int, complaint: str
+) -> None:
+    os.chown(shared, owner, owner)
+    shared.chmod(mode)
+    code = """
+try:
+    open_ledger()
+except GpuError as error:
+    say(str(error))
+"""
+    assert complaint in answer(acts(ALICE, code))
+    os.chown(shared, 0, 0)
+
+
+def test_another_users_lease_cannot_be_released(shared: Path, acts: Acts) -> None:
+    (card,) = answer(acts(ALICE, HOLD, "hers"))
+    code = """
+said = []
+gpu_lease.talk = said.append
+assert shortcut.run(["gpu", "release", args[0], "--force"])
+say(said)
+"""
+    (said,) = answer(acts(BOB, code, card.removeprefix("FAKE-")))
+    assert said.endswith("it is another user's")
+    assert [entry.uid for entry in open_ledger().holders()] == [ALICE]

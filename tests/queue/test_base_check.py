@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from postroom.jobs import Job
+from postroom.queue.base_check import LOCAL, Finding, examine, filesystem_of
+from postroom.store.base import create_base
+from tests.in_one_process import in_one_process
+
+DOUBLE = "def double(x):\n    return x * 2\n"
+
+
+def worst(findings: list[Finding], word: str) -> str:
+    """The level of the finding that speaks of something."""
+    (level,) = {finding.level for finding in findings if word in finding.what}
+    return level
+
+
+def everything(folder: Path) -> list[tuple[str, int, int]]:
+    return [
+        (str(path), path.lstat().st_mtime_ns, path.lstat().st_size)
+        for path in sorted(folder.rglob("*"))
+    ]
+
+
+def test_a_sound_base_has_no_faults_and_is_left_as_it_was(tmp_path: Path) -> None:
+    with in_one_process(tmp_path, DOUBLE) as room:
+        room.run([Job("kernels:double", x=1)])
+        room.master.close()
+        before = everything(Path(room.base.root))
+        findings = list(examine(room.base.root))
+        assert everything(Path(room.base.root)) == before
+    levels = {finding.level for finding in findings if "agent" not in finding.what}
+    assert "error" not in levels
+    assert worst(findings, "locks exclude") == "ok"
+
+
+def test_no_base_is_one_finding(tmp_path: Path) -> None:
+    (finding,) = examine(tmp_path / "none")
+    assert finding.level == "error"
+
+
+def test_bad_parcels_orphans_strays_and_rejects_are_found(tmp_path: Path) -> None:
+    with in_one_process(tmp_path, DOUBLE) as room:
+        pool = room.run([Job("kernels:double", x=1)])
+        room.master.close()
+        root = Path(room.base.root)
+        Path(room.base.result(pool.run, 5)).write_bytes(b"garbage")
+        (root / "result_pool" / "gone").mkdir()
+        (root / "result_pool" / "gone" / "000000000.npz").touch()
+        (root / "rejected" / "x.reason").touch()
+        (root / "tmp" / "old").touch()
+        os.utime(root / "tmp" / "old", (0, time.time() - 10**6))
+        (root / "data").chmod(0o755)
+        (root / "attempts").rename(root / "elsewhere")
+        findings = list(examine(root))
+    assert worst(findings, "a bad parcel") == "error"
+    assert worst(findings, "belong to no run") == "note"
+    assert worst(findings, "put aside") == "warning"
+    assert worst(findings, "older than a day") == "note"
+    assert worst(findings, "others may look into data") == "warning"
+    assert worst(findings, "folders are missing: attempts") == "error"
+    assert all(finding.advice for finding in findings if finding.level in ("error", "warning"))
+
+
+def test_a_dead_agent_is_found(tmp_path: Path) -> None:
+    with in_one_process(tmp_path, DOUBLE) as room:
+        findings = list(examine(room.base.root))
+        assert worst(findings, "agent 0 is dead") == "warning"
+
+
+def test_an_unfinished_run_without_a_master_is_found(tmp_path: Path) -> None:
+    with in_one_process(tmp_path, DOUBLE) as room:
+        room.master.submit([Job("kernels:double", x=1)])
+        assert worst(list(examine(room.base.root)), "1 jobs are not done") == "note"
+
+
+def test_the_filesystem_is_named() -> None:
+    assert filesystem_of("/dev/shm") == "tmpfs"
+    assert filesystem_of("/proc/self") == "proc"
+    assert "nfs4" not in LOCAL
+
+
+@pytest.mark.parametrize(("spoil", "code"), [(False, 0), (True, 1)])
+def test_the_command_speaks_json_and_its_exit_code_tells(
+    tmp_path: Path, spoil: bool, code: int
+) -> None:
+    base = create_base(tmp_path / "base")
+    if spoil:
+        os.rmdir(f"{base.root}/attempts")
+    done = subprocess.run(
+        [sys.executable, "-m", "postroom", "doctor", base.root, "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code
+    assert {"level", "what", "advice"} == set(json.loads(done.stdout)[0])
+
+
+def test_a_roll_that_has_lost_a_job_is_an_error(tmp_path: Path) -> None:
+    with in_one_process(tmp_path, DOUBLE, inboxes=0) as room:
+        pool = room.master.open()
+        for x in range(3):
+            pool.submit(Job("kernels:double", x=x))
+        assert not [f for f in examine(room.base.root) if "has lost" in f.what]
+        path = Path(room.base.append_log(pool.run))
+        path.write_bytes(bytes(64) + path.read_bytes()[64:])
+        assert worst(list(examine(room.base.root)), "has lost 1 jobs, the first is 0") == "error"

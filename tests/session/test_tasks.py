@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from postroom.jobs import Job
+from postroom.session.tasks import own, to_device
+from tests.in_one_process import in_one_process
+
+TENSORS = """
+from __future__ import annotations
+import numpy as np
+import torch
+
+def annotated(x: torch.Tensor, y, many: list[torch.Tensor], maybe: torch.Tensor | None = None):
+    return [type(v).__name__ for v in (x, y, many[0], maybe)]
+
+def shares(shared: dict[str, torch.Tensor]):
+    shared["w"] += 1  # a tensor of one's own, not the read-only file
+    return [type(shared["w"]).__name__, float(shared["w"][0])]
+
+def anything(**arguments: torch.Tensor):
+    return sorted(f"{name} {type(value).__name__}" for name, value in arguments.items())
+
+def plain(x, y=None):
+    return [type(x).__name__, type(y).__name__]
+
+def returns(x: torch.Tensor):
+    return {"double": x * 2, "on": str(x.device)}
+
+def where(device):
+    return str(device)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _clean_modules() -> Iterator[None]:
+    yield
+    sys.modules.pop("kernels", None)
+
+
+def run(tmp_path: Path, job: Job, shared: Any = None) -> Any:
+    with in_one_process(tmp_path, TENSORS) as room:
+        pool = room.run([job], shared).raise_for_failed()
+        return pool.results()[0]
+
+
+def test_annotated_arguments_arrive_as_tensors_and_others_as_arrays(tmp_path: Path) -> None:
+    x = np.ones(3)
+    job = Job("kernels:annotated", x=x, y=x, many=[x])
+    assert run(tmp_path, job) == ["Tensor", "ndarray", "Tensor", "NoneType"]
+
+
+def test_a_job_can_ask_for_tensors_itself(tmp_path: Path) -> None:
+    job = Job("kernels:plain", tensors=True, x=np.ones(3), y=2)
+    assert run(tmp_path, job) == ["Tensor", "int"]
+
+
+def test_an_annotated_rest_takes_tensors(tmp_path: Path) -> None:
+    job = Job("kernels:anything", a=np.ones(1), b=np.ones(1))
+    assert run(tmp_path, job) == ["a Tensor", "b Tensor"]
+
+
+def test_shared_data_comes_as_tensors_where_they_are_asked_for(tmp_path: Path) -> None:
+    job = Job("kernels:shares")
+    assert run(tmp_path, job, {"w": np.zeros(2)}) == ["Tensor", 1.0]
+
+
+def test_tensors_travel_both_ways_and_come_back_as_arrays(tmp_path: Path) -> None:
+    result = run(tmp_path, Job("kernels:returns", x=torch.arange(3.0)))
+    np.testing.assert_array_equal(result["double"], [0, 2, 4])
+    assert isinstance(result["double"], np.ndarray)
+    assert result["on"] == "cpu"
+
+
+def test_the_device_is_passed_to_those_who_name_it(tmp_path: Path) -> None:
+    assert run(tmp_path, Job("kernels:where")) == "cpu"
+
+
+def test_read_only_and_foreign_arrays_become_writable_tensors() -> None:
+    array = np.arange(4, dtype=">f4")
+    array.flags.writeable = False
+    tensor = to_device({"x": (array,)}, torch.device("cpu"))["x"][0]
+    tensor += 1
+    assert tensor.tolist() == [1, 2, 3, 4] and array[0] == 0
+
+
+def test_owning_a_result_copies_what_the_kernel_could_change() -> None:
+    array, tensor = np.zeros(2), torch.zeros(2, requires_grad=True)
+    owned = own({"a": [array], "t": (tensor, "text")})
+    array += 1
+    with torch.no_grad():
+        tensor += 1
+    assert owned["a"][0].tolist() == [0, 0]
+    assert owned["t"][0].tolist() == [0, 0]

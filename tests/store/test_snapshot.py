@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from postroom.jobs import Job
+from postroom.session.inbox import Step
+from postroom.store.agents import VERSION, AgentInfo
+from postroom.store.base import Base
+from postroom.store.snapshot import snapshot
+from postroom.system.processes import myself
+from tests.in_one_process import in_one_process
+
+DOUBLE = "def double(x):\n    return x * 2\n"
+
+
+def write_card(
+    base: Base, agent_id: str, *, started: int | None = None, version: int = VERSION
+) -> None:
+    me = myself()
+    info = AgentInfo(
+        agent_id,
+        "cpu",
+        "CPU",
+        "host",
+        me.boot_id,
+        me.pid,
+        started or me.started_ticks,
+        since=1.0,
+        version=version,
+    )
+    Path(base.agent_info(agent_id)).write_bytes(info.encode())
+
+
+def test_a_snapshot_tells_idle_running_and_dead_agents_apart(tmp_path: Path) -> None:
+    with in_one_process(tmp_path, DOUBLE, inboxes=2) as room:
+        write_card(room.base, "0")
+        write_card(room.base, "1", started=1)  # that process is gone, whoever has its pid now
+        write_card(room.base, "2")
+        pool = room.master.submit([Job("kernels:double", x=n) for n in range(3)])
+        room.master.step(0.0)
+        while room.inboxes[0].step() is not Step.WORKED:
+            pass
+        states = {agent.agent: agent for agent in snapshot(room.base).agents}
+        assert states["0"].state == "running" and states["0"].run == pool.run
+        assert states["1"].state == "finishing"  # somebody has its lock, with a letter to finish
+        assert states["2"].state == "starting"
+        room.finish(pool)
+        assert [agent.state for agent in snapshot(room.base).agents[:2]] == ["idle", "dead"]
+        write_card(room.base, "0", version=VERSION - 1)
+        assert snapshot(room.base).agents[0].state == "outdated"
+
+
+def test_a_snapshot_counts_runs_and_names_the_acting_master(tmp_path: Path) -> None:
+    with in_one_process(tmp_path, DOUBLE) as room:
+        assert snapshot(room.base).master_pid is None
+        room.run([Job("kernels:double", x=n) for n in range(3)])
+        seen = snapshot(room.base)
+        assert [(run.asked, run.done) for run in seen.runs] == [(3, 3)]
+        assert seen.master_pid == myself().pid
+        assert snapshot(room.base, runs=False).runs == []
+
+
+def test_a_snapshot_of_a_spoilt_base_is_still_a_snapshot(tmp_path: Path) -> None:
+    with in_one_process(tmp_path, DOUBLE) as room:
+        pool = room.run([Job("kernels:double", x=1)])
+        Path(room.base.run_info(pool.run)).write_text("garbage")
+        Path(room.base.agent_info("0")).write_text("garbage")
+        Path(room.base.in_hand("0")).write_text("garbage")
+        seen = snapshot(room.base)
+        assert (seen.runs[0].asked, seen.agents[0].state) == (0, "dead")

@@ -1,0 +1,171 @@
+"""What is said of a large file's memory changes how fast it is, and never what it holds."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from postroom.jobs import Job
+from postroom.store.files import LocalFiles
+from postroom.system.page_cache import LARGE, MOST_FILES
+from tests.in_one_process import in_one_process
+
+KERNELS = f"""
+import numpy as np
+
+def total(x):
+    return float(x.sum())
+
+def grow(n):
+    return np.full({LARGE // 8}, float(n))
+"""
+
+
+def in_memory(path: str | Path) -> int:
+    """How many pages of a file the page cache has."""
+    size = os.path.getsize(path)
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
+    fd = os.open(path, os.O_RDONLY)
+    address = libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
+    os.close(fd)
+    pages = ctypes.create_string_buffer(-(-size // mmap.PAGESIZE))
+    assert libc.mincore(address, size, pages) == 0
+    libc.munmap(address, size)
+    return sum(byte & 1 for byte in pages.raw)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Path:
+    kind = subprocess.run(
+        ["stat", "-f", "-c", "%T", str(tmp_path)], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    if kind in ("tmpfs", "ramfs"):
+        pytest.skip("temporary files are in memory only: TMPDIR=/var/tmp would do")
+    return tmp_path
+
+
+@pytest.fixture
+def files() -> LocalFiles:
+    return LocalFiles()
+
+
+def test_a_large_file_takes_the_memory_of_one_that_was_let_go(
+    disk: Path, files: LocalFiles
+) -> None:
+    content = os.urandom(LARGE)
+    old, new, kept = (str(disk / name) for name in ("old", "new", "kept"))
+    for path in (old, kept):
+        files.write_new(path, [content], sync=True)
+    files.let_go(old)
+    assert in_memory(old) and in_memory(kept)
+    files.write_new(str(disk / "small"), [b"x"])
+    assert in_memory(old), "only a large file is worth it"
+    files.write_new(new, [content])
+    assert not in_memory(old)
+    assert in_memory(kept) and in_memory(new)
+    assert Path(old).read_bytes() == content
+
+
+def test_no_more_is_taken_than_is_needed(disk: Path, files: LocalFiles) -> None:
+    paths = [str(disk / str(number)) for number in range(3)]
+    for path in paths:
+        files.write_new(path, [bytes(LARGE)], sync=True)
+    for path in paths:
+        files.let_go(path)
+    files.write_new(str(disk / "new"), [bytes(2 * LARGE)])
+    assert [in_memory(path) > 0 for path in paths] == [False, False, True]
+
+
+def test_what_somebody_reads_or_the_disk_does_not_have_stays(disk: Path, files: LocalFiles) -> None:
+    content = os.urandom(LARGE)
+    read, fresh, gone = (str(disk / name) for name in ("read", "fresh", "gone"))
+    files.write_new(read, [content], sync=True)
+    files.write_new(fresh, [content])
+    view = files.view(read, 1 << 30)
+    assert bytes(view) == content
+    for path in (read, fresh, gone):
+        files.let_go(path)
+    files.write_new(str(disk / "new"), [bytes(4 * LARGE)])
+    assert in_memory(read)
+    assert bytes(view) == content == Path(fresh).read_bytes()
+
+
+def test_a_file_is_brought_to_the_disk_without_waiting(disk: Path, files: LocalFiles) -> None:
+    files.save_soon(str(disk / "absent"))
+    files.write_new(str(disk / "there"), [bytes(LARGE)])
+    files.save_soon(str(disk / "there"))
+
+
+def test_only_so_many_files_are_remembered(disk: Path, files: LocalFiles) -> None:
+    for number in range(10 * MOST_FILES):
+        files.let_go(str(disk / str(number)))
+    assert len(files._pages._idle) == MOST_FILES
+
+
+def test_a_large_argument_is_in_nobodys_way_when_its_job_is_done(tmp_path: Path) -> None:
+    x = np.ones(LARGE // 8)
+    with in_one_process(tmp_path, KERNELS) as room:
+        pool = room.master.open()
+        for number in range(3):
+            pool.submit(Job("kernels:total", x=x))
+            parcel = pool.large[number]
+            room.finish(pool)
+            assert parcel not in Path("/proc/self/maps").read_text()
+            assert parcel in room.master._files._pages._idle  # type: ignore[attr-defined]
+        assert pool.results() == [LARGE // 8] * 3
+        again = room.master.resume(pool.run)
+        np.testing.assert_array_equal(again.jobs[0].arguments["x"], x)
+
+
+def test_small_arguments_and_those_of_waiting_jobs_are_left_alone(tmp_path: Path) -> None:
+    with in_one_process(tmp_path, KERNELS, inboxes=0) as room:
+        pool = room.master.open()
+        pool.submit(Job("kernels:total", x=np.ones(LARGE // 8)))
+        room.master.step(1.0)
+        assert not room.master._files._pages._idle  # type: ignore[attr-defined]
+    with in_one_process(tmp_path, KERNELS) as room:
+        room.finish(room.master.resume(pool.run))
+        room.run([Job("kernels:total", x=np.ones(10))])
+        assert len(room.master._files._pages._idle) == 1  # type: ignore[attr-defined]
+
+
+def test_a_result_that_was_handed_out_makes_room_unless_it_is_held(
+    disk: Path,
+) -> None:
+    with in_one_process(disk, KERNELS) as room:
+        pool = room.run([Job("kernels:grow", n=n) for n in range(5)])
+        paths = [room.base.result(pool.run, n) for n in range(5)]
+        for path in paths:
+            room.files.sync_file(path)
+        held = pool[1].result()
+        for n in (0, 2, 3, 4):
+            assert pool[n].result()[0] == n
+        assert [in_memory(path) > 0 for path in paths] == [False, True, False, True, True]
+        assert held[0] == 1
+        assert [result[-1] for result in pool.results()] == [0, 1, 2, 3, 4]
+
+
+def test_a_worker_has_large_files_brought_to_the_disk_when_its_letter_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved: list[str] = []
+    monkeypatch.setattr(LocalFiles, "save_soon", lambda _, path: saved.append(path))
+    with in_one_process(tmp_path, KERNELS) as room:
+        pool = room.run(
+            [
+                Job("kernels:total", x=np.ones(LARGE // 8)),
+                Job("kernels:grow", n=1),
+                Job("kernels:total", x=np.ones(10)),
+            ]
+        )
+        assert set(saved) == {room.base.parcel(pool.run, 0), room.base.result(pool.run, 1)}
