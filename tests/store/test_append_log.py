@@ -425,7 +425,7 @@ def test_a_run_is_a_roll_or_parcels_never_both(tmp_path: Path) -> None:
             master.extend(pool, [Job("kernels:double", x=n) for n in range(3)])
             pool.submit(Job("kernels:double", x=7))
         names = [sorted(os.listdir(office_room.base.asked(pool.run))) for pool in (opened, listed)]
-        assert names[0] == ["roll", "run.json", "wanted.lock"]
+        assert names[0] == ["jobs.log", "run.json", "wanted.lock"]
         assert [name for name in names[1] if name.endswith(".npz")] == [
             "000000000.npz", "000000001.npz", "000000004.npz",
         ]  # fmt: skip

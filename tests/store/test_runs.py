@@ -361,7 +361,7 @@ class TestDrawers:
         close_outboxes(room.files, room.base, "0")
         close_outboxes(room.files, room.base, "1")
         left = sorted(name.rpartition(".")[0] for name in os.listdir(room.base.tmp))
-        assert left == ["inbox.0-1", "inbox.10"]
+        assert left == ["outbox.0-1", "outbox.10"]
 
     def test_a_drawer_that_was_moved_but_not_emptied_is_emptied(self, room: PostRoom) -> None:
         outbox = room.base.new_outbox("0")
