@@ -261,8 +261,8 @@ class BaseStateReader:
         """Whether somebody waits for an embedded run."""
         try:
             lock = self._files.try_lock(self._base.wanted(run))
-        except OSError:
-            return False
+        except FileNotFoundError:
+            return False  # the run is being removed
         if lock is not None:
             lock.release()
         return lock is None

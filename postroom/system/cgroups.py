@@ -14,6 +14,8 @@ import hashlib
 import os
 import time
 
+from .absence import absent_is_fine
+
 # Between the word and the death of the last: some may hang in the kernel for a while.
 _PATIENCE_S = 10.0
 
@@ -85,7 +87,7 @@ def members(path: str) -> list[int]:
     """The processes in a group and in those below it."""
     found = []
     for folder, _, _ in os.walk(path):
-        with contextlib.suppress(OSError), open(f"{folder}/cgroup.procs", "rb") as file:
+        with absent_is_fine(), open(f"{folder}/cgroup.procs", "rb") as file:
             found += [int(pid) for pid in file.read().split()]
     return found
 

@@ -14,6 +14,7 @@ import signal
 import time
 from collections.abc import Collection
 
+from .absence import absent_is_fine
 from .processes import stat
 
 MARK = "POSTROOM_SESSION"
@@ -48,7 +49,7 @@ def marked(mark: str) -> list[int]:
     found = []
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) != os.getpid():
-            with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:
+            with absent_is_fine(), open(f"/proc/{name}/environ", "rb") as file:
                 if wanted in file.read().split(b"\0"):
                     found.append(int(name))
     return found
@@ -60,7 +61,7 @@ def holders(path: str) -> list[int]:
     found = []
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) != os.getpid():
-            with contextlib.suppress(OSError):
+            with absent_is_fine():
                 folder = f"/proc/{name}/fd"
                 if any(os.readlink(f"{folder}/{fd}") == wanted for fd in os.listdir(folder)):
                     found.append(int(name))

@@ -77,7 +77,7 @@ def boot_id() -> str:
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read().strip()
-    except OSError:
+    except FileNotFoundError:  # no other error: a process of "another boot" counts as dead
         return ""
 
 

@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 
 from ..errors import GpuError
 from . import processes
+from .absence import means_absent
 from .frozen import Frozen
 
 PREFIX = "postroom-"
@@ -114,8 +115,13 @@ class SharedFolder:
         """Open one user's folder: its descriptor and owner, or None when it is no such thing."""
         try:
             fd = os.open(os.path.join(self.path, name), OPEN_FOLDER)
-        except OSError:
-            return None
+        except OSError as error:
+            if means_absent(error):
+                return None
+            raise GpuError(
+                f"{os.path.join(self.path, name)} cannot be opened ({error.strerror}), so nobody "
+                "can tell which GPUs are held; see `ulimit -n`"
+            ) from None
         return fd, os.fstat(fd).st_uid
 
     def mine(self) -> str:
@@ -141,8 +147,14 @@ def open_file(name: str, folder_fd: int, uid: int | None = None) -> int | None:
     """Open a file for reading, or None when it is not a regular file (of that user)."""
     try:
         fd = os.open(name, os.O_RDONLY | OPEN_FILE, dir_fd=folder_fd)
-    except OSError:
-        return None
+    except OSError as error:
+        if means_absent(error):
+            return None
+        whose = "" if uid is None else f" of user {processes.user_name(uid)}"
+        raise GpuError(
+            f"the file {name}{whose} in the ledger cannot be opened ({error.strerror}), so nobody "
+            "can tell which GPUs are held; see `ulimit -n`"
+        ) from None
     found = os.fstat(fd)
     if stat.S_ISREG(found.st_mode) and uid in (None, found.st_uid):
         return fd

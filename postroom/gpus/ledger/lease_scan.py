@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import suppress
 
+from ...system.absence import absent_is_fine
 from ...system.frozen import Frozen, replace
 from ...system.shared_folder import (
     RECORD_LIMIT,
@@ -23,10 +23,11 @@ OPEN_LIMIT = 256  # descriptors kept open from one look to the next
 
 
 class _File:
-    """One file of the ledger, kept open: its lock is tested again and again."""
+    """One file of the ledger; kept open where there is room, its lock is tested again and again."""
 
     def __init__(self, fd: int, uid: int) -> None:
         self.fd = fd
+        self.lock_key = lock_key(fd)
         self.size = -1
         self.entry = lease_records.unreadable("", uid)
         self.dead = False
@@ -57,7 +58,8 @@ class LeaseScan:
 
     def __init__(self, folder: SharedFolder) -> None:
         self.folder = folder
-        self._files: dict[tuple[str, str], _File] = {}
+        self._files: dict[tuple[str, str], _File] = {}  # those that are open
+        self._seen: list[_File] = []  # by the last snapshot
         self._changed_ns: dict[str, int] = {}
 
     def moved(self) -> bool:
@@ -70,7 +72,7 @@ class LeaseScan:
     def _changes(self) -> dict[str, int]:
         changed = {}
         for user in self.folder.users():
-            with suppress(OSError):
+            with absent_is_fine():
                 changed[user] = os.stat(os.path.join(self.folder.path, user)).st_mtime_ns
         return changed
 
@@ -78,7 +80,7 @@ class LeaseScan:
         """Count the tickets before one, by their names alone."""
         count = 0
         for user in self.folder.users():
-            with suppress(OSError):
+            with absent_is_fine():
                 names = os.listdir(os.path.join(self.folder.path, user))
                 count += sum(name.startswith("ticket-") and name < ticket for name in names)
         return count
@@ -96,6 +98,7 @@ class LeaseScan:
         line: list[tuple[str, LeaseEntry]] = []
         dead: list[DeadLease] = []
         present: set[tuple[str, str]] = set()
+        self._seen = []
         for user in self.folder.users():
             opened = self.folder.open_user(user)
             if opened is None:
@@ -109,6 +112,7 @@ class LeaseScan:
                     if file is None:
                         continue
                     present.add((user, name))
+                    self._seen.append(file)
                     if file.dead:
                         dead.append(DeadLease(user, name, uid, file.entry))
                     elif name.startswith("lease-"):
@@ -128,7 +132,18 @@ class LeaseScan:
             if fd is None:
                 return None
             file = _File(fd, uid)
+            # Anybody may put any number of files here, so only so many are kept open.
+            if len(self._files) >= OPEN_LIMIT:
+                try:
+                    self._refresh(file, user, name, uid)
+                finally:
+                    os.close(fd)
+                return file
             self._files[user, name] = file
+        self._refresh(file, user, name, uid)
+        return file
+
+    def _refresh(self, file: _File, user: str, name: str, uid: int) -> None:
         # A lock that was free once is never taken again, and what is dead is not read again.
         if not file.dead:
             size = os.fstat(file.fd).st_size
@@ -136,7 +151,6 @@ class LeaseScan:
                 file.size = size
                 file.entry = self._read(user, name, file.fd, uid)
             file.dead = lock_is_free(file.fd)
-        return file
 
     def _read(self, user: str, name: str, fd: int, uid: int) -> LeaseEntry:
         entry = lease_records.decode(os.pread(fd, RECORD_LIMIT, 0), uid)
@@ -145,10 +159,8 @@ class LeaseScan:
         return entry
 
     def _forget(self, present: set[tuple[str, str]]) -> None:
-        keys = list(self._files)
-        for number, key in enumerate(keys):
-            if key not in present or number >= OPEN_LIMIT:
-                os.close(self._files.pop(key).fd)
+        for key in self._files.keys() - present:
+            os.close(self._files.pop(key).fd)
 
     def __enter__(self) -> LeaseScan:
         return self
@@ -164,8 +176,8 @@ class LeaseScan:
         """Name whoever keeps a lock that is not theirs: a dead lease is then held by a squatter."""
         taken = lock_holders()
         squatters = {}
-        for file in self._files.values():
-            locker = taken.get(lock_key(file.fd))
+        for file in self._seen:
+            locker = taken.get(file.lock_key)
             # A lock of root's may be one that was handed down through sudo.
             if locker is not None and locker.uid not in (file.entry.uid, 0):
                 squatters[file.entry.lease_id] = str(locker)

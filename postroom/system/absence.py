@@ -1,0 +1,41 @@
+"""Which errors say that a file or a process is not there, and which only that we could not look.
+
+When descriptors run out (EMFILE), every `open` fails, also of files that are there. Whoever read
+that as "absent" would give a GPU that is held to somebody else, or take a living process for dead.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+# EACCES and EPERM: it belongs to somebody else, and is not ours to judge by. ENXIO: a socket;
+# ENODEV: a control group that was removed.
+_ABSENT = frozenset(
+    {
+        errno.ENOENT,
+        errno.ENOTDIR,
+        errno.ESRCH,
+        errno.ELOOP,
+        errno.EACCES,
+        errno.EPERM,
+        errno.ENXIO,
+        errno.ENODEV,
+    }
+)
+
+
+def means_absent(error: OSError) -> bool:
+    """Say whether an error means that there is nothing to read, for us."""
+    return error.errno in _ABSENT
+
+
+@contextmanager
+def absent_is_fine() -> Iterator[None]:
+    """Pass over what is not there; every other error is raised."""
+    try:
+        yield
+    except OSError as error:
+        if not means_absent(error):
+            raise

@@ -1,0 +1,79 @@
+"""A scan of the ledger with more files in it than there are descriptors."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from postroom.errors import CardHeld, GpuError
+from postroom.gpus.cards.inventory import cards
+from postroom.gpus.ledger.lease_scan import LeaseScan
+from postroom.gpus.ledger.protocol import LeaseRequest, open_ledger
+from postroom.system.shared_folder import SharedFolder
+
+DESCRIPTORS = 400
+
+
+@pytest.fixture
+def few_descriptors() -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def litter(folder: Path, count: int) -> None:
+    """Leave empty files under the names of leases, before any real one in the folder's order."""
+    mine = Path(SharedFolder(str(folder)).mine())
+    for number in range(count):
+        (mine / f"lease-0000-{number:04d}").touch()
+
+
+@pytest.mark.usefixtures("few_descriptors")
+def test_a_held_card_stays_held_among_more_files_than_descriptors(folder: Path) -> None:
+    litter(folder, 2 * DESCRIPTORS)
+    ledger = open_ledger()
+    every = tuple(card.uuid for card in cards())
+    lease = ledger.acquire(LeaseRequest(count=len(every)))
+    try:
+        with pytest.raises(CardHeld):
+            ledger.try_acquire(LeaseRequest())
+        assert {uuid for entry in ledger.holders() for uuid in entry.cards} == set(every)
+    finally:
+        lease.release()
+
+
+@pytest.mark.usefixtures("few_descriptors")
+def test_whoever_has_no_descriptor_left_is_told_so_and_given_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    litter(folder, 3)
+    scan = LeaseScan(SharedFolder(str(folder)))
+    real, taken = os.open, []
+
+    def exhausted(path: str, *words: int, **names: int) -> int:
+        if str(path).startswith("lease-0000-0002"):
+            taken.append(path)
+            raise OSError(24, "Too many open files")
+        return real(path, *words, **names)
+
+    monkeypatch.setattr(os, "open", exhausted)
+    with pytest.raises(GpuError, match=r"lease-0000-0002 of user .*Too many open files"):
+        scan.take()
+    scan.close()
+    assert taken
+
+
+def test_only_so_many_files_stay_open(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("postroom.gpus.ledger.lease_scan.OPEN_LIMIT", 5)
+    litter(folder, 20)
+    before = len(os.listdir("/proc/self/fd"))
+    with LeaseScan(SharedFolder(str(folder))) as scan:
+        for _ in range(3):
+            assert len(scan.take().dead) == 20
+        assert len(os.listdir("/proc/self/fd")) == before + 5
+    assert len(os.listdir("/proc/self/fd")) == before
