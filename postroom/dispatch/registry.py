@@ -23,6 +23,7 @@ from ..store.journal import Journal
 from ..store.requests import Orders
 from ..store.runs import (
     RunInfo,
+    count_covered,
     list_firsts,
     list_runs,
     reach,
@@ -135,7 +136,14 @@ class Registry:
             places = [record.at for record in records]
         else:
             (firsts, end), places = self._contiguous(run, listed), []
-        queue.recover(firsts, end, sent, self.covered(run), places)
+        covered = self.covered(run)
+        if twice := count_covered(covered)[1]:
+            self._journal.log(
+                "error",
+                f"{twice} jobs of run {run} have two results, which must never happen: the one "
+                "with the lower file name counts; please report it",
+            )
+        queue.recover(firsts, end, sent, covered, places)
         for note in read_notes(files, base, run):
             queue.note(note)
         self._await_for(queue)

@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from ..store.runs import Note
+from ..store.runs import Note, count_covered
 
 # A job that three workers died with is the likelier cause: it is not given to a fourth.
 MOST_LOST = 3
@@ -121,7 +121,7 @@ class RunQueue:
         self.asked = asked
         sent, covered = list(sent), list(covered)
         counted = [span for span in covered if not any(a <= span[0] < b for a, b in sent)]
-        self.done = sum(stop - first for first, stop in counted)
+        self.done = count_covered(counted)[0]
         self._waiting = gaps(asked, [*sent, *covered])
         heapq.heapify(self._waiting)
         self.hold(self._held)

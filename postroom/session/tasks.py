@@ -17,7 +17,7 @@ import traceback
 import warnings
 from collections.abc import Callable
 from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -95,8 +95,8 @@ class Tasks:
         if self._shares and not getattr(kernel.function, "books_itself", False):
             from .booked_task import call_booked
 
-            return call_booked(sheet.task, lambda: kernel.function(**arguments))
-        return kernel.function(**arguments)
+            return call_booked(sheet.task, lambda: _call_here(kernel.function, arguments))
+        return _call_here(kernel.function, arguments)
 
     def _get_shared(self, digest: str | None, *, tensors: bool) -> Any:
         """The run's shared data, read and put onto the device once per session."""
@@ -250,6 +250,33 @@ def _read_version(path: str) -> str | None:
 
 def _version_of_module(module: ModuleType) -> str:
     return str(getattr(module, "__postroom_version__", None) or "installed")
+
+
+def _call_here(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    """Call a kernel; a process that the kernel forked ends here, and never becomes a second worker.
+
+    A child that returned further would publish results and empty the mailbox of its parent.
+    """
+    worker = os.getpid()
+    try:
+        return function(**arguments)
+    finally:
+        if os.getpid() != worker:
+            _end_fork()
+
+
+def _end_fork() -> NoReturn:
+    """End a forked child as Python ends a process, without what belongs to its parent."""
+    error = sys.exc_info()[1]
+    code = 1 if error else 0
+    with contextlib.suppress(BaseException):
+        if isinstance(error, SystemExit):
+            code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        elif error is not None:
+            traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code & 0xFF)
 
 
 def pick_device() -> Any:

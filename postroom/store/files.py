@@ -293,6 +293,7 @@ class LocalFiles:
         self._pages = PageCache()
         self._prepared: str | None = None
         self._prepared_fd = -1  # until it is written
+        self._prepared_by = 0  # a fork must not write through the descriptor of its parent
 
     def prepare(self, path: str | None) -> None:
         before, self._prepared = self._prepared, None
@@ -306,11 +307,11 @@ class LocalFiles:
         with contextlib.suppress(OSError):
             if path is not None:
                 self._prepared_fd = os.open(path, _NEW, 0o600)
-                self._prepared = path
+                self._prepared, self._prepared_by = path, os.getpid()
 
     def write_new(self, path: str, chunks: Sequence[Buffer], *, sync: bool = False) -> None:
         size = sum(map(len, chunks))
-        if path == self._prepared and self._prepared_fd >= 0:
+        if path == self._prepared and self._prepared_fd >= 0 and self._prepared_by == os.getpid():
             fd, self._prepared_fd = self._prepared_fd, -1
         else:
             fd = os.open(path, _NEW, 0o600)

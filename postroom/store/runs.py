@@ -135,6 +135,16 @@ def list_runs(files: Files, base: Base) -> list[str]:
     return sorted(name for name in files.names(base.job_pool) if is_plain_name(name))
 
 
+def count_covered(spans: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    """How many jobs some ranges cover, and how many of them more than once."""
+    covered = twice = reached = 0
+    for first, stop in sorted(spans):
+        covered += max(stop - max(first, reached), 0)
+        twice += max(min(stop, reached) - first, 0)
+        reached = max(reached, stop)
+    return covered, twice
+
+
 def list_firsts(files: Files, folder: str) -> list[int]:
     """The first job numbers of the parcels in a folder, in order."""
     return sorted(n for name in files.names(folder) if (n := number_of(name)) is not None)

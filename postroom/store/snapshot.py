@@ -12,7 +12,7 @@ from .agents import VERSION, AgentInfo, read_agent_info
 from .base import Base
 from .files import LETTER_LIMIT, Files, LocalFiles
 from .mailbox import InHand, Letter, is_plain_name, read_in_hand, read_letter
-from .runs import asked_until, list_firsts, list_runs, reach, read_run_info
+from .runs import asked_until, count_covered, list_firsts, list_runs, reach, read_run_info
 
 
 @dataclass(frozen=True)
@@ -146,11 +146,11 @@ def _run(files: Files, base: Base, run: str) -> RunStatus:
 
 def count_done(files: Files, base: Base, run: str) -> int:
     """How many jobs of a run are covered by results."""
-    done = 0
+    spans = []
     for first in list_firsts(files, base.answered(run)):
         with contextlib.suppress(BadFileError):
-            done += reach(files, base.result(run, first), "results")
-    return done
+            spans.append((first, first + reach(files, base.result(run, first), "results")))
+    return count_covered(spans)[0]
 
 
 def acting_master(files: Files, base: Base) -> int | None:

@@ -42,6 +42,41 @@ PACKED = "tests/batch/test_memory_packer.py"
 
 MUTANTS = [
     Mutant(
+        "a child that comes back from a kernel ends at once",
+        "postroom/session/tasks.py",
+        "        if os.getpid() != worker:\n",
+        "        if False:\n",
+        "tests/processes/test_forks.py",
+    ),
+    Mutant(
+        "a fork does not write through what its parent prepared",
+        BOX,
+        " and self._prepared_by == os.getpid():",
+        ":",
+        "tests/store/test_files.py",
+    ),
+    Mutant(
+        "a job with two results is counted once",
+        RUNS,
+        "covered += max(stop - max(first, reached), 0)",
+        "covered += stop - first",
+        "tests/store/test_runs.py",
+    ),
+    Mutant(
+        "a file that could not be opened is not absent",
+        "postroom/system/absence.py",
+        "return error.errno in _ABSENT",
+        "return True",
+        "tests/gpus/ledger/test_lease_scan.py",
+    ),
+    Mutant(
+        "a scan of the ledger keeps a bounded number of files open",
+        "postroom/gpus/ledger/lease_scan.py",
+        "if len(self._files) >= OPEN_LIMIT:",
+        "if False:",
+        "tests/gpus/ledger/test_lease_scan.py",
+    ),
+    Mutant(
         "what was promised to a line is not promised to another",
         PACKER,
         "            if name + self._where not in booked\n",
@@ -479,8 +514,8 @@ MUTANTS = [
     Mutant(
         "a letter that is out is not sent again",
         REGISTER,
-        "queue.recover(firsts, end, sent, self.covered(run), places)",
-        "queue.recover(firsts, end, [], self.covered(run), places)",
+        "queue.recover(firsts, end, sent, covered, places)",
+        "queue.recover(firsts, end, [], covered, places)",
         "tests/dispatch/test_dispatcher.py",
     ),
     Mutant(

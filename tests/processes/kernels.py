@@ -1,8 +1,11 @@
 """Kernels for the tests of real processes, copied into a project's folder."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
+import sys
+import threading
 import time
 
 
@@ -77,3 +80,25 @@ def blob(size, number):
 
 def open_files():
     return len(os.listdir("/proc/self/fd"))
+
+
+def fork(how, x):
+    """Fork, and let the child come back in one of the ways in which user code does."""
+    if how == "thread":
+        thread = threading.Thread(target=os.fork)
+        thread.start()
+        thread.join()
+        return x * 2
+    if how == "multiprocessing":
+        context = multiprocessing.get_context("fork")
+        child = context.Process(target=double, args=[x])
+        child.start()
+        child.join()
+        return x * 2
+    if how == "returns" and os.fork() == 0:
+        return "the child's"
+    if how == "raises" and os.fork() == 0:
+        raise ValueError("the child's")
+    if how == "exits" and os.fork() == 0:
+        sys.exit(3)
+    return x * 2

@@ -240,3 +240,18 @@ def test_what_was_prepared_cannot_be_published_from_a_drawer_that_was_shut(tmp_p
     with pytest.raises(FileNotFoundError):
         files.publish(f"{outbox}/one", str(tmp_path / "final"))
     assert not (tmp_path / "final").exists()
+
+
+def test_a_fork_does_not_write_through_what_its_parent_prepared(tmp_path: Path) -> None:
+    files, path = LocalFiles(), str(tmp_path / "next")
+    files.prepare(path)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            files.write_new(path, [b"the child's"])
+        except FileExistsError:
+            os._exit(7)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    files.write_new(path, [b"ours"])
+    assert Path(path).read_bytes() == b"ours"

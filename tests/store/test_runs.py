@@ -18,6 +18,7 @@ from postroom.store.runs import (
     append,
     asked_until,
     close_outboxes,
+    count_covered,
     create_run,
     first_missing,
     list_firsts,
@@ -380,3 +381,19 @@ def test_a_rejected_file_is_put_aside_with_its_reason(room: PostRoom) -> None:
     assert not os.path.exists(path)
     aside = {name: Path(room.base.rejected, name) for name in os.listdir(room.base.rejected)}
     assert sorted(file.read_bytes() for file in aside.values()) == [b"it is torn\n", b"torn"]
+
+
+@pytest.mark.parametrize(
+    ("spans", "counted"),
+    [
+        ([], (0, 0)),
+        ([(0, 4), (4, 6)], (6, 0)),
+        ([(4, 6), (0, 5)], (6, 1)),
+        ([(0, 10), (2, 4), (3, 5)], (10, 4)),
+        ([(5, 6), (5, 6)], (1, 1)),
+    ],
+)
+def test_what_is_covered_is_counted_once(
+    spans: list[tuple[int, int]], counted: tuple[int, int]
+) -> None:
+    assert count_covered(spans) == counted
