@@ -64,11 +64,11 @@ def _span(text: str, first: str, last: str, times: str | None, by: str | None) -
     if not all(isinstance(value, (int, float)) for value in (start, stop, step)):
         return [text]  # no numbers: a path, a time, an image's name
     endless = (step <= 1 or start <= 0) if times else step <= 0
-    if endless or stop < start:
+    if endless or not all(map(math.isfinite, (start, stop, step))) or stop < start:
         raise SweepError(f"the range {text!r} has no end: write 1:10:2 or 32:256:x2")
     found: list[str] = []
     value, count = start, 0
-    while value <= stop * (1 + 1e-9):
+    while value <= stop + abs(stop) * 1e-9:
         found.append(f"{value:.12g}" if isinstance(value, float) else str(value))
         if len(found) > MOST_VALUES:
             raise SweepError(f"the range {text!r} has more than {MOST_VALUES} values")

@@ -17,6 +17,7 @@ import enum
 import json
 import re
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -135,14 +136,16 @@ def ask(files: Files, base: Base, request: Request) -> str:
     files.make_folder(base.control)
     temporary = base.temporary()
     files.write_new(temporary, [request.encode()], sync=True)
-    name = _new_name()
+    name = _new_name(pending(files, base))
     files.publish(temporary, f"{base.control}/{name}")
     files.sync_folder(base.control)
     return name
 
 
-def _new_name() -> str:
-    return f"{time.time_ns():020d}-{new_token(6)}.json"
+def _new_name(waiting: Sequence[str]) -> str:
+    """A name behind those of all requests that wait, also where the clock was set back."""
+    newest = int(waiting[-1][:20]) if waiting else 0
+    return f"{max(time.time_ns(), newest + 1):020d}-{new_token(6)}.json"
 
 
 def is_settled(files: Files, base: Base, name: str) -> bool:

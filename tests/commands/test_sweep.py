@@ -20,6 +20,8 @@ def commands(*assignments: str, template: str = "t {x}", where: str = "") -> lis
         ("1:4", ["1", "2", "3", "4"]),
         ("0:1:0.25", ["0", "0.25", "0.5", "0.75", "1"]),
         ("0.1:1:0.1", ["0.1", "0.2", "0.3", "0.4", "0.5", "0.6", "0.7", "0.8", "0.9", "1"]),
+        ("-5:-1:2", ["-5", "-3", "-1"]),
+        ("-0.3:-0.1:0.1", ["-0.3", "-0.2", "-0.1"]),
         ("1:3,10", ["1", "2", "3", "10"]),
         ("adam,sgd", ["adam", "sgd"]),
         ("host:image:tag", ["host:image:tag"]),
@@ -80,7 +82,8 @@ def test_a_condition_that_cannot_be_decided_says_for_which_values() -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", ["x", "x=", "=1", "a b=1", "x=1:0", "x=0:9:x2", "x=1:9:x1", "x=1:9:0"]
+    "bad",
+    ["x", "x=", "=1", "a b=1", "x=1:0", "x=0:9:x2", "x=1:9:x1", "x=1:9:0", "x=1:inf:x2", "x=nan:3"],
 )
 def test_what_gives_no_values_is_refused(bad: str) -> None:
     with pytest.raises(SweepError):
