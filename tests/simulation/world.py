@@ -271,7 +271,7 @@ def seeded(rng: random.Random) -> Iterator[None]:
     with (
         mock.patch("postroom.store.base.new_token", lambda n=6: f"{rng.getrandbits(4 * n):0{n}x}"),
         mock.patch("postroom.master.new_run_id", lambda: f"run-{next(numbers):04d}"),
-        mock.patch("postroom.store.requests._new_name", lambda: f"{next(numbers):020d}-a.json"),
+        mock.patch("postroom.store.requests._new_name", lambda _: f"{next(numbers):020d}-a.json"),
         mock.patch("postroom.master.source_version", lambda project, task: "1"),
     ):
         yield
