@@ -14,7 +14,7 @@ from .errors import BadFileError, JobFailed, PostroomError, RemoteTraceback
 from .parcel.sheets import Done, Failure, JobOptions, Outcome, OutcomeSheet, pack_data
 from .store.base import Base
 from .store.files import MAP_FROM_BYTES, Files
-from .store.runs import list_firsts, read_parcel_bytes
+from .store.runs import RunInfo, list_firsts, read_parcel_bytes
 from .system.page_cache import LARGE
 
 
@@ -37,10 +37,6 @@ class Driver(Protocol):
 
     def wait(self, pool: JobPool, timeout_s: float | None = None) -> None:
         """Work until the pool is done, or the time is up."""
-        ...
-
-    def is_durable(self, run: str) -> bool:
-        """Whether the run survives a power loss."""
         ...
 
 
@@ -191,9 +187,10 @@ class JobPool:
     """
 
     def __init__(
-        self, files: Files, base: Base, run: str, jobs: Sequence[Job], master: Driver
+        self, files: Files, base: Base, info: RunInfo, jobs: Sequence[Job], master: Driver
     ) -> None:
-        self.run = run
+        self.info = info
+        self.run = info.run
         self.jobs = list(jobs)
         self.agents: dict[str, AgentShare] = {}
         self.large: dict[int, str] = {}  # the files of jobs that have one of their own
@@ -360,7 +357,7 @@ class JobPool:
         folder = self._base.answered(self.run)
         listed = list_firsts(self._files, folder)
         fresh = [n for n in listed if n not in self._sheet_of or n in self._cut]
-        if fresh and self._master.is_durable(self.run):
+        if fresh and self.info.durable:
             # A result is there before its maker has synced its name: what is handed out must stay.
             self._files.sync_folder(folder)
         for first in fresh:

@@ -3,6 +3,9 @@
 Every Master can do both at once. Handing in and waiting need no right at all; writing letters needs
 `master.lock`. A Master that does not get it leaves the letters to the one who has it, and tries
 again twice a second, so that it takes over when that one dies.
+
+A Master acts only for as long as somebody uses it: half a second after the last call it lets go of
+the lock, so that an idle program never keeps others from working. It may be used from any thread.
 """
 
 from __future__ import annotations
@@ -12,6 +15,9 @@ import json
 import os
 import socket
 import sys
+import threading
+import time
+import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -44,6 +50,8 @@ from .system.page_cache import LARGE
 
 # How often a Master that stands by asks for the lock, and lists results.
 STAND_BY_S = 0.5
+# How long after the last call of its user it stops acting.
+IDLE_S = 0.5
 # How often it sees whether its base is still there.
 SEE_S = 1.0
 
@@ -70,8 +78,8 @@ class Master:
         self._clock: Clock = clock or SystemClock()
         self._journal = journal or Journal(self.base, "master", clock=self._clock)
         self._staff = staff
-        self._pools: dict[str, JobPool] = {}
-        self._infos: dict[str, RunInfo] = {}
+        # Weak: a pool that its user has dropped is not kept in memory.
+        self._pools: weakref.WeakValueDictionary[str, JobPool] = weakref.WeakValueDictionary()
         self._versions: dict[str, str] = {}  # of the tasks that were checked
         self._wanted: dict[str, Lock] = {}
         self._append_logs: dict[str, AppendLogWriter] = {}  # of the runs that were appended to here
@@ -80,6 +88,12 @@ class Master:
         self._ask_at = 0.0
         self._see_at = 0.0
         self._refresh_at = 0.0
+        self._guard = threading.RLock()  # over all that is above
+        self._polling = threading.Lock()  # one thread waits for events, the others for it
+        self._waits = 0  # how many waits are under way
+        self._used_at = 0.0  # when the last call of its user ended
+        self._letting_go: threading.Thread | None = None
+        self._closed = threading.Event()
         with self._in_words("work"):
             watched = [self.base.agent_pool, self.base.job_pool, self.base.control]
             self._waiter = Waiter(watched, spin=spin)
@@ -92,23 +106,23 @@ class Master:
 
     def close(self) -> None:
         """Let go of the base: another Master may act, embedded runs stop where they are."""
-        self._waiter.close()
-        for lock in self._wanted.values():
-            lock.release()
-        self._wanted.clear()
-        for append_log in self._append_logs.values():
-            append_log.close()
-        self._append_logs.clear()
-        self._step_down()
+        self._closed.set()
+        if self._waits:
+            self._waiter.wake()
+        with self._guard, self._polling:
+            self._waiter.close()
+            for lock in self._wanted.values():
+                lock.release()
+            self._wanted.clear()
+            for append_log in self._append_logs.values():
+                append_log.close()
+            self._append_logs.clear()
+            self._step_down()
 
     @property
     def acting(self) -> bool:
         """Whether this Master is the one that writes letters."""
         return self._dispatcher is not None
-
-    def is_durable(self, run: str) -> bool:
-        """Whether a run that was handed in or taken up here survives a power loss."""
-        return self._infos[run].durable
 
     def agents(self) -> list[str]:
         """The agents that can take letters now."""
@@ -137,7 +151,7 @@ class Master:
         for job in listed:
             if not isinstance(job, Job):
                 raise PostroomError(f"{job!r} is not a Job: write Job('module:function', x=...)")
-        with self._in_words("hand in jobs"):
+        with self._using("hand in jobs"):
             return self._submit(listed, shared, project=project, keep=keep)
 
     def _submit(
@@ -167,11 +181,10 @@ class Master:
             append_log=append_log,
         )
         create_run(self._files, self.base, info, parcels(listed))
-        self._infos[info.run] = info
         self._versions.update(info.kernels)
         if info.embedded:
             self._want(info.run)
-        return self._watch(JobPool(self._files, self.base, info.run, listed, self))
+        return self._watch(JobPool(self._files, self.base, info, listed, self))
 
     def open(
         self, shared: Any = None, *, project: str = "", keep: bool = False, apart: bool = False
@@ -181,21 +194,23 @@ class Master:
         With `apart` each is sent by itself, however short the others were: for jobs that have
         nothing in common, so that none waits behind a long one while another agent is idle.
         """
-        with self._in_words("open a run"):
+        with self._using("open a run"):
             return self._submit(
                 [], shared, project=project, keep=keep, apart=apart, append_log=True
             )
 
     def cancel(self, pool: JobPool, jobs: Collection[int], reason: str) -> bool:
         """Cancel jobs that wait; False: this Master does not act, and may not say so."""
-        if self._dispatcher is None:
-            return False
-        self._dispatcher.cancel(pool.run, jobs, reason)
-        return True
+        with self._using("cancel jobs"):
+            if self._dispatcher is None:
+                return False
+            self._dispatcher.cancel(pool.run, jobs, reason)
+            return True
 
     def rest(self) -> None:
         """Nothing more is waited for: closing will take no time then."""
-        self._waiter.rest()
+        with self._polling:
+            self._waiter.rest()
 
     def wake(self) -> None:
         """End a pause between rounds, from any thread."""
@@ -209,40 +224,40 @@ class Master:
         """
         if not isinstance(job, Job):
             raise PostroomError(f"{job!r} is not a Job: write Job('module:function', x=...)")
-        (number,) = self._append(pool, [job])
-        if self._dispatcher is None or self._dispatcher.is_due(pool.run):
-            self.step(self._clock.monotonic())
-        return number
+        with self._using("hand in jobs"):
+            (number,) = self._append(pool, [job])
+            if self._dispatcher is None or self._dispatcher.is_due(pool.run):
+                self.step(self._clock.monotonic())
+            return number
 
     def extend(self, pool: JobPool, jobs: Sequence[Job]) -> list[int]:
         """Put jobs behind the last of a run, and return their numbers; see `append`."""
-        return self._append(pool, jobs)
+        with self._using("hand in jobs"):
+            return self._append(pool, jobs)
 
     def _append(self, pool: JobPool, jobs: Sequence[Job]) -> list[int]:
-        run, known, dispatcher = pool.run, len(pool.jobs), self._dispatcher
-        info = self._infos[run]
+        info, run, known, dispatcher = pool.info, pool.run, len(pool.jobs), self._dispatcher
         records: list[Record] = []
-        try:
-            for job in jobs:
-                if job.task not in self._versions:
-                    self._versions[job.task] = source_version(self.import_folder, job.task)
-            if info.append_log:
-                records = log_jobs(self._append_log(info), jobs, guess=known)
-                numbers = [n for record in records for n in range(record.number, record.stop)]
-            else:
-                numbers = append_jobs(self._files, self.base, info, jobs, guess=known)
-            for record in records:
-                if record.apart:
-                    pool.large[record.number] = record.apart
-            if numbers and numbers[-1] >= known + len(jobs):  # others appended, too
-                pool.jobs += self._read_jobs(run, Job)[known : numbers[-1] + 1]
-                for number, job in zip(numbers, jobs, strict=True):
-                    pool.jobs[number] = job
-                pool.refresh()
-            else:
-                pool.jobs += jobs
-        except OSError as error:
-            raise self._cannot("hand in jobs", error) from error
+        if info.embedded and run not in self._wanted:  # it was done, and is taken up again
+            self._want(run)
+        for job in jobs:
+            if job.task not in self._versions:
+                self._versions[job.task] = source_version(self.import_folder, job.task)
+        if info.append_log:
+            records = log_jobs(self._append_log(info), jobs, guess=known)
+            numbers = [n for record in records for n in range(record.number, record.stop)]
+        else:
+            numbers = append_jobs(self._files, self.base, info, jobs, guess=known)
+        for record in records:
+            if record.apart:
+                pool.large[record.number] = record.apart
+        if numbers and numbers[-1] >= known + len(jobs):  # others appended, too
+            pool.jobs += self._read_jobs(info, Job)[known : numbers[-1] + 1]
+            for number, job in zip(numbers, jobs, strict=True):
+                pool.jobs[number] = job
+            pool.refresh()
+        else:
+            pool.jobs += jobs
         if dispatcher is None:
             with contextlib.suppress(OSError):  # it is found without, in a second
                 self._files.touch(self.base.asked(run))
@@ -262,15 +277,16 @@ class Master:
 
     def resume(self, run: str | None = None, *, job: type[Job] = Job) -> JobPool:
         """Take up a run again, by default the newest unfinished: only what is missing runs."""
-        with self._in_words("resume a run"):
+        with self._using("resume a run"):
             return self._resume(run or self._newest_unfinished(), job)
 
     def look(self, run: str) -> JobPool:
         """See how far a run is, without having it served."""
-        self._infos[run] = read_run_info(self._files, self.base, run)
-        pool = JobPool(self._files, self.base, run, self._read_jobs(run, Job), self)
-        pool.refresh()
-        return pool
+        with self._using("look at a run"):
+            info = read_run_info(self._files, self.base, run)
+            pool = JobPool(self._files, self.base, info, self._read_jobs(info, Job), self)
+            pool.refresh()
+            return pool
 
     def _resume(self, run: str, job: type[Job]) -> JobPool:
         try:
@@ -280,10 +296,9 @@ class Master:
             raise PostroomError(
                 f"there is no run {run!r} in {self.base.root}; the newest are: {known}"
             ) from None
-        self._infos[run] = info
         if info.embedded:
             self._want(run)
-        pool = JobPool(self._files, self.base, run, self._read_jobs(run, job), self)
+        pool = JobPool(self._files, self.base, info, self._read_jobs(info, job), self)
         pool.refresh()
         return self._watch(pool)
 
@@ -303,18 +318,19 @@ class Master:
             self._dispatcher.hint({pool.run})
         return pool
 
-    def _read_jobs(self, run: str, job: type[Job]) -> list[Job]:
+    def _read_jobs(self, info: RunInfo, job: type[Job]) -> list[Job]:
         jobs: list[Job] = []
-        for sheet in self._sheets(run):
+        for sheet in self._sheets(info):
             options = sheet.options._asdict()
             for number in range(sheet.first, sheet.first + sheet.count):
                 arguments = {**options, **sheet.arguments(number)}
                 jobs.append(job(sheet.task, sheet.name(number) or None, **arguments))
         return jobs
 
-    def _sheets(self, run: str) -> Iterator[JobSheet]:
+    def _sheets(self, info: RunInfo) -> Iterator[JobSheet]:
         """Every parcel of jobs of a run, in order."""
-        if self._infos[run].append_log:
+        run = info.run
+        if info.append_log:
             yield from read_sheets(self._files, self.base, run)
             return
         end = 0
@@ -335,6 +351,17 @@ class Master:
         raise PostroomError(f"no run in {self.base.root} is unfinished: nothing to resume")
 
     @contextlib.contextmanager
+    def _using(self, what: str) -> Iterator[None]:
+        """A call of the user: alone in here, on an open Master, with errors as sentences."""
+        with self._guard, self._in_words(what):
+            if self._closed.is_set():
+                raise PostroomError(f"cannot {what}: this Master is closed; make a new one")
+            try:
+                yield
+            finally:
+                self._was_used()
+
+    @contextlib.contextmanager
     def _in_words(self, what: str) -> Iterator[None]:
         """A full disk, too many open files: said in a sentence."""
         try:
@@ -350,6 +377,12 @@ class Master:
 
     def step(self, now: float) -> bool:
         """One round: act, or stand by; True when something moved."""
+        with self._guard:
+            if self._closed.is_set():
+                raise PostroomError("cannot work: this Master is closed; make a new one")
+            return self._step(now)
+
+    def _step(self, now: float) -> bool:
         try:
             if now >= self._see_at:
                 self._see_at = now + SEE_S
@@ -378,7 +411,7 @@ class Master:
     def _refresh(self, now: float) -> bool:
         if now < self._refresh_at:
             return False
-        moved = [pool.refresh() for pool in self._pools.values() if not pool.done]
+        moved = [pool.refresh() for pool in list(self._pools.values()) if not pool.done]
         # A long listing is not repeated at once: it may take a tenth of the time at most.
         took = self._clock.monotonic() - now
         self._refresh_at = now + max(0.02, 10 * took)
@@ -392,6 +425,50 @@ class Master:
             self._lock.release()
             self._lock = None
 
+    def let_go(self) -> bool:
+        """Stop acting, if nobody waits in here, so that another Master may act; False: not now."""
+        with self._guard:
+            if self._waits:
+                return False
+            self._step_down()
+            return True
+
+    def _was_used(self) -> None:
+        """Let go some time after this, if nothing follows."""
+        self._used_at = time.monotonic()
+        watched = self._letting_go is not None and self._letting_go.is_alive()
+        if self._dispatcher is None or watched or not isinstance(self._files, LocalFiles):
+            return
+        self._letting_go = threading.Thread(
+            target=self._let_go_when_idle, name="postroom idle", daemon=True
+        )
+        self._letting_go.start()
+
+    def _let_go_when_idle(self) -> None:
+        while self._dispatcher is not None and not self._closed.wait(IDLE_S / 2):
+            with self._guard:
+                if time.monotonic() >= self._used_at + IDLE_S and self.let_go():
+                    return
+
+    def _settle(self, pool: JobPool) -> None:
+        """A run is done: nothing of it is kept open. An open run may get more jobs."""
+        if not pool.info.append_log:
+            lock = self._wanted.pop(pool.run, None)
+            if lock is not None:
+                lock.release()
+
+    @contextlib.contextmanager
+    def _waiting(self) -> Iterator[None]:
+        with self._guard:
+            self._waits += 1
+        try:
+            yield
+        finally:
+            with self._guard:
+                self._waits -= 1
+                if not self._closed.is_set():
+                    self._was_used()
+
     def rounds(
         self,
         pool: JobPool,
@@ -403,17 +480,21 @@ class Master:
         done = until or (lambda: pool.done)
         now = self._clock.monotonic()
         deadline = None if timeout_s is None else now + timeout_s
-        while not done():
-            moved = self.step(now)
-            yield
-            now = self._clock.monotonic()
-            if deadline is not None and now >= deadline:
-                return
-            if moved:
-                self._waiter.stir(now)
-            else:
-                self._pause(now, deadline)
+        with self._waiting():
+            while not done():
+                moved = self.step(now)
+                yield
                 now = self._clock.monotonic()
+                if deadline is not None and now >= deadline:
+                    return
+                if moved:
+                    self._waiter.stir(now)
+                else:
+                    self._pause(now, deadline)
+                    now = self._clock.monotonic()
+            if pool.done:
+                with self._guard:
+                    self._settle(pool)
 
     def wait(
         self,
@@ -431,7 +512,7 @@ class Master:
 
     def serve(self, stop: Callable[[], bool]) -> None:
         """Stand: work on whatever is in the base until `stop` says so."""
-        with FolderWatcher(self.base.job_pool, self._waiter.ring):
+        with self._waiting(), FolderWatcher(self.base.job_pool, self._waiter.ring):
             while not stop():
                 now = self._clock.monotonic()
                 if self.step(now):
@@ -447,8 +528,15 @@ class Master:
         if deadline is not None:
             seconds = min(seconds, max(deadline - now, 0.0))
         ready = dispatcher.is_answered if dispatcher is not None else _never
-        if self._waiter.wait(seconds, ready) and dispatcher is not None:
-            dispatcher.hint(self._waiter.take_names())
+        if not self._polling.acquire(timeout=seconds):
+            return  # another thread hears the events, and acts on them
+        try:
+            if self._closed.is_set():
+                return
+            if self._waiter.wait(seconds, ready) and dispatcher is not None:
+                dispatcher.hint(self._waiter.take_names())
+        finally:
+            self._polling.release()
 
     def _try_to_act(self) -> None:
         lock = self._files.try_lock(self.base.master_lock)
@@ -468,7 +556,7 @@ class Master:
         self._write_info(dispatcher.epoch)
         self._dispatcher = dispatcher
         self._journal.event("acts", epoch=dispatcher.epoch)
-        for pool in self._pools.values():
+        for pool in list(self._pools.values()):
             pool.refresh()
 
     def _sweep(self, agent_id: str) -> int:

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import gc
 import json
 import os
+import threading
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +16,7 @@ from postroom.jobs import Job
 from postroom.master import Master
 from postroom.parcel.sheets import Outcome
 from postroom.store.runs import list_firsts, list_runs
+from postroom.testing import wait_until
 from tests.in_one_process import in_one_process
 
 DOUBLE = """
@@ -398,3 +402,86 @@ def test_a_function_can_be_named_by_itself_unless_nobody_can_import_it() -> None
     assert Job(json.dumps).task == "json:dumps"
     with pytest.raises(PostroomError, match="no name to import"):
         Job(lambda: None)
+
+
+def test_an_idle_master_lets_another_one_act(tmp_path: Path) -> None:
+    with in_one_process(tmp_path, "def kernel():\n    return 1\n") as room:
+        room.run([Job("kernels:kernel")])
+        assert room.master.acting
+        wait_until(lambda: not room.master.acting, what="letting go")
+        with Master(room.base.root, import_folder=str(room.import_folder)) as other:
+            other.step(0.0)
+            assert other.acting
+        # ... and takes the base again when there is something to do.
+        assert room.run([Job("kernels:kernel")]).results() == [1]
+
+
+def test_a_master_that_is_waited_in_does_not_let_go(tmp_path: Path) -> None:
+    with in_one_process(tmp_path, "def kernel():\n    return 1\n", inboxes=0) as room:
+        pool = room.master.submit([Job("kernels:kernel")])
+        for _ in room.master.rounds(pool, timeout_s=0.01):
+            assert not room.master.let_go()
+        assert room.master.let_go()
+        assert not room.master.acting
+
+
+def test_a_master_may_be_used_from_any_thread(tmp_path: Path) -> None:
+    with in_one_process(tmp_path, "def double(x):\n    return 2 * x\n", inboxes=2) as room:
+        stop = threading.Event()
+        results: dict[int, list[int]] = {}
+
+        def work() -> None:
+            while not stop.is_set():
+                for inbox in room.inboxes:
+                    inbox.step()
+
+        def use(number: int) -> None:
+            for round_ in range(10):
+                jobs = [Job("kernels:double", x=100 * number + n) for n in range(5)]
+                results[10 * number + round_] = room.master.run(jobs).results()
+
+        worker = threading.Thread(target=work)
+        users = [threading.Thread(target=use, args=[number]) for number in range(4)]
+        for thread in (worker, *users):
+            thread.start()
+        for thread in users:
+            thread.join()
+        stop.set()
+        worker.join()
+        assert results == {
+            10 * number + round_: [2 * (100 * number + n) for n in range(5)]
+            for number in range(4)
+            for round_ in range(10)
+        }
+
+
+def test_a_closed_master_says_so_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    with in_one_process(tmp_path, "def kernel():\n    return 1\n") as room:
+        master = Master(room.base.root, import_folder=str(room.import_folder))
+        pool = master.open()
+        master.close()
+        for call in (
+            lambda: master.run([Job("kernels:kernel")]),
+            lambda: master.open(),
+            lambda: pool.submit(Job("kernels:kernel")),
+            lambda: master.resume(pool.run),
+            lambda: master.step(0.0),
+        ):
+            with pytest.raises(PostroomError, match="closed"):
+                call()
+        assert list_runs(room.files, room.base) == [pool.run]
+
+
+def test_runs_that_are_done_keep_nothing_open(tmp_path: Path) -> None:
+    with in_one_process(tmp_path, "def kernel():\n    return 1\n") as room:
+        room.run([Job("kernels:kernel")])
+        before = len(os.listdir("/proc/self/fd"))
+        kept = weakref.ref(room.run([Job("kernels:kernel")]))
+        for _ in range(50):
+            room.run([Job("kernels:kernel")])
+        assert len(os.listdir("/proc/self/fd")) == before
+        gc.collect()
+        assert kept() is None
+        pool = room.run([Job("kernels:kernel")])
+        pool.submit(Job("kernels:kernel"))  # a run that was done is taken up again
+        assert room.finish(pool).results() == [1, 1]

@@ -88,6 +88,9 @@ class Client:
                     if submission.more and (machine.calm or machine.rng.random() < 0.3):
                         self._append(submission, pool)
                     self._look(submission, pool, seen)
+            if not machine.calm and machine.rng.random() < 0.05:
+                master.let_go()  # its user does something else for a while
+                process.sleep(machine.rng.choice((0.5, 3.0)))
             process.sleep(0.0005 if moved else machine.rng.choice((0.01, 0.05, 0.5)))
 
     def _take_up(
