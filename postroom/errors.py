@@ -40,6 +40,10 @@ class CardHeld(PostroomError):
     """A card is held by somebody else; the message says by whom."""
 
 
+class StalledError(PostroomError):
+    """Nothing has been able to run for longer than the caller wanted to wait."""
+
+
 class NoAgentsError(PostroomError):
     """There is no living agent to do the work."""
 

@@ -24,6 +24,7 @@ from typing import Any
 from .dispatch.dispatcher import Dispatcher
 from .dispatch.job_writer import append_jobs, log_jobs, parcels, put_data
 from .dispatch.request_executor import Staff
+from .dispatch.stall import Stall, find_obstacle
 from .errors import BadFileError, BaseFolderError, PostroomError
 from .jobs import Job, JobPool
 from .parcel.jsonable import weight
@@ -70,7 +71,14 @@ class Master:
         clock: Clock | None = None,
         journal: Journal | None = None,
         staff: Staff | None = None,
+        say: Callable[[str], None] | None = None,
+        raise_after_s: float | None = None,
     ) -> None:
+        """Open a base, and make it if it is missing.
+
+        While nothing can run (no agent lives, the disk is full) `say` is told once, by default on
+        stderr; with `raise_after_s` a wait raises StalledError after so long.
+        """
         self.base: Base = create_base(base) if files is None else Base(base)
         self.import_folder = os.path.abspath(import_folder or _script_folder())
         self.durable = durable
@@ -94,6 +102,9 @@ class Master:
         self._used_at = 0.0  # when the last call of its user ended
         self._letting_go: threading.Thread | None = None
         self._closed = threading.Event()
+        self._blocked = ""  # why the last round failed
+        self._stall = Stall(say or _tell, raise_after_s=raise_after_s)
+        self._look_at = 0.0
         with self._in_words("work"):
             watched = [self.base.agent_pool, self.base.job_pool, self.base.control]
             self._waiter = Waiter(watched, spin=spin)
@@ -389,12 +400,13 @@ class Master:
                 self._see_base()
             if self._dispatcher is None:
                 self._stand_by(now)
-            if self._dispatcher is not None:
-                return self._dispatcher.step(now)
-            return self._refresh(now)
+            moved = self._dispatcher.step(now) if self._dispatcher else self._refresh(now)
+            self._blocked = ""
+            return moved
         except OSError as error:
             self._step_down()
             self._ask_at = now + STAND_BY_S
+            self._blocked = f"cannot work at {self.base.root}: {error.strerror or error}"
             self._journal.log("error", f"blocked, and trying again: {error}")
         return False
 
@@ -457,6 +469,17 @@ class Master:
             if lock is not None:
                 lock.release()
 
+    @property
+    def obstacle(self) -> str:
+        """What has kept every job from running for some seconds; "": nothing has."""
+        return self._stall.said
+
+    def _see_obstacle(self, now: float) -> None:
+        if now >= self._look_at and isinstance(self._files, LocalFiles):
+            self._look_at = now + SEE_S
+            reason = self._blocked or find_obstacle(self._files, self.base, acting=self.acting)
+            self._stall.look(now, reason)
+
     @contextlib.contextmanager
     def _waiting(self) -> Iterator[None]:
         with self._guard:
@@ -490,6 +513,7 @@ class Master:
                 if moved:
                     self._waiter.stir(now)
                 else:
+                    self._see_obstacle(now)
                     self._pause(now, deadline)
                     now = self._clock.monotonic()
             if pool.done:
@@ -579,6 +603,10 @@ class Master:
         pool = self._pools.get(run)
         if pool is not None:
             pool.deliver(sheet)
+
+
+def _tell(text: str) -> None:
+    print(f"postroom: {text}", file=sys.stderr, flush=True)
 
 
 def _never() -> bool:

@@ -34,6 +34,8 @@ def progress(master: Master, pool: JobPool) -> Iterator[Callable[[JobPool], None
         done = pool.n_done
         rate = (done - already) / max(time.monotonic() - started, 1e-9)
         left = f"{(len(pool) - done) / rate:.0f} s left" if rate else "time left unknown"
+        if master.obstacle:
+            left = f"waiting: {master.obstacle}"
         return (
             f"{done}/{len(pool)} done, {count_running(master, pool)} running, "
             f"{pool.n_failed} failed, {rate:.1f}/s, {left}"

@@ -1,0 +1,60 @@
+"""What keeps a run from going on: said once after a few seconds, and again when it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..errors import StalledError
+from ..store.base import Base
+from ..store.files import Files
+from ..store.snapshot import acting_master, snapshot
+from ..system.processes import stat
+
+# Agents that are just starting, or a disk that is freed at once, are not worth a line.
+SAY_AFTER_S = 3.0
+
+
+class Stall:
+    """Remembers since when nothing can happen, and what was said of it."""
+
+    def __init__(self, say: Callable[[str], None], *, raise_after_s: float | None = None) -> None:
+        self._say = say
+        self._raise_after_s = raise_after_s
+        self._since: float | None = None
+        self.said = ""  # the reason that was said last; "": nothing is in the way
+
+    def look(self, now: float, reason: str) -> None:
+        """Take in why nothing can happen now; "": something can."""
+        if not reason:
+            if self.said:
+                self._say("it goes on")
+            self._since, self.said = None, ""
+            return
+        if self._since is None:
+            self._since = now
+        waited_s = now - self._since
+        if self._raise_after_s is not None and waited_s >= self._raise_after_s:
+            raise StalledError(reason)
+        if waited_s >= SAY_AFTER_S and reason != self.said:
+            self._say(f"waiting: {reason}")
+            self.said = reason
+
+
+def find_obstacle(files: Files, base: Base, *, acting: bool) -> str:
+    """Why no job of a base can run now, and what to do; "" where one could."""
+    master = None if acting else acting_master(files, base)
+    process = stat(master) if master is not None else None
+    if process is not None and process.state in "Tt":
+        return (
+            f"the Master that acts on {base.root} (pid {process.pid}) is stopped, and nobody else "
+            f"may act: continue it (`kill -CONT {process.pid}`, or `fg` in its terminal), or end it"
+        )
+    states = [agent.state for agent in snapshot(base, files=files, runs=False).agents]
+    living = [state for state in states if state != "dead"]
+    if not living:
+        return (
+            f"no agent lives on {base.root}: start one with `postroom agents start 1 {base.root}`"
+        )
+    if all(state == "blocked" for state in living):
+        return f"the agents of {base.root} cannot write their results: is its disk full?"
+    return ""
