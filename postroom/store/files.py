@@ -191,11 +191,14 @@ os.register_at_fork(after_in_child=_drop_held_in_child)
 
 
 class LocalLock:
-    """flock(2) on a file that is never removed."""
+    """flock(2) on a file that is never removed; it ends with this object at the latest."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
         _held.add(self)
+
+    def __del__(self) -> None:
+        self._close()
 
     def release(self) -> None:
         """Let go; a second time does nothing."""
@@ -214,6 +217,9 @@ class LocalBox:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
+
+    def __del__(self) -> None:
+        self.close()
 
     def size(self) -> int:
         # A third of what `fstat` takes: nobody uses the descriptor's place.
@@ -251,6 +257,9 @@ class LocalAppendFile:
         status = os.fstat(fd)
         self._inode = status.st_ino, status.st_dev
         _held.add(self)
+
+    def __del__(self) -> None:
+        self._close()
 
     def size(self) -> int:
         return os.lseek(self._fd, 0, os.SEEK_END)
@@ -294,6 +303,10 @@ class LocalFiles:
         self._prepared: str | None = None
         self._prepared_fd = -1  # until it is written
         self._prepared_by = 0  # a fork must not write through the descriptor of its parent
+
+    def __del__(self) -> None:
+        if self._prepared is not None and self._prepared_by == os.getpid():
+            self.prepare(None)
 
     def prepare(self, path: str | None) -> None:
         before, self._prepared = self._prepared, None

@@ -92,6 +92,10 @@ class _Appender:
         self._fd = -1
         self._dropped = 0
 
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+
     def append(self, line: str) -> None:
         """Append what is a line but for its end."""
         dropped = f',"dropped_before":{self._dropped}' if self._dropped else ""

@@ -182,7 +182,7 @@ class BadBox(LocalBox):
     """A box whose write fails after some bytes, or after all of them."""
 
     def __init__(self, inner: LocalBox, cut: int | None) -> None:
-        super().__init__(inner._fd)
+        super().__init__(os.dup(inner._fd))
         self._cut = cut
 
     def write(self, letter: bytes) -> None:
@@ -274,7 +274,7 @@ class TestGathering:
         class Files(LocalFiles):
             def open_box(self, path: str) -> LocalBox | None:
                 box = super().open_box(path)
-                return Hasty(box._fd) if box is not None else None
+                return Hasty(os.dup(box._fd)) if box is not None else None
 
         put_up(room.files, room.base, "0")
         lock = room.files.try_lock(room.base.agent_lock("0"))

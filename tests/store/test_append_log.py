@@ -107,7 +107,8 @@ class Rival(LocalFiles):
                     rival.append(1, parcel(x))
                 return super().append(chunks)
 
-        return Late(super().make_append_file(path)._fd)
+        made = super().make_append_file(path)
+        return Late(os.dup(made._fd))
 
 
 def test_whoever_is_too_late_for_its_place_writes_its_record_again(tmp_path: Path) -> None:
@@ -156,7 +157,8 @@ class Full(LocalFiles):
                 os.write(self._fd, b"".join(chunks)[: files.takes])
                 raise OSError(errno.ENOSPC, "No space left on device")
 
-        return Short(super().make_append_file(path)._fd)
+        made = super().make_append_file(path)
+        return Short(os.dup(made._fd))
 
 
 def short_writes() -> Iterator[int]:
@@ -346,7 +348,7 @@ class Watched(LocalFiles):
                 said.append("sync")
                 super().sync()
 
-        return Talking(append_log._fd)
+        return Talking(os.dup(append_log._fd))
 
     def sync_folder(self, path: str) -> None:
         self.said.append("sync names")
