@@ -117,6 +117,15 @@ def test_the_readme_names_the_seven_files_and_they_exist() -> None:
         assert (ROOT / "postroom" / "project" / "template" / name).resolve() == ROOT / name
 
 
+def test_every_file_that_names_the_version_names_the_same() -> None:
+    (version,) = re.findall(
+        r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE
+    )
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"\n## {version} " in (ROOT / "CHANGELOG.md").read_text()
+    assert f"postroom-{version}-py3-none-any.whl" in README.read_text()
+
+
 @pytest.mark.parametrize("verb", ["", *VERBS])
 def test_every_verb_explains_itself(verb: str) -> None:
     done = CliRunner().invoke(postroom, [*verb.split(), "--help"])
