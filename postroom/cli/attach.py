@@ -1,4 +1,4 @@
-"""`postroom attach`: look at a batch that runs elsewhere."""
+"""`postroom attach`: watch a batch that was started elsewhere."""
 
 from __future__ import annotations
 
@@ -17,21 +17,27 @@ from ..store.files import LocalFiles
 from ..store.runs import list_runs
 from ..store.snapshot import snapshot
 from . import codes
+from .options import CONTEXT
 from .run import DEFAULT_OUTPUT
 
 LOOK_S = 0.5
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(context_settings=CONTEXT)
 @click.argument("output", default=DEFAULT_OUTPUT)
-@click.option("--once", is_flag=True, help="Show how it is now, and end.")
+@click.option("--once", is_flag=True, help="Show the current state and exit.")
 def command(output: str, once: bool) -> int:
-    """Show the batch of OUTPUT until it has ended; Ctrl-C ends only the showing."""
+    """Watch the batch in folder OUTPUT until it ends. Ctrl-C stops watching, not the batch.
+
+    \b
+      postroom run jobs.txt --gpus all --detach
+      postroom attach
+    """
     base = open_base(f"{output}/.base", write=False)
     files = LocalFiles()
     runs = list_runs(files, base)
     if not runs:
-        raise PostroomError(f"{output} holds no batch yet")
+        raise PostroomError(f"there is no batch in {output} yet")
     live = sys.stdout.isatty() and not once
     if live:
         from rich.console import Console
@@ -39,7 +45,7 @@ def command(output: str, once: bool) -> int:
 
         screen = Live(console=Console(), auto_refresh=False)
         screen.start()
-    master = Master(base.root)  # it only looks: it neither acts nor wants the run to be served
+    master = Master(base.root)  # reads only: it schedules nothing, and keeps no run alive
     try:
         while True:
             pool = master.look(runs[-1])
@@ -60,4 +66,4 @@ def command(output: str, once: bool) -> int:
             screen.stop()
         master.close()
         if not os.path.isdir(base.root):
-            click.echo("the folder was removed", err=True)
+            click.echo("the output folder was removed", err=True)

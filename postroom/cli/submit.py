@@ -21,18 +21,10 @@ from ..queue.submission import DEFAULT_PROJECT, QueuedCommand, check, submit
 from ..store.job_ids import JobId
 from ..store.scheduling import SchedulingOptions
 from ..text.memory_sizes import to_mib
-from ..text.values import array, duration, environment
-from .queue_options import (
-    CONTEXT,
-    as_json,
-    complete_jobs,
-    in_new_base,
-    make_base,
-    print_json,
-    some_jobs,
-    table,
-    talk,
-)
+from ..text.option_values import parse_environment
+from .job_options import complete_jobs, in_new_base, make_base, some_jobs
+from .options import ARRAY, CONTEXT, DURATION, as_json
+from .output import print_json, print_table, talk
 from .wait import wait_for
 
 # Which program a command finds depends on these: they go with it from the shell it comes from.
@@ -56,11 +48,11 @@ SHELL = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "PYTHONPATH
 )
 @click.option("-m", "--memory", metavar="SIZE", help="Memory that its card must have: 40G.")
 @click.option(
-    "-t", "--time-limit", type=duration, metavar="TIME", help="90s, 30m, 2h: then it is ended."
+    "-t", "--time-limit", type=DURATION, metavar="TIME", help="90s, 30m, 2h: then it is ended."
 )
 @click.option("--retries", type=click.IntRange(0), default=0, help="After a failure.")
 @click.option(
-    "--grace", type=duration, metavar="TIME", help="From SIGTERM to SIGKILL.  [default: 10s]"
+    "--grace", type=DURATION, metavar="TIME", help="From SIGTERM to SIGKILL.  [default: 10s]"
 )
 @click.option(
     "-a",
@@ -78,7 +70,7 @@ SHELL = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "PYTHONPATH
     help="Begin when JOB has ended, however.",
 )
 @click.option("--hold", is_flag=True, help="Begin only after `postroom release`.")
-@click.option("--array", type=array, metavar="1-100[:STEP]", help="Once for each $SGE_TASK_ID.")
+@click.option("--array", type=ARRAY, metavar="1-100[:STEP]", help="Once for each $SGE_TASK_ID.")
 @click.option("--snapshot", is_flag=True, help="Run in a copy of this folder, as it is now.")
 @click.option("-C", "--cwd", type=click.Path(), help="Where to run.  [default: here]")
 @click.option("-e", "--env", multiple=True, metavar="NAME=VALUE", help="For the command.")
@@ -112,7 +104,7 @@ def command(view: QueueView, words: tuple[str, ...], json_: bool, **options: Any
             print_json(asks)
         else:
             rows = [[ask.name or "-", ask.cwd, ask.command] for ask in asks]
-            table([["NAME", "FOLDER", "COMMAND"], *rows])
+            print_table([["NAME", "FOLDER", "COMMAND"], *rows])
         count = "1 job" if len(asks) == 1 else f"{len(asks)} jobs"
         talk(f"{count} would be queued in project {options['project']}")
         return 0
@@ -147,7 +139,7 @@ def _asks(view: QueueView, words: Sequence[str], options: dict[str, Any]) -> lis
         cwd = take_snapshot(cwd, view.base.root)
     template = {
         "cwd": cwd,
-        "env": {**shell_environment(), **environment(options["env"])},
+        "env": {**shell_environment(), **parse_environment(options["env"])},
         "timeout_s": options["time_limit"],
         "retries": options["retries"],
         "grace_s": options["grace"],

@@ -83,10 +83,10 @@ def test_a_dry_run_queues_nothing(base: Base, view: QueueView) -> None:
     ("words", "error"),
     [
         (["submit"], "name a command"),
-        (["submit", "--array", "9-1", "x"], "no array"),
-        (["submit", "--array", "1-9:0", "x"], "no array"),
-        (["submit", "-t", "soon", "x"], "no time"),
-        (["submit", "-m", "lots", "x"], "no amount of memory"),
+        (["submit", "--array", "9-1", "x"], "not an array"),
+        (["submit", "--array", "1-9:0", "x"], "not an array"),
+        (["submit", "-t", "soon", "x"], "not a duration"),
+        (["submit", "-m", "lots", "x"], "not an amount of memory"),
         (["submit", "-e", "A", "x"], "NAME=VALUE"),
         (["submit", "-C", "/nowhere", "x"], "does not exist"),
         (["submit", "-P", " ", "x"], "a project's name"),
@@ -96,7 +96,7 @@ def test_a_dry_run_queues_nothing(base: Base, view: QueueView) -> None:
         (["show", "no job"], "names no job"),
         (["jobs", "-s", "broken"], "no job is ever 'broken'"),
         (["kill", "zzzzzz"], "there is no run"),
-        (["rerun"], "name jobs, or say --failed"),
+        (["rerun"], "name jobs, or give --failed"),
         (["wait"], "name jobs, or a project"),
         (["pause", "-P", "x"], "there is no project 'x'"),
         (["drain", "7"], "there is no agent 7"),
@@ -121,14 +121,14 @@ def test_a_base_that_is_not_there_is_made_by_submit_only(tmp_path: Path) -> None
     with pytest.raises(PostroomError, match="does not exist"):
         call(missing, "submit", "-C", "/nowhere", "true")
     assert not (tmp_path / "new").exists()
-    assert call(missing, "submit", "true").stderr.startswith("made a new queue")
+    assert call(missing, "submit", "true").stderr.startswith("created a new queue")
     assert "1 queued" in call(missing, "status").stdout
 
 
 def test_status_says_first_what_is_wrong(base: Base) -> None:
     queue(base, "a")
     shown = call(base, "status").stdout
-    assert "NO MASTER ACTS" in shown and f"postroom master {base.root} --detach" in shown
+    assert "NO SCHEDULER RUNNING" in shown and f"postroom master {base.root} --detach" in shown
     assert json.loads(call(base, "status", "--json").stdout)["counts"] == {"queued": 1}
 
 
@@ -139,7 +139,7 @@ def test_jobs_are_listed_filtered_and_paged(base: Base) -> None:
     assert [line.split()[0] for line in shown.stdout.splitlines()[1:]] == [
         JobId(first.run, n).short for n in (1, 2)
     ]
-    assert "1 to 2 of 5; more: --first 2" in shown.stderr
+    assert "1 to 2 of 5; for more: --first 2" in shown.stderr
     assert "exit code 3" in call(base, "jobs", "-s", "failed").stdout
     assert "exit code 3" in call(base, "jobs", "-s", "unsuccessful").stdout
     pages = json.loads(call(base, "jobs", "-s", "pending", "--json").stdout)
