@@ -8,7 +8,7 @@ import time
 
 import click
 
-from ..batch.batch_view import Now, draw, headline, look
+from ..batch.batch_view import BatchState, draw, headline, slot_states
 from ..errors import PostroomError
 from ..master import Master
 from ..store.agents import list_agents
@@ -50,14 +50,14 @@ def command(output: str, once: bool) -> int:
         while True:
             pool = master.look(runs[-1])
             agents = list_agents(files, base)
-            slots = look(base, pool, [(agent, "") for agent in agents])
+            slots = slot_states(base, pool, [(agent, "") for agent in agents])
             waiting = len(pool) - pool.n_done - sum(bool(slot.job) for slot in slots)
-            now = Now(slots, pool.n_done, pool.n_failed, 0, waiting, False, 0.0, None)
+            state = BatchState(slots, pool.n_done, pool.n_failed, 0, waiting, False, 0.0, None)
             ended = snapshot(base, runs=False).master_pid is None
             if live:
-                screen.update(draw(now), refresh=True)
+                screen.update(draw(state), refresh=True)
             else:
-                click.echo(headline(now))
+                click.echo(headline(state))
             if once or ended:
                 return codes.JOB_FAILED if pool.n_failed else codes.OK
             time.sleep(LOOK_S)

@@ -32,7 +32,7 @@ def base_option(function: F) -> F:
         "--base",
         default=default_base,
         metavar="BASE",
-        help="Folder of the queue; otherwise $POSTROOM_BASE, otherwise ./base.",
+        help="Folder of the queue.  [default: $POSTROOM_BASE or ./base]",
     )(function)
 
 

@@ -99,7 +99,7 @@ def test_it_says_who_has_the_room() -> None:
         packing = packer()
         add(packing, CommandLine("python a.py"))
         assert packing.begin(0.0, 9) == []
-        assert packing.why().startswith("card 0 is held by 'theirs' of user ")
+        assert packing.why().startswith("GPU 0 is held by 'theirs' of user ")
 
 
 def test_a_line_s_own_memory_beats_that_of_the_batch_and_none_beats_the_card() -> None:
@@ -108,7 +108,7 @@ def test_a_line_s_own_memory_beats_that_of_the_batch_and_none_beats_the_card() -
     begun = packing.begin(0.0, 9)
     assert [job.arguments["memory_mib"] for job in begun] == [23 * 1024, 20 * 1024, 3 * 1024]
     with pytest.raises(
-        CommandSourceError, match="asks for 25G of a card, and the largest, card 0, has 24G"
+        CommandSourceError, match="needs 25G of GPU memory, but the largest GPU, 0, has only 24G"
     ):
         packing.check(CommandLine("d", memory="25G"))
 
@@ -131,5 +131,5 @@ def test_with_whole_cards_the_urgent_come_first_and_equals_in_their_order() -> N
     assert names(waiting.begin(0.0, 2)) == ["job_3", "job_5"]
     assert waiting.begin(0.0, 0) == []
     assert names(waiting.begin(0.0, 9)) == ["job_4", "job_1", "job_2"]
-    with pytest.raises(CommandSourceError, match="with --memory auto its lines share them"):
+    with pytest.raises(CommandSourceError, match="run the batch with --memory auto"):
         waiting.check(CommandLine("x", memory="1G"))
