@@ -12,12 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import postroom
 from postroom.errors import GpuError, PostroomError
-from postroom.functions.function_kind import call_of, type_of
+from postroom.functions.function_kind import type_of
 from postroom.functions.in_process import MemoryExceeded
 from postroom.gpus.cards.simulated import Claim, OutOfMemory
 from postroom.gpus.ledger.protocol import LeaseRequest, open_ledger
@@ -374,12 +373,6 @@ def test_methods_work_and_self_is_no_part_of_the_kind() -> None:
     (row,) = Profiles().get(type_of(Trainer.train)).rows
     assert row.runs == 2
     assert row.call == {"x": 2}
-
-
-def test_only_what_may_set_sizes_makes_another_kind() -> None:
-    arguments = {"x": np.zeros((3, 4), np.float32), "lr": 0.1, "n": 3, "f": print, "m": "net"}
-    assert call_of(arguments) == {"x": [3, 4, "float32"], "n": 3, "m": "net"}
-    assert call_of(arguments, ["lr"]) == {"lr": 0.1}
 
 
 def test_a_timeline_is_left() -> None:
