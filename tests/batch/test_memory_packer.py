@@ -1,10 +1,9 @@
-"""Which lines of a batch begin: by memory where they share cards, else by priority."""
+"""Which lines of a batch start when they share GPUs by memory."""
 
 from __future__ import annotations
 
 import pytest
 
-from postroom.batch.line_order import InOrder
 from postroom.batch.memory_packer import Packer, name_of
 from postroom.commands.attempt import COMMAND
 from postroom.commands.command_source import CommandLine, CommandSourceError
@@ -122,14 +121,3 @@ def test_a_kind_that_ran_out_goes_only_where_there_is_more(
     add(packing, CommandLine("python a.py"))
     (begun,) = packing.begin(0.0, 9)
     assert begun.arguments["card"] == "FAKE-2"
-
-
-def test_with_whole_cards_the_urgent_come_first_and_equals_in_their_order() -> None:
-    waiting = InOrder()
-    for number, priority in enumerate((0, 0, 5, 1, 5), start=1):
-        waiting.add(job(number), CommandLine("x", priority=priority))
-    assert names(waiting.begin(0.0, 2)) == ["job_3", "job_5"]
-    assert waiting.begin(0.0, 0) == []
-    assert names(waiting.begin(0.0, 9)) == ["job_4", "job_1", "job_2"]
-    with pytest.raises(CommandSourceError, match="run the batch with --memory auto"):
-        waiting.check(CommandLine("x", memory="1G"))
