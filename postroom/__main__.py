@@ -31,7 +31,7 @@ def main() -> None:
 
 def hog() -> None:
     """Run `hog`: `postroom run` under the name that its users know."""
-    from .cli.verbs import importing
+    from .cli.fast_import import importing
 
     with importing():
         from .cli.run import command

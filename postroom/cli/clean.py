@@ -10,14 +10,14 @@ from ..queue import actions
 from ..queue.queue_view import QueueView
 from ..text.durations import format_duration
 from .job_options import in_base
-from .options import CONTEXT, DURATION, as_json
+from .options import CONTEXT, as_json, duration
 from .output import print_answer, talk
 
 
 @click.command(context_settings=CONTEXT)
 @click.option(
     "--older-than",
-    type=DURATION,
+    type=duration,
     default="7d",
     show_default=True,
     help="Age of a run, since its last job ended: 12h, 7d.",

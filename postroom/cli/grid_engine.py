@@ -25,9 +25,7 @@ from ..queue.submission import DEFAULT_PROJECT, QueuedCommand, check, submit
 from ..store.base import create_base, default_base, open_base
 from ..store.job_ids import JobId, UnknownJobError, find_jobs
 from ..store.scheduling import SchedulingOptions
-from ..text.durations import parse_duration
-from ..text.option_values import parse_array
-from .options import CONTEXT
+from .options import CONTEXT, array, duration
 from .output import print_table, settle, talk
 from .submit import shell_environment
 from .wait import wait_for
@@ -127,7 +125,7 @@ def _resources(wanted: GridOptions, text: str) -> GridOptions:
         if name in ("gpu", "gpus", "ngpus") and value.isdecimal():
             wanted = replace(wanted, gpus=int(value))
         elif name in ("h_rt", "s_rt"):
-            wanted = replace(wanted, timeout_s=parse_duration(value))
+            wanted = replace(wanted, timeout_s=duration(value))
         else:
             talk(f"qsub: -l {part} is left out")
     return wanted
@@ -168,7 +166,7 @@ _VALUES: dict[str, Callable[[GridOptions, str], GridOptions]] = {
 
 
 def _tasks(text: str) -> Sequence[int]:
-    return parse_array(text if "-" in text else f"{text}-{text}")
+    return array(text if "-" in text else f"{text}-{text}")
 
 
 def _number(text: str) -> int:
@@ -199,7 +197,7 @@ def qsub(words: Sequence[str]) -> int:
         line = _as_command(text, script, arguments)
         wanted = replace(wanted, shell=wanted.shell or _shell_of(text))
     wanted = replace(wanted, name=wanted.name or name)
-    view = QueueView(create_base(default_base()))
+    view = QueueView(create_base(_base()))
     asks = [_ask(view, wanted, line, number) for number in wanted.numbers or [0]]
     jobs = submit(view.files, view.base, asks, project=wanted.project)
     _print_ids(jobs, wanted)
@@ -301,7 +299,7 @@ def _print_ids(jobs: Sequence[JobId], wanted: GridOptions) -> None:
 
 def qstat(words: Sequence[str]) -> int:
     """List what waits and runs, as grid engine does; `qstat -j JOB` shows one."""
-    view = QueueView(open_base(default_base(), write=False))
+    view = QueueView(open_base(_base(), write=False))
     if "-j" in words:
         from .show import command as show
 
@@ -325,12 +323,16 @@ def qdel(words: Sequence[str]) -> int:
     """End jobs."""
     if not words:
         raise PostroomError("qdel: name jobs")
-    view = QueueView(open_base(default_base()))
+    view = QueueView(open_base(_base()))
     jobs = list(dict.fromkeys(_named(view, [part for word in words for part in word.split(",")])))
     if not jobs:
         raise PostroomError(f"qdel: no job is called {' '.join(words)}")
     settle(view, actions.kill(view, jobs))
     return 0
+
+
+def _base() -> str:
+    return default_base()
 
 
 def main(name: str, words: Sequence[str]) -> None:

@@ -18,6 +18,7 @@ from ..text.durations import parse_duration
 from ..text.option_values import parse_array
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 CONTEXT = {"help_option_names": ["-h", "--help"]}
 
@@ -65,31 +66,33 @@ def positional_base(word: str) -> str:
 # Values
 
 
-def _option_type(
-    metavar: str, parse: Callable[[str], Any], *, least: float = 0.0
-) -> Callable[[str], Any]:
+def _option_type(metavar: str, parse: Callable[[str], T]) -> Callable[[str], T]:
     """Make one of our parsers a type of click's: its errors then name the option."""
 
-    def convert(text: str) -> Any:
+    def convert(text: str) -> T:
         try:
-            value = parse(text)
+            return parse(text)
         except PostroomError as error:
             raise click.BadParameter(str(error)) from None
-        if least and value < least:
-            raise click.BadParameter(f"{text!r} is too short: the least is {least:g}s")
-        return value
 
     convert.__name__ = metavar
     return convert
 
 
-DURATION = _option_type("TIME", parse_duration)
-ARRAY = _option_type("ARRAY", parse_array)
+duration = _option_type("TIME", parse_duration)
+array = _option_type("ARRAY", parse_array)
 
 
-def at_least(seconds: float) -> Callable[[str], Any]:
+def at_least(seconds: float) -> Callable[[str], float]:
     """Return the type of a duration with a minimum."""
-    return _option_type("TIME", parse_duration, least=seconds)
+
+    def parse(text: str) -> float:
+        value = parse_duration(text)
+        if value < seconds:
+            raise PostroomError(f"{text!r} is too short: the least is {seconds:g}s")
+        return value
+
+    return _option_type("TIME", parse)
 
 
 def as_json(function: F) -> F:

@@ -45,7 +45,7 @@ def command(
     chosen = actions.failed_jobs(view, project, whole) if failed else some_jobs(view, jobs)
     if not chosen:
         talk("no failed job is left to rerun")
-    answer = Answer(None, "nothing was queued", jobs=chosen)
+    answer = Answer(None, "nothing is queued", jobs=chosen)
     if chosen and not dry_run:
         answer = actions.rerun(view, chosen)
     if json_:

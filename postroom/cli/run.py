@@ -29,9 +29,9 @@ from ..errors import PostroomError
 from ..gpus.cards.gpu_list import GpuFile, SlotSpec, cards_of, parse_gpus
 from ..master import Master
 from ..session.crew import Crew, turn_signals_into_interrupts
-from ..text.option_values import parse_environment
+from ..text.option_values import environment
 from . import codes
-from .options import CONTEXT, DURATION, at_least
+from .options import CONTEXT, at_least, duration
 
 if TYPE_CHECKING:
     from ..batch.memory_packer import Packer
@@ -52,7 +52,7 @@ OPTIONS = [
     click.option("--timeout", type=at_least(0.001), help="Time limit of each job: 90s, 30m, 2h."),
     click.option("--retries", type=click.IntRange(0), default=0, metavar="N",
                  help="Try a failed job N more times."),
-    click.option("--grace", type=DURATION, default="10s", show_default=True,
+    click.option("--grace", type=duration, default="10s", show_default=True,
                  help="Time between SIGTERM and SIGKILL."),
     click.option("--rerun", type=click.Choice(["all", "failed"]), default=None,
                  help="Run all lines again, or only failed ones.  [default: missing and failed]"),
@@ -155,7 +155,7 @@ def run_batch(
     again = [arg for arg in sys.argv[1:] if arg != "--detach"]
     if options["detach"]:
         return _detach(output, again)
-    complete = completer(os.getcwd(), parse_environment(options["env"]))
+    complete = completer(os.getcwd(), environment(options["env"]))
     batch_options = _batch_options(options, output, lazy=known is None)
     packer = _packer(options, output)
     check = (InOrder() if packer is None else packer).check

@@ -21,9 +21,9 @@ from ..queue.submission import DEFAULT_PROJECT, QueuedCommand, check, submit
 from ..store.job_ids import JobId
 from ..store.scheduling import SchedulingOptions
 from ..text.memory_sizes import to_mib
-from ..text.option_values import parse_environment
+from ..text.option_values import environment
 from .job_options import complete_jobs, in_new_base, make_base, some_jobs
-from .options import ARRAY, CONTEXT, DURATION, as_json
+from .options import CONTEXT, array, as_json, duration
 from .output import print_json, print_table, talk
 from .wait import wait_for
 
@@ -48,11 +48,11 @@ SHELL = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "PYTHONPATH
 )
 @click.option("-m", "--memory", metavar="SIZE", help="Memory that its card must have: 40G.")
 @click.option(
-    "-t", "--time-limit", type=DURATION, metavar="TIME", help="90s, 30m, 2h: then it is ended."
+    "-t", "--time-limit", type=duration, metavar="TIME", help="90s, 30m, 2h: then it is ended."
 )
 @click.option("--retries", type=click.IntRange(0), default=0, help="After a failure.")
 @click.option(
-    "--grace", type=DURATION, metavar="TIME", help="From SIGTERM to SIGKILL.  [default: 10s]"
+    "--grace", type=duration, metavar="TIME", help="From SIGTERM to SIGKILL.  [default: 10s]"
 )
 @click.option(
     "-a",
@@ -70,7 +70,7 @@ SHELL = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "PYTHONPATH
     help="Begin when JOB has ended, however.",
 )
 @click.option("--hold", is_flag=True, help="Begin only after `postroom release`.")
-@click.option("--array", type=ARRAY, metavar="1-100[:STEP]", help="Once for each $SGE_TASK_ID.")
+@click.option("--array", type=array, metavar="1-100[:STEP]", help="Once for each $SGE_TASK_ID.")
 @click.option("--snapshot", is_flag=True, help="Run in a copy of this folder, as it is now.")
 @click.option("-C", "--cwd", type=click.Path(), help="Where to run.  [default: here]")
 @click.option("-e", "--env", multiple=True, metavar="NAME=VALUE", help="For the command.")
@@ -139,7 +139,7 @@ def _asks(view: QueueView, words: Sequence[str], options: dict[str, Any]) -> lis
         cwd = take_snapshot(cwd, view.base.root)
     template = {
         "cwd": cwd,
-        "env": {**shell_environment(), **parse_environment(options["env"])},
+        "env": {**shell_environment(), **environment(options["env"])},
         "timeout_s": options["time_limit"],
         "retries": options["retries"],
         "grace_s": options["grace"],

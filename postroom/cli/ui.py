@@ -40,9 +40,7 @@ VARIABLE = "POSTROOM_UI_TOKEN"
     show_envvar=True,
     help="Use this token instead of a random one. `ps` shows it: prefer the variable.",
 )
-@click.option(
-    "--detach", is_flag=True, help="Run in the background, after the terminal is closed, too."
-)
+@click.option("--detach", is_flag=True, help="Run in the background; survives the terminal.")
 @click.option(
     "--listener", type=int, hidden=True, help="The socket that a detached page listens on."
 )
@@ -78,7 +76,7 @@ def command(
     os.environ.pop(VARIABLE, None)
     address = host or "127.0.0.1"
     try:
-        server = listen(address, port) if listener is None else socket.socket(fileno=listener)
+        line = listen(address, port) if listener is None else socket.socket(fileno=listener)
     except OSError as error:
         raise PostroomError(
             f"cannot listen on {address} port {port}: {error.strerror}; choose another --port"
@@ -86,7 +84,7 @@ def command(
     shown = f"[{address}]" if ":" in address else address
     if listener is None:
         click.echo(f"the page of {opened.root}:", err=True)
-        click.echo(f"http://{shown}:{server.getsockname()[1]}/?token={keys.token}")
+        click.echo(f"http://{shown}:{line.getsockname()[1]}/?token={keys.token}")
         if not _is_loopback(address):
             click.echo(
                 f"warning: others may reach {shown}, and the connection is not encrypted: anybody "
@@ -97,28 +95,28 @@ def command(
         again = ["--host", host] if host else []
         for name in names:
             again += ["--name", name]
-        _detach(opened, server, again, keys.token)
+        _detach(opened, line, again, keys.token)
         return
     click.echo("Ctrl-C stops the page; jobs keep running.", err=True)
     sys.stdout.flush()
     app = create_app(opened, keys, hosts={*LOOPBACK, shown, *names}, here=os.getcwd())
-    make_server(app).run(sockets=[server])
+    make_server(app).run(sockets=[line])
 
 
-def _detach(base: Base, server: socket.socket, options: list[str], token: str) -> None:
+def _detach(base: Base, line: socket.socket, options: list[str], token: str) -> None:
     """Serve the same page from a background process, on the socket that is open already."""
     path = f"{os.path.dirname(base.log)}/ui.txt"
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
     log = os.open(path, flags, 0o600)
-    command_line = ["ui", base.root, "--listener", str(server.fileno()), *options]
+    words = ["ui", base.root, "--listener", str(line.fileno()), *options]
     try:
         process = subprocess.Popen(
-            [sys.executable, "-m", "postroom", *command_line],
+            [sys.executable, "-m", "postroom", *words],
             env={**os.environ, VARIABLE: token},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            pass_fds=[server.fileno()],
+            pass_fds=[line.fileno()],
             start_new_session=True,
         )
     finally:

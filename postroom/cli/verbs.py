@@ -5,12 +5,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import importlib
-from collections.abc import Iterator
 
 import click
+
+from .fast_import import importing
 
 # group: verb: (module of this folder, and the command in it if there are several; a line of help)
 GROUPS = {
@@ -43,7 +42,7 @@ GROUPS = {
         "doctor": ("doctor", "Check a base for problems."),
     },
     "GPUs": {
-        "gpu": ("gpu", "List GPUs, and lease them for any program."),
+        "gpu": ("gpu", "List GPUs, see who holds them, lease them for any program."),
         "profiles": ("profiles", "List, show and forget how much memory jobs need."),
     },
     "Batches and sweeps": {
@@ -59,20 +58,6 @@ GROUPS = {
     },
 }
 VERBS = {verb: entry for group in GROUPS.values() for verb, entry in group.items()}
-
-
-@contextlib.contextmanager
-def importing() -> Iterator[None]:
-    """Import without collecting garbage: modules stay in memory, also after a fork.
-
-    Searching them again and again for garbage would take a tenth of the time.
-    """
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()
 
 
 class Verbs(click.Group):

@@ -14,7 +14,7 @@ from ..queue.rows import PENDING, RUNNING
 from ..store.job_ids import JobId
 from . import codes
 from .job_options import in_base, jobs_argument, some_jobs
-from .options import CONTEXT, DURATION, as_json
+from .options import CONTEXT, as_json, duration
 from .output import talk
 
 LOOK_S = 0.3
@@ -25,7 +25,7 @@ UNENDED = (*RUNNING, *PENDING)
 @jobs_argument(required=False)
 @click.option("-P", "--project", default="", help="Wait for all unended jobs of a project.")
 @click.option(
-    "--timeout", "timeout_s", type=DURATION, help="Give up after 90s, 30m, 2h; exit code 124."
+    "--timeout", "timeout_s", type=duration, help="Give up after 90s, 30m, 2h; exit code 124."
 )
 @as_json
 @in_base

@@ -64,7 +64,7 @@ class FuturePool:
         return future
 
     def close(self) -> None:
-        """Wait for all submitted jobs, then end the sessions that were started for them."""
+        """Wait for what was handed in, then end the sessions that were started for it."""
         self._relay.put(None)
         self._thread.join()
 
@@ -96,7 +96,7 @@ class FuturePool:
         )
 
     def _tend(self, now: float) -> None:
-        """Keep the sessions alive, and start one more where that helps."""
+        """Keep the sessions alive, and have one more where that would help."""
         sessions = self._crew
         if sessions is None:
             return
@@ -107,7 +107,7 @@ class FuturePool:
         for view in overview(open_ledger(), self._cards):
             card = view.card
             here = [place for place in sessions.places if place.gpu == str(card.index)]
-            # Where a job has the whole card, as while it is measured, others could only wait.
+            # Where a job has the card as a whole, as when it is measured, others can only wait.
             if view.state is CardState.SHARED and len(here) < MOST_ON_A_CARD:
                 free_mib = card.memory_mib - view.reserved_mib
                 if free_mib * MOST_ON_A_CARD >= card.memory_mib:
@@ -175,7 +175,7 @@ _making = threading.Lock()
 
 
 def future_pool_for(base: str, project: str, *, say: Say) -> FuturePool:
-    """Return the pool of this process for a base and an import folder."""
+    """Return this process's pool for a base and a project."""
     key = (os.getpid(), os.path.realpath(base), project)  # a thread does not survive a fork
     with _making:
         if key not in _pools:

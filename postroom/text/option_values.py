@@ -26,7 +26,7 @@ def parse_array(text: str) -> Sequence[int]:
     return numbers
 
 
-def parse_environment(pairs: Sequence[str]) -> dict[str, str]:
+def environment(pairs: Sequence[str]) -> dict[str, str]:
     """Return the environment that several `NAME=VALUE` describe."""
     found = {}
     for pair in pairs:

@@ -8,7 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from postroom.cli.options import DURATION, at_least
+from postroom.cli.options import at_least, duration
 from postroom.cli.verbs import postroom
 
 from .test_help import ALL
@@ -121,4 +121,4 @@ def test_a_bad_duration_names_the_option() -> None:
 
 
 def test_durations_are_seconds() -> None:
-    assert (DURATION("2m"), at_least(1)("1:00")) == (120, 60)
+    assert (duration("2m"), at_least(1)("1:00")) == (120, 60)

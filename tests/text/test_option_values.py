@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from postroom.errors import PostroomError
-from postroom.text.option_values import parse_array, parse_environment
+from postroom.text.option_values import environment, parse_array
 
 
 def test_arrays_have_both_ends_and_a_step() -> None:
@@ -20,7 +20,7 @@ def test_what_is_no_array_is_refused(text: str) -> None:
 
 
 def test_an_environment_keeps_later_equals_signs() -> None:
-    assert parse_environment(["A=1=2", "B="]) == {"A": "1=2", "B": ""}
+    assert environment(["A=1=2", "B="]) == {"A": "1=2", "B": ""}
     for wrong in ("A", "=1"):
         with pytest.raises(PostroomError, match="NAME=VALUE"):
-            parse_environment([wrong])
+            environment([wrong])
