@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def hog() -> None:
-    """Run `hog`: `postroom run` under the name that its users know."""
+    """Run `hog`, another name of `postroom run` for users of gpu-hog."""
     from .cli.fast_import import importing
 
     with importing():

@@ -22,7 +22,9 @@ from .run import DEFAULT_OUTPUT
 @click.option("--csv", "as_", flag_value="csv", help="Print CSV.")
 @click.option("--json", "as_", flag_value="json", help="Print JSON.")
 @click.option("--plot", nargs=2, metavar="X Y", help="Plot column Y over column X.")
-@click.option("--svg", default="plot.svg", show_default=True, help="File of --plot.")
+@click.option(
+    "--svg", default="plot.svg", show_default=True, metavar="FILE", help="File of --plot."
+)
 def command(
     output: str, pattern: tuple[str, ...], as_: str | None, plot: tuple[str, str] | None, svg: str
 ) -> None:

@@ -20,7 +20,14 @@ VARIABLE = "POSTROOM_UI_TOKEN"
 
 @click.command(context_settings=CONTEXT)
 @base_argument
-@click.option("--port", default=PORT, show_default=True, type=click.IntRange(0, 65535), metavar="N")
+@click.option(
+    "--port",
+    default=PORT,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    metavar="N",
+    help="Port to listen on; 0 chooses a free one.",
+)
 @click.option(
     "--host",
     default="",
@@ -55,8 +62,8 @@ def command(
 ) -> None:
     """Serve a web page for BASE: GPUs, queue, logs; submit, kill, pause and rerun jobs.
 
-    The page does what the command line does; stopping it stops no job. It prints the address to
-    open. To reach it from another machine, use ssh:
+    It prints the address to open in a browser. Stopping the page stops no job. To reach it from
+    another machine, forward the port with ssh, and open the same address there.
 
     \b
       postroom ui ./base

@@ -23,7 +23,9 @@ UNENDED = (*RUNNING, *PENDING)
 
 @click.command(context_settings=CONTEXT)
 @jobs_argument(required=False)
-@click.option("-P", "--project", default="", help="Wait for all unended jobs of a project.")
+@click.option(
+    "-P", "--project", default="", help="Wait for all jobs of a project that have not ended."
+)
 @click.option(
     "--timeout", "timeout_s", type=duration, help="Give up after 90s, 30m, 2h; exit code 124."
 )
