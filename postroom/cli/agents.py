@@ -50,7 +50,7 @@ def command() -> None:
     """
 
 
-@command.command(context_settings=CONTEXT)
+@command.command()
 @click.argument("words", nargs=-1, metavar="[COUNT] [BASE]")
 @click.option("--gpus", metavar="LIST", help=GPUS)
 @base_option
@@ -77,7 +77,7 @@ def start(words: tuple[str, ...], gpus: str | None, base: str) -> None:
     start_sessions(create_base(base), slots, say=click.echo)
 
 
-@command.command(context_settings=CONTEXT)
+@command.command()
 @_agents_argument
 @_now_option
 @base_option
@@ -95,7 +95,7 @@ def stop(words: tuple[str, ...], now: bool, base: str) -> None:
     stop_sessions(opened, agents or known, now=now, say=click.echo)
 
 
-@command.command(context_settings=CONTEXT)
+@command.command()
 @click.argument("words", nargs=-1, metavar="[BASE] GPUS")
 @base_option
 def add(words: tuple[str, ...], base: str) -> None:
@@ -115,7 +115,7 @@ def add(words: tuple[str, ...], base: str) -> None:
     start_sessions(create_base(base), _slots(gpus), say=click.echo)
 
 
-@command.command(context_settings=CONTEXT)
+@command.command()
 @_agents_argument
 @_now_option
 @base_option
@@ -130,7 +130,7 @@ def drain(words: tuple[str, ...], now: bool, base: str) -> None:
         settle(view, actions.drain(view, agents, now))
 
 
-@command.command(context_settings=CONTEXT)
+@command.command()
 @_agents_argument
 @base_option
 def fill(words: tuple[str, ...], base: str) -> None:
@@ -144,7 +144,7 @@ def fill(words: tuple[str, ...], base: str) -> None:
         settle(view, actions.fill(view, agents))
 
 
-@command.command(context_settings=CONTEXT)
+@command.command()
 @click.argument("words", nargs=-1, metavar="[BASE] AGENT...")
 @_now_option
 @base_option
@@ -160,7 +160,7 @@ def remove(words: tuple[str, ...], now: bool, base: str) -> None:
     stop_sessions(open_base(base), agents, now=now, say=click.echo)
 
 
-@command.command(name="list", context_settings=CONTEXT)
+@command.command(name="list")
 @as_json
 @base_argument
 def list_(base: str, json_: bool) -> None:
