@@ -22,7 +22,7 @@ from ..text.table import table_lines
 
 SETTLE_S = 5.0
 WIDE = 120
-_COLOURS = {
+COLOURS = {
     "running": "cyan",
     "stopping": "yellow",
     "ok": "green",
@@ -65,9 +65,9 @@ def print_answer(answer: Answer, *, settled: bool = True) -> None:
 
 def paint(text: str, state: str) -> str:
     """Colour a text by a job's state, if stdout is a terminal."""
-    if state not in _COLOURS or os.environ.get("NO_COLOR") or not sys.stdout.isatty():
+    if state not in COLOURS or os.environ.get("NO_COLOR") or not sys.stdout.isatty():
         return text
-    return click.style(text, fg=_COLOURS[state])
+    return click.style(text, fg=COLOURS[state])
 
 
 def print_table(

@@ -50,7 +50,9 @@ def head(seen: Overview) -> list[str]:
     alive = [agent for agent in seen.agents if agent.state != "dead"]
     drained = sum(agent.drained for agent in alive)
     agents = f"{len(alive)} agent{'' if len(alive) == 1 else 's'}"
-    scheduler = f"scheduler {seen.master_pid}" if seen.master_pid else "NO SCHEDULER RUNNING"
+    scheduler = (
+        f"scheduler running (pid {seen.master_pid})" if seen.master_pid else "NO SCHEDULER RUNNING"
+    )
     words = [scheduler, agents + (f" ({drained} drained)" if drained else "")]
     words += ["PAUSED"] if seen.paused else []
     if seen.pending_requests:

@@ -21,22 +21,14 @@ from ..text.safe_text import printable
 from ..text.table import cut
 from .job_options import in_base
 from .options import CONTEXT, at_least
-from .output import WIDE, note, seconds_of
+from .output import COLOURS, WIDE, note, seconds_of
 from .status import head
 
 # A line is a list of (text, rich style); an empty style is the default.
 Line = list[tuple[str, str]]
 
 BAR = 10
-_STYLES = {
-    "running": "cyan",
-    "stopping": "yellow",
-    "failed": "red",
-    "timed out": "red",
-    "lost": "red",
-    "ok": "green",
-    "cancelled": "dim",
-}
+_STYLES = {**COLOURS, "cancelled": "dim"}
 
 
 @click.command(context_settings=CONTEXT)

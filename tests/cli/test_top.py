@@ -47,7 +47,13 @@ def test_a_screen_is_never_larger_than_the_terminal(
 def test_a_screen_shows_cards_jobs_and_failures(base: Base, view: QueueView) -> None:
     seen = busy(base, view)
     text = "\n".join("".join(part for part, _ in line) for line in screen(seen, 100, 40))
-    for shown in ("scheduler 7", "28 queued", "A100", "the driver has lost it", "RUNNING  2"):
+    for shown in (
+        "scheduler running (pid 7)",
+        "28 queued",
+        "A100",
+        "the driver has lost it",
+        "RUNNING  2",
+    ):
         assert shown in text
     assert "NEXT" in text and "FAILED  6" in text and "ENDED" in text
     assert "░" in text and "█" in text
