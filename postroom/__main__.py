@@ -30,8 +30,8 @@ def main() -> None:
 
 
 def hog() -> None:
-    """Run `hog`: `postroom run` under the name that its users know."""
-    from .cli.verbs import importing
+    """Run `hog`, another name of `postroom run` for users of gpu-hog."""
+    from .cli.fast_import import importing
 
     with importing():
         from .cli.run import command

@@ -22,11 +22,11 @@ from ..queue import actions
 from ..queue.queue_view import QueueView
 from ..queue.rows import PENDING, RUNNING, JobView
 from ..queue.submission import DEFAULT_PROJECT, QueuedCommand, check, submit
-from ..store.base import create_base, open_base
+from ..store.base import create_base, default_base, open_base
 from ..store.job_ids import JobId, UnknownJobError, find_jobs
 from ..store.scheduling import SchedulingOptions
-from ..text.values import array, duration
-from .queue_options import CONTEXT, DEFAULT_BASE, settle, table, talk
+from .options import CONTEXT, array, duration
+from .output import print_table, settle, talk
 from .submit import shell_environment
 from .wait import wait_for
 
@@ -308,7 +308,7 @@ def qstat(words: Sequence[str]) -> int:
     rows = view.jobs(state=",".join((*RUNNING, *PENDING)), count=1000).jobs
     if rows:
         heading = ["job-ID", "prior", "name", "user", "state", "submit/start at", "queue"]
-        table([heading, *map(_row, rows)])
+        print_table([heading, *map(_row, rows)])
     return 0
 
 
@@ -332,7 +332,7 @@ def qdel(words: Sequence[str]) -> int:
 
 
 def _base() -> str:
-    return os.environ.get("POSTROOM_BASE") or DEFAULT_BASE
+    return default_base()
 
 
 def main(name: str, words: Sequence[str]) -> None:

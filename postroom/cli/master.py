@@ -22,6 +22,7 @@ from ..store.base import Base, create_base
 from ..store.files import LocalFiles
 from ..store.journal import Journal
 from ..store.snapshot import acting_master
+from .options import CONTEXT, base_argument
 
 # A Master that says nothing for so long after its start is looked at.
 START_S = 30.0
@@ -51,8 +52,8 @@ class Personnel:
             os.close(log)
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("base")
+@click.command(context_settings=CONTEXT)
+@base_argument
 @click.option("--detach", is_flag=True, help="Go on in the background, when the terminal is gone.")
 @click.option("--notify", default="", metavar="CMD|URL", help="Tell when a run fails or is done.")
 def command(base: str, detach: bool, notify: str) -> None:

@@ -21,18 +21,10 @@ from ..queue.submission import DEFAULT_PROJECT, QueuedCommand, check, submit
 from ..store.job_ids import JobId
 from ..store.scheduling import SchedulingOptions
 from ..text.memory_sizes import to_mib
-from ..text.values import array, duration, environment
-from .queue_options import (
-    CONTEXT,
-    as_json,
-    complete_jobs,
-    in_new_base,
-    make_base,
-    print_json,
-    some_jobs,
-    table,
-    talk,
-)
+from ..text.option_values import environment
+from .job_options import complete_jobs, in_new_base, make_base, some_jobs
+from .options import CONTEXT, array, as_json, duration
+from .output import print_json, print_table, talk
 from .wait import wait_for
 
 # Which program a command finds depends on these: they go with it from the shell it comes from.
@@ -112,7 +104,7 @@ def command(view: QueueView, words: tuple[str, ...], json_: bool, **options: Any
             print_json(asks)
         else:
             rows = [[ask.name or "-", ask.cwd, ask.command] for ask in asks]
-            table([["NAME", "FOLDER", "COMMAND"], *rows])
+            print_table([["NAME", "FOLDER", "COMMAND"], *rows])
         count = "1 job" if len(asks) == 1 else f"{len(asks)} jobs"
         talk(f"{count} would be queued in project {options['project']}")
         return 0

@@ -1,4 +1,4 @@
-"""Futures for jobs that sessions run: a thread drives a Master, since a Future waits for nobody."""
+"""Futures for jobs that run in sessions; a background thread drives the Master."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ Say = Callable[[str], None]
 Errand = tuple[Job, "Future[Any]"]
 
 MOST_ON_A_CARD = 4  # sessions; each has torch, a CUDA context and some of the host's memory
-GROW_S = 0.5  # between two looks whether one more would help
-GLANCE_S = 0.05  # how long a job that is handed in may have to wait for others to be looked at
+GROW_S = 0.5  # between two checks whether one more session would help
+GLANCE_S = 0.05  # a new job waits at most so long while results are collected
 
 
 class FuturePool:
-    """Hands jobs to the sessions of one base and puts what comes back into their Futures.
+    """Sends jobs to the sessions of one base, and sets their Futures when results arrive.
 
-    Where no session lives, it has some of its own, which end with us. They share their cards: each
-    job books what its kind needs, as a call in any process does, so several run beside each other
-    as far as they fit. A session keeps to one card, since CUDA can't be moved: there is one for
-    each card at first, and more on a card that has room while jobs wait.
+    If no session is running, it starts its own, which end with this process. They share their
+    cards: each job reserves the memory that its kind needs, so jobs that fit run side by side. A
+    session stays on one card, since CUDA cannot move: there is one per card at first, and more on
+    a card with free memory while jobs wait.
     """
 
     def __init__(self, base: str, project: str, *, say: Say) -> None:
@@ -51,12 +51,12 @@ class FuturePool:
         self._cards: list[Card] = []
         self._grow_at = 0.0
         self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="postroom clerk", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="postroom futures", daemon=True)
         self._thread.start()
         atexit.register(self.close)
 
     def submit(self, job: Job) -> Future[Any]:
-        """Hand in a job."""
+        """Submit a job."""
         future: Future[Any] = Future()
         if self._failure is not None:
             raise PostroomError(f"the base cannot be used: {self._failure}") from self._failure
@@ -137,7 +137,7 @@ class FuturePool:
             return
         try:
             self._pending[pool.submit(job).number] = future
-        except Exception as error:  # an argument that cannot travel: this job's own matter
+        except Exception as error:  # an argument that cannot be sent: only this job fails
             future.set_exception(error)
         self._settle(pool)
 
@@ -161,23 +161,23 @@ class FuturePool:
 
 
 def _refuse_our_own(cards: list[Card]) -> None:
-    """Raise where our jobs would wait for cards that we hold ourselves, and so for ever."""
+    """Raise an error if jobs would wait forever for cards that this process holds itself."""
     held = held_for_us(open_ledger(), cards) if cards else []
     if held and len(held) == len(cards):
         raise NoAgentsError(
-            "all cards in sight are held for this very process (by `postroom gpu run`, a shell or "
-            "a job above it), so that jobs of its own could not get one: call the function here"
+            "all visible GPUs are held for this process (by `postroom gpu run`, a shell or a job "
+            "above it), so submitted jobs could not get one: call the function directly"
         )
 
 
-_clerks: dict[tuple[int, str, str], FuturePool] = {}
+_pools: dict[tuple[int, str, str], FuturePool] = {}
 _making = threading.Lock()
 
 
 def future_pool_for(base: str, project: str, *, say: Say) -> FuturePool:
-    """Return this process's clerk for a base and a project."""
+    """Return this process's pool for a base and a project."""
     key = (os.getpid(), os.path.realpath(base), project)  # a thread does not survive a fork
     with _making:
-        if key not in _clerks:
-            _clerks[key] = FuturePool(base, project, say=say)
-        return _clerks[key]
+        if key not in _pools:
+            _pools[key] = FuturePool(base, project, say=say)
+        return _pools[key]

@@ -199,6 +199,11 @@ def new_run_id() -> str:
     return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{new_token(6)}"
 
 
+def default_base() -> str:
+    """The base that is used where none is named."""
+    return os.environ.get("POSTROOM_BASE") or "./base"
+
+
 def create_base(root: str | os.PathLike[str]) -> Base:
     """Make the folders of a base, or complete a half-made one; an existing base is just opened."""
     base = Base(root)

@@ -6,35 +6,19 @@ import time
 from datetime import datetime
 
 from ..store.job_ids import JobId
+from ..text.durations import format_duration, format_time
 
 NONE = "\u2013"
 
 
 def duration(seconds: float | None) -> str:
-    """So long, in the two largest units."""
-    if seconds is None:
-        return NONE
-    seconds = max(0.0, seconds)
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    if whole < 86400:
-        return f"{whole // 3600} h {whole % 3600 // 60} min"
-    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+    """A duration in its two largest units."""
+    return format_duration(seconds, unknown=NONE)
 
 
 def clock(at: float | None) -> str:
-    """When, as briefly as can be understood today."""
-    if not at:
-        return NONE
-    then, now = datetime.fromtimestamp(at), datetime.now()
-    if then.date() == now.date():
-        return f"{then:%H:%M:%S}"
-    return f"{then:%d %b %H:%M}" if then.year == now.year else f"{then:%d %b %Y}"
+    """A moment: the time if it is today, else with its date."""
+    return format_time(at, unknown=NONE)
 
 
 def iso(at: float | None) -> str:

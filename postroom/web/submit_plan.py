@@ -18,12 +18,11 @@ from ..store.base import Base
 from ..store.files import Files
 from ..store.job_ids import JobId, find_jobs
 from ..store.scheduling import MOST_PRIORITY, SchedulingOptions
+from ..text.durations import parse_duration
 from ..text.memory_sizes import to_mib
 
 MOST_AT_ONCE = 10_000
 MOST_TRIED = 200_000
-_TIME = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)")
-_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 Text = Annotated[str, Field(max_length=10_000)]
 Word = Annotated[str, Field(max_length=200)]
@@ -154,7 +153,7 @@ def _common(fields: Mapping[str, str]) -> dict[str, Any]:
         "project": text("project") or DEFAULT_PROJECT,
         "cwd": text("cwd"),
         "env": env,
-        "timeout_s": seconds(text("timeout")) if text("timeout") else None,
+        "timeout_s": parse_duration(text("timeout")) if text("timeout") else None,
         "retries": _number(text("retries"), "retries", 0),
         "priority": _number(text("priority"), "priority", 0),
         "gpus": _number(text("gpus"), "GPUs", 1),
@@ -162,14 +161,6 @@ def _common(fields: Mapping[str, str]) -> dict[str, Any]:
         "after": text("after").replace(",", " ").split(),
         "held": text("held") == "on",
     }
-
-
-def seconds(text: str) -> float:
-    """Read `90`, `90s`, `15m`, `2h` or `1.5d`."""
-    match = _TIME.fullmatch(text)
-    if match is None:
-        raise PlanError(f"{text!r} is no time: write 90s, 15m, 2h or 1.5d")
-    return float(match[1]) * _UNITS[match[2]]
 
 
 def _number(text: str, name: str, usual: int) -> int:

@@ -1,10 +1,9 @@
-"""Which lines of a batch begin: by memory where they share cards, else by priority."""
+"""Which lines of a batch start when they share GPUs by memory."""
 
 from __future__ import annotations
 
 import pytest
 
-from postroom.batch.line_order import InOrder
 from postroom.batch.memory_packer import Packer, name_of
 from postroom.commands.attempt import COMMAND
 from postroom.commands.command_source import CommandLine, CommandSourceError
@@ -99,7 +98,7 @@ def test_it_says_who_has_the_room() -> None:
         packing = packer()
         add(packing, CommandLine("python a.py"))
         assert packing.begin(0.0, 9) == []
-        assert packing.why().startswith("card 0 is held by 'theirs' of user ")
+        assert packing.why().startswith("GPU 0 is held by 'theirs' of user ")
 
 
 def test_a_line_s_own_memory_beats_that_of_the_batch_and_none_beats_the_card() -> None:
@@ -108,7 +107,7 @@ def test_a_line_s_own_memory_beats_that_of_the_batch_and_none_beats_the_card() -
     begun = packing.begin(0.0, 9)
     assert [job.arguments["memory_mib"] for job in begun] == [23 * 1024, 20 * 1024, 3 * 1024]
     with pytest.raises(
-        CommandSourceError, match="asks for 25G of a card, and the largest, card 0, has 24G"
+        CommandSourceError, match="needs 25G of GPU memory, but the largest GPU, 0, has only 24G"
     ):
         packing.check(CommandLine("d", memory="25G"))
 
@@ -122,14 +121,3 @@ def test_a_kind_that_ran_out_goes_only_where_there_is_more(
     add(packing, CommandLine("python a.py"))
     (begun,) = packing.begin(0.0, 9)
     assert begun.arguments["card"] == "FAKE-2"
-
-
-def test_with_whole_cards_the_urgent_come_first_and_equals_in_their_order() -> None:
-    waiting = InOrder()
-    for number, priority in enumerate((0, 0, 5, 1, 5), start=1):
-        waiting.add(job(number), CommandLine("x", priority=priority))
-    assert names(waiting.begin(0.0, 2)) == ["job_3", "job_5"]
-    assert waiting.begin(0.0, 0) == []
-    assert names(waiting.begin(0.0, 9)) == ["job_4", "job_1", "job_2"]
-    with pytest.raises(CommandSourceError, match="with --memory auto its lines share them"):
-        waiting.check(CommandLine("x", memory="1G"))

@@ -1,4 +1,4 @@
-"""Grid engine's scripts, and what a shell is offered."""
+"""The scripts qsub, qstat and qdel."""
 
 from __future__ import annotations
 
@@ -131,21 +131,3 @@ def test_the_scripts_are_written_where_asked_and_replace_nobody_elses(
     (folder / "qdel").write_text("#!/bin/sh\nthe real one\n")
     done = CliRunner().invoke(postroom, ["grid-engine", str(folder)])
     assert "is not one of ours" in str(done.exception)
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_shells_are_given_their_scripts(shell: str) -> None:
-    done = CliRunner().invoke(postroom, ["completion", shell])
-    assert done.exit_code == 0 and "_POSTROOM_COMPLETE" in done.output
-
-
-def test_ids_are_completed_with_name_and_state(base: Base) -> None:
-    (job,) = queue(base, "train it")
-    for verb in ("show", "kill", "logs", "rerun", "wait"):
-        words = f"postroom {verb} {job.short[:3]}"
-        done = CliRunner().invoke(
-            postroom,
-            env={"_POSTROOM_COMPLETE": "zsh_complete", "COMP_WORDS": words, "COMP_CWORD": "2"},
-            prog_name="postroom",
-        )
-        assert done.output.split("\n")[:3] == ["plain", job.short, "queued: train it"]

@@ -51,7 +51,7 @@ MUTANTS = [
     Mutant(
         "one line of an unknown kind measures at a time",
         PACKER,
-        "if held.kind.type in measured or ",
+        "if line.kind.type in measured or ",
         "if ",
         PACKED,
     ),
