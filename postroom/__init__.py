@@ -9,10 +9,9 @@ outputs = pool.results()
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # see `gpus.frozen`
-if TYPE_CHECKING:
-    from typing import Any
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
     from .dispatch.agent import Agent
     from .errors import JobFailed, PostroomError
     from .functions.decorator import job

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING, NoReturn
 
-from .cli import codes, shortcut
+from .cli import codes
 from .errors import PostroomError
 
-TYPE_CHECKING = False  # see `gpus.frozen`
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import NoReturn
 
     import click
 
@@ -20,8 +19,10 @@ def main() -> None:
     """Run `postroom`."""
 
     def run() -> int:
-        if shortcut.run(sys.argv[1:]):
-            return codes.OK
+        if sys.argv[1:2] == ["gpu"]:
+            from .cli import gpu_verbs  # without click: scripts call it in loops
+
+            return gpu_verbs.run(sys.argv[2:])
         from .cli.verbs import postroom
 
         return _invoke(postroom)
@@ -31,7 +32,7 @@ def main() -> None:
 
 def hog() -> None:
     """Run `hog`: `postroom run` under the name that its users know."""
-    from .cli.verbs import importing
+    from .cli.fast_import import importing
 
     with importing():
         from .cli.run import command

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import sys
 
-import click
-
 from ..gpus.cards import inventory
 from ..gpus.ledger.protocol import Ledger
 from . import codes
-from .gpu_options import as_json, with_ledger
-from .gpu_words import pick, print_json, talk
+from .gpu_output import Misuse, print_json, say, talk
 
 
-@click.command("managed")
-@as_json
-@with_ledger
-def managed_(ledger: Ledger, *, json_: bool) -> None:
+def managed(ledger: Ledger, *, json_: bool) -> None:
     """Print the ids of the cards that are handed out, one per line."""
     managed = ledger.managed()
     cards = [card for card in inventory.cards() if managed is None or card.uuid in managed]
@@ -24,16 +18,10 @@ def managed_(ledger: Ledger, *, json_: bool) -> None:
         print_json([card.visible_id for card in cards])
     else:
         for card in cards:
-            click.echo(card.visible_id)
+            say(card.visible_id)
 
 
-@click.command("manage")
-@click.argument("which", metavar="all|none|IDS", required=False)
-@click.option("--count", type=click.IntRange(min=1), help="The first so many cards.")
-@click.option("--force", is_flag=True, help="Also take out cards that are held; leases live on.")
-@as_json
-@with_ledger
-def manage_(
+def manage(
     ledger: Ledger, *, which: str | None, count: int | None, force: bool, json_: bool
 ) -> None:
     """Say which cards are handed out from now on.
@@ -41,14 +29,14 @@ def manage_(
     Cards that are taken out stay with whoever holds them. Once root has said so, only root may.
     """
     if (which is None) == (count is None):
-        raise click.UsageError("say all, none, a list of ids, or --count N")
+        raise Misuse("say all, none, a list of ids, or --count N")
     cards = inventory.cards()
     if count is not None:
         wanted: list[inventory.Card] | None = cards[:count]
     elif which == "all":
         wanted = None
     else:
-        wanted = [] if which in ("none", None) else pick(cards, which)
+        wanted = [] if which in ("none", None) else inventory.pick(cards, which)
     uuids = None if wanted is None else [card.uuid for card in wanted]
     if uuids is not None and not force:
         leaving = [entry for entry in ledger.holders() if set(entry.cards) - set(uuids)]
@@ -64,12 +52,7 @@ def manage_(
         print_json(uuids)
 
 
-@click.command("quarantine")
-@click.argument("which", metavar="ID")
-@click.option("--reason", default="by hand", show_default=True)
-@as_json
-@with_ledger
-def quarantine_(ledger: Ledger, *, which: str, reason: str, json_: bool) -> None:
+def quarantine(ledger: Ledger, *, which: str, reason: str, json_: bool) -> None:
     """Give a card no more work; what runs on it goes on."""
     uuid = inventory.find(which).uuid
     ledger.quarantine(uuid, reason)
@@ -77,11 +60,7 @@ def quarantine_(ledger: Ledger, *, which: str, reason: str, json_: bool) -> None
         print_json({"uuid": uuid, "reason": reason})
 
 
-@click.command("heal")
-@click.argument("which", metavar="ID")
-@as_json
-@with_ledger
-def heal_(ledger: Ledger, *, which: str, json_: bool) -> None:
+def heal(ledger: Ledger, *, which: str, json_: bool) -> None:
     """Let a quarantined card work again."""
     card = inventory.find(which)
     ledger.heal(card.uuid)
@@ -91,10 +70,7 @@ def heal_(ledger: Ledger, *, which: str, json_: bool) -> None:
         talk(f"card {which} is out of quarantine, but the driver still says: {card.problem}")
 
 
-@click.command("purge")
-@as_json
-@with_ledger
-def purge_(ledger: Ledger, *, json_: bool) -> None:
+def purge(ledger: Ledger, *, json_: bool) -> None:
     """Tidy up what is provably dead, and say what and why.
 
     Nothing depends on it: the dead hold nothing, purged or not.
@@ -104,4 +80,4 @@ def purge_(ledger: Ledger, *, json_: bool) -> None:
         print_json([{"file": name, "reason": reason} for name, reason in done])
     else:
         for name, reason in done:
-            click.echo(f"{name}: {reason}")
+            say(f"{name}: {reason}")

@@ -8,21 +8,17 @@ from __future__ import annotations
 import os
 import sys
 import time
+from typing import Any, NoReturn
 
 from ..errors import CardHeld, GpuError
 from ..gpus.cards import inventory
 from ..gpus.cards.inventory import Card, CardWatch
 from ..gpus.ledger import lease_keeper
-from ..gpus.ledger.card_overview import CardState, overview
 from ..gpus.ledger.protocol import Lease, LeaseEntry, LeaseRequest, Ledger
 from ..system import processes
 from ..text import memory_sizes
 from . import codes
-from .gpu_words import JSON, LEASE_OPTIONS, GpuVerb, Misuse, Option, pick, print_json, say, talk
-
-TYPE_CHECKING = False  # see `gpus.frozen`
-if TYPE_CHECKING:
-    from typing import Any, NoReturn
+from .gpu_output import Misuse, print_json, say, talk
 
 NOT_EXECUTABLE = 126  # what shells answer when a command
 NOT_FOUND = 127  # cannot be started
@@ -44,13 +40,11 @@ def lease_for(
     """Wait for the cards that were asked for, talking about it; exits with 75 when in vain."""
     if gpus and count > 1:
         raise Misuse("--gpus names the cards; leave -n away")
-    if timeout_s is not None and not timeout_s >= 0:  # which not-a-number is not, either
-        raise Misuse("--timeout is a number of seconds, 0 or more")
     cards = watch.cards()
     watch.close()  # it may be long until it is our turn, and what follows is to have no child
     request = LeaseRequest(
         count=count,
-        cards=tuple(card.uuid for card in pick(cards, gpus)) if gpus else (),
+        cards=tuple(card.uuid for card in inventory.pick(cards, gpus)) if gpus else (),
         memory_mib=memory_sizes.to_mib(memory) if memory else None,
         name=name,
         pack=pack,
@@ -102,14 +96,15 @@ def get(ledger: Ledger, watch: CardWatch, *, json_: bool, **scheduling: Any) -> 
     say(answer)
 
 
-def run(
-    ledger: Ledger, watch: CardWatch, *, command: tuple[str, ...], **scheduling: Any
-) -> NoReturn:
+def run(ledger: Ledger, watch: CardWatch, *, command: list[str], **scheduling: Any) -> NoReturn:
     """Run COMMAND on a card of its own, with CUDA_VISIBLE_DEVICES set.
 
     The command takes the place of this process and has the lock itself, as have its children: the
     card is free when the last of them is gone, and the exit code is the command's own.
     """
+    command = command[1:] if command[:1] == ["--"] else command
+    if not command:
+        raise Misuse("Missing argument 'COMMAND...'.")
     if not scheduling["name"]:
         scheduling["name"] = os.path.basename(command[0])
     lease, granted = lease_for(ledger, watch, processes.myself(), **scheduling)
@@ -168,7 +163,7 @@ def _uuids(watch: CardWatch, which: str) -> tuple[list[str], GpuError | None]:
     except GpuError as error:
         return [], error  # a lease's own id will do without cards
     try:
-        return [card.uuid for card in pick(cards, which)], None
+        return [card.uuid for card in inventory.pick(cards, which)], None
     except GpuError:
         return [], None
 
@@ -195,17 +190,11 @@ def _await_end(ledger: Ledger, entry: LeaseEntry) -> None:
 
 def idle(ledger: Ledger, watch: CardWatch, *, json_: bool) -> None:
     """Print the ids of the cards that are free, one per line."""
+    from ..gpus.ledger.card_overview import CardState, overview
+
     views = overview(ledger, watch.cards(), squatters=False)
     ids = [view.card.visible_id for view in views if view.state is CardState.IDLE]
     if json_:
         print_json(ids)
     elif ids:
         say("\n".join(ids))
-
-
-FORCE = Option("--force", "force", bool, help="Also a lease of another shell of yours.")
-
-get_ = GpuVerb(get, (*LEASE_OPTIONS, JSON))
-run_ = GpuVerb(run, LEASE_OPTIONS, "command", is_command=True)
-release_ = GpuVerb(release, (FORCE, JSON), "which", "ID")
-idle_ = GpuVerb(idle, (JSON,))

@@ -8,15 +8,14 @@ import sys
 import time
 from typing import Any
 
-import click
-
 from ..gpus.cards import inventory
 from ..gpus.ledger.card_overview import CardStatus, encode_entry, overview
 from ..gpus.ledger.lease_records import printable
 from ..gpus.ledger.protocol import LeaseEntry, Ledger
 from ..text import memory_sizes
-from .gpu_options import as_json, with_ledger
-from .gpu_words import print_json, table
+from .gpu_output import Misuse, print_json, say, table
+
+LEAST_INTERVAL_S = 0.1
 
 
 def clock(at: float | None) -> str:
@@ -58,22 +57,16 @@ def _holder(lease: LeaseEntry) -> list[str]:
     return [printable(lease.user), str(lease.process.pid), clock(lease.granted_at), what.strip()]
 
 
-@click.command("list")
-@as_json
-@with_ledger
-def list_(ledger: Ledger, *, json_: bool) -> None:
+def list_cards(ledger: Ledger, *, json_: bool) -> None:
     """Show the cards: who holds them, since when, and what is used without a lease."""
     views = overview(ledger, inventory.cards())
     if json_:
         print_json([view.encode() for view in views])
     else:
-        click.echo(table(rows(views)))
+        say(table(rows(views)))
 
 
-@click.command("info")
-@as_json
-@with_ledger
-def info_(ledger: Ledger, *, json_: bool) -> None:
+def info(ledger: Ledger, *, json_: bool) -> None:
     """Show everything about the cards and the ledger."""
     views = overview(ledger, inventory.cards())
     facts = {
@@ -87,27 +80,24 @@ def info_(ledger: Ledger, *, json_: bool) -> None:
         print_json(facts)
         return
     for key in ("host", "ledger", "visible", "waiting"):
-        click.echo(f"{key}: {show(facts[key])}")
+        say(f"{key}: {show(facts[key])}")
     for view in views:
         card = view.card
         state = f"{view.state.value} {printable(view.reason)}".rstrip()
-        click.echo(f"\ncard {card.index}: {printable(card.name)}, {state}")
-        click.echo(f"  uuid {card.uuid}, {card.kind}")
-        click.echo(
+        say(f"\ncard {card.index}: {printable(card.name)}, {state}")
+        say(f"  uuid {card.uuid}, {card.kind}")
+        say(
             f"  memory {card.memory_mib} MiB, used {show(card.used_mib)}, "
             f"leased {view.reserved_mib}; {show(card.utilisation, ' %')}, "
             f"{show(card.temperature, ' °C')}, {show(card.power, ' W')}"
         )
         for lease in view.leases:
-            click.echo(f"  lease {lease.lease_id}: {printable(lease.describe())}")
+            say(f"  lease {lease.lease_id}: {printable(lease.describe())}")
         for process in card.processes:
-            click.echo(f"  process {process.pid} ({process.user}): {process.used_mib} MiB")
+            say(f"  process {process.pid} ({process.user}): {process.used_mib} MiB")
 
 
-@click.command("queue")
-@as_json
-@with_ledger
-def queue_(ledger: Ledger, *, json_: bool) -> None:
+def queue(ledger: Ledger, *, json_: bool) -> None:
     """Show who waits, in their order."""
     line = ledger.queue()
     if json_:
@@ -128,14 +118,10 @@ def queue_(ledger: Ledger, *, json_: bool) -> None:
                 printable(entry.name),
             ]
         )
-    click.echo(table(found))
+    say(table(found))
 
 
-@click.command("log")
-@click.option("-n", "count", type=int, default=50, show_default=True, help="The last so many.")
-@as_json
-@with_ledger
-def log_(ledger: Ledger, *, count: int, json_: bool) -> None:
+def log(ledger: Ledger, *, count: int, json_: bool) -> None:
     """Show what happened, oldest first."""
     lines = ledger.log()[-count:]
     if json_:
@@ -144,29 +130,26 @@ def log_(ledger: Ledger, *, count: int, json_: bool) -> None:
     for line in lines:
         cards = ",".join(map(str, line.get("cards") or ())) or "-"
         what = printable(str(line.get("name") or line.get("reason") or ""))
-        click.echo(
+        say(
             f"{clock(line['at'])}  {printable(str(line['what'])):<12} {cards}  "
             f"{printable(str(line['user']))} {line.get('pid', '')}  {what}".rstrip()
         )
 
 
-@click.command("watch")
-@click.option("--interval", "interval_s", type=click.FloatRange(min=0.1), default=2.0)
-@click.option("--count", type=int, help="Stop after so many.")
-@as_json
-@with_ledger
-def watch_(ledger: Ledger, *, interval_s: float, count: int | None, json_: bool) -> None:
+def watch(ledger: Ledger, *, interval_s: float, count: int | None, json_: bool) -> None:
     """Show the cards again and again, until Ctrl-C."""
+    if not interval_s >= LEAST_INTERVAL_S:
+        raise Misuse(f"--interval is at least {LEAST_INTERVAL_S} s")
     shown = 0
     with inventory.CardWatch() as watch:
         while True:
             views = overview(ledger, watch.cards())
             if json_:
-                click.echo(json.dumps([view.encode() for view in views]))
+                say(json.dumps([view.encode() for view in views]))
             else:
                 if sys.stdout.isatty():
-                    click.clear()
-                click.echo(f"{clock(time.time())}  {ledger.where}\n{table(rows(views))}")
+                    say("\033[2J\033[H")
+                say(f"{clock(time.time())}  {ledger.where}\n{table(rows(views))}")
             shown += 1
             if shown == count:
                 return

@@ -10,8 +10,9 @@ import click
 from ..errors import PostroomError
 from ..gpus.memory.profiles import Profile, ProfileRow, Profiles
 from ..text import memory_sizes
-from .gpu_options import as_json
-from .gpu_words import print_json, table
+from .gpu_output import print_json, table
+
+as_json = click.option("--json", "json_", is_flag=True, help="Print JSON.")
 
 
 @click.group("profiles", invoke_without_command=True)

@@ -5,12 +5,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import importlib
-from collections.abc import Iterator
 
 import click
+
+from .fast_import import importing
 
 # verb: (module below postroom.cli, and the command in it if there are several; a line of help)
 VERBS = {
@@ -21,7 +20,7 @@ VERBS = {
     "diff": ("diff", "What has changed since a job's snapshot."),
     "doctor": ("doctor", "Examine a base: what is wrong, or soon will be."),
     "drain": ("orders:drain", "Give agents no more jobs."),
-    "gpu": ("gpu", "Cards, who holds them, and leases for any program."),
+    "gpu": ("gpu", "List GPUs, see who holds them, lease them for any program."),
     "grid-engine": ("grid_engine", "Write qsub, qstat and qdel, for grid engine's scripts."),
     "hold": ("orders:hold", "Keep jobs from being begun."),
     "jobs": ("jobs", "List jobs, page by page."),
@@ -46,20 +45,6 @@ VERBS = {
     "ui": ("ui", "Show a base in the browser."),
     "wait": ("wait", "Wait until jobs have ended."),
 }
-
-
-@contextlib.contextmanager
-def importing() -> Iterator[None]:
-    """Import without collecting garbage: what is imported stays, now and after a fork.
-
-    Looking through it again and again would take a tenth of the time.
-    """
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()
 
 
 class Verbs(click.Group):

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import os
 from functools import cache
-
-from .frozen import Frozen
-
-TYPE_CHECKING = False  # see `frozen`
-if TYPE_CHECKING:
-    from typing import Any
+from typing import Any, NamedTuple
 
 
-class Process(Frozen):
+class Process(NamedTuple):
     """One process, for ever: no other process of any boot or container is equal to it."""
 
     pid: int
@@ -40,7 +35,7 @@ class Process(Frozen):
         )
 
 
-class Stat(Frozen):
+class Stat(NamedTuple):
     """The fields of /proc/PID/stat that are used here."""
 
     pid: int

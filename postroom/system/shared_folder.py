@@ -14,10 +14,10 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import NamedTuple
 
 from ..errors import GpuError
 from . import processes
-from .frozen import Frozen
 
 PREFIX = "postroom-"
 RECORD_LIMIT = 64 * 1024
@@ -160,7 +160,7 @@ def lock_is_free(fd: int) -> bool:
     return True
 
 
-class LockHolder(Frozen):
+class LockHolder(NamedTuple):
     """A process that took a kernel lock."""
 
     pid: int

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...errors import GpuError
-from ...system.frozen import Frozen
 
-TYPE_CHECKING = False  # see `frozen`
 if TYPE_CHECKING:
     from .nvml import NvmlProbe
 
 
-class Usage(Frozen):
+class Usage(NamedTuple):
     """One process on a card."""
 
     pid: int
@@ -23,13 +22,13 @@ class Usage(Frozen):
     compute: bool = True  # False: it only draws (a desktop)
 
 
-class Card(Frozen):
+class Card(NamedTuple):
     """One GPU, or one MIG slice of a GPU; `index` is its number in PCI order.
 
     What could not be asked is None. A card with `problem` set is known but sick or lost.
     """
 
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody calls
     uuid: str
     name: str
     memory_mib: int
@@ -139,6 +138,17 @@ def select(found: Sequence[Card], selector: str) -> Card:
     known = ", ".join(f"{card.index} ({card.uuid})" for card in found) or "none"
     word = "more than one card" if matches else "no card"
     raise GpuError(f"{word} is called {selector!r}; in sight: {known}")
+
+
+def pick(found: Sequence[Card], selectors: str) -> list[Card]:
+    """Return the cards that a list such as `0,2` names, by index or uuid."""
+    chosen: list[Card] = []
+    for selector in selectors.split(","):
+        card = select(found, selector.strip())
+        if card in chosen:
+            raise GpuError(f"card {selector.strip()} is named twice")
+        chosen.append(card)
+    return chosen
 
 
 def find(selector: str) -> Card:

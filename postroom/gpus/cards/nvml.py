@@ -15,13 +15,10 @@ import select
 import sys
 import time
 from contextlib import suppress
+from typing import Any, NoReturn
 
 from ...errors import GpuError
 from .inventory import Card, Usage
-
-TYPE_CHECKING = False  # see `frozen`
-if TYPE_CHECKING:
-    from typing import Any, NoReturn
 
 PROBE = os.path.join(os.path.dirname(__file__), "nvml_probe.py")
 END_S = 0.5

@@ -12,6 +12,7 @@ import os
 import pwd
 import sys
 from types import ModuleType
+from typing import Any
 
 # nvidia-ml-py imports `ctypes.util` and never uses it, which costs as much as a bare Python, for
 # all that comes with it. This process does nothing but ask, so an empty one will do.
@@ -19,10 +20,6 @@ if "ctypes.util" not in sys.modules:
     sys.modules["ctypes.util"] = ModuleType("ctypes.util")
     sys.modules["ctypes.util"].find_library = None  # type: ignore[attr-defined]
 import pynvml as nv
-
-TYPE_CHECKING = False  # see `frozen`
-if TYPE_CHECKING:
-    from typing import Any
 
 MIB = 1024 * 1024
 

@@ -17,16 +17,12 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 from ...errors import GpuError
 from ...system import processes
-from ...system.frozen import replace
 from ...system.shared_folder import lock_is_free, open_file
 from .inventory import Card, Usage
-
-TYPE_CHECKING = False  # see `frozen`
-if TYPE_CHECKING:
-    from typing import Any
 
 SPEC = re.compile(r"(?:(\d+)x)?(\d+)([GM])(?::(.+))?")
 FIELDS = {"name", "memory_mib", "used_mib", "utilisation", "temperature", "power", "problem"}
@@ -131,7 +127,7 @@ def _play(found: list[Card], folder: str) -> list[Card]:
         on_card = (*usage.get(card.uuid, ()), *others)
         used_mib = sum(process.used_mib for process in on_card)
         plain = {key: value for key, value in change.items() if key in FIELDS}
-        played.append(replace(card, **({"used_mib": used_mib, "processes": on_card} | plain)))
+        played.append(card._replace(**({"used_mib": used_mib, "processes": on_card} | plain)))
     return played
 
 

@@ -22,11 +22,10 @@ belongs to no lease counts with what it uses.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from ...system.frozen import Frozen, replace
 
-
-class Share(Frozen):
+class Share(NamedTuple):
     """What one lease takes of one card."""
 
     uuid: str
@@ -36,10 +35,10 @@ class Share(Frozen):
     pid: int = 0  # the owner, from whom the processes of the lease descend; 0: not known here
 
 
-class Want(Frozen):
+class Want(NamedTuple):
     """What one request asks for: `count` cards among those named, whole or so many MiB of each."""
 
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody calls
     among: tuple[str, ...]
     memory_mib: int | None = None
     uid: int = 0
@@ -53,14 +52,14 @@ class Want(Frozen):
         return self.count == len(self.among)
 
 
-class Load(Frozen):
+class Load(NamedTuple):
     """What one process uses of a card; `lineage` is its pid and those above it, nearest first."""
 
     lineage: tuple[int, ...]
     used_mib: int
 
 
-class Slot(Frozen):
+class Slot(NamedTuple):
     """One card as the allocation sees it."""
 
     uuid: str
@@ -226,7 +225,7 @@ def grant(
         return want.among
     for before in line:
         serve(table, before)
-    return table.choose(replace(want, pack=pack or want.pack))
+    return table.choose(want._replace(pack=pack or want.pack))
 
 
 def serve(table: Table, want: Want) -> tuple[str, ...] | None:

@@ -12,21 +12,17 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from typing import Any, NamedTuple
 
 from ...system import processes
-from ...system.frozen import Frozen
 from ...system.shared_folder import SharedFolder, open_file
 from . import lease_records
 from .protocol import CardVerdict, LeaseEntry
 
-TYPE_CHECKING = False  # see `frozen`
-if TYPE_CHECKING:
-    from typing import Any
-
 LOG_LIMIT = 1024 * 1024  # bytes; then the log starts anew and the old one is kept once
 
 
-class _Note(Frozen):
+class _Note(NamedTuple):
     name: str
     uid: int
     changed_ns: int

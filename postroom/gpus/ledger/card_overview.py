@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
+from typing import Any, NamedTuple
 
 from ...system import processes
-from ...system.frozen import Frozen
 from ..cards.inventory import Card, Usage
 from .protocol import LeaseEntry, Ledger
-
-TYPE_CHECKING = False  # see `frozen`
-if TYPE_CHECKING:
-    from typing import Any
 
 
 class CardState(StrEnum):
@@ -27,7 +23,7 @@ class CardState(StrEnum):
     SICK = "sick"
 
 
-class CardStatus(Frozen):
+class CardStatus(NamedTuple):
     """One card with all that is known of it."""
 
     card: Card
@@ -63,8 +59,8 @@ class CardStatus(Frozen):
             "temperature": card.temperature,
             "power": card.power,
             "leases": [encode_entry(lease) for lease in self.leases],
-            "foreign": [vars(process) for process in self.foreign],
-            "processes": [vars(process) for process in card.processes],
+            "foreign": [process._asdict() for process in self.foreign],
+            "processes": [process._asdict() for process in card.processes],
         }
 
 

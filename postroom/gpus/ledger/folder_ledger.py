@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from math import inf
+from typing import Any
 
 from ...errors import CardHeld, GpuError
-from ...system.frozen import replace
 from ...system.shared_folder import SharedFolder
 from ..cards import inventory
 from ..cards.inventory import Card
@@ -21,10 +21,6 @@ from .card_notes import CardNotes
 from .lease_scan import LeaseScan, LedgerState
 from .protocol import CardVerdict, Lease, LeaseEntry, LeaseRequest
 from .waiting import Applicant, append
-
-TYPE_CHECKING = False  # see `frozen`
-if TYPE_CHECKING:
-    from typing import Any
 
 
 class FolderLedger:
@@ -227,7 +223,7 @@ class FolderLedger:
         def amend(lease: Lease, changes: dict[str, Any]) -> None:
             if lease.fds:
                 append(lease.fds[0], lease_records.encode_change(changes))
-                lease.entry = replace(lease.entry, **changes)
+                lease.entry = lease.entry._replace(**changes)
 
         os.set_inheritable(applicant.fd, True)
         self._note("granted", applicant.entry)

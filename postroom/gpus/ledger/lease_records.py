@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 import os
 import time
+from typing import Any
 
 from ...system import processes
 from ...system.processes import Process
 from .protocol import LeaseEntry, LeaseRequest
-
-TYPE_CHECKING = False  # see `frozen`
-if TYPE_CHECKING:
-    from typing import Any
 
 VERSION = 1
 UNREADABLE = "(unreadable record)"

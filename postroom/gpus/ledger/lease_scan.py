@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
+from typing import NamedTuple
 
-from ...system.frozen import Frozen, replace
 from ...system.shared_folder import (
     RECORD_LIMIT,
     SharedFolder,
@@ -32,7 +32,7 @@ class _File:
         self.dead = False
 
 
-class DeadLease(Frozen):
+class DeadLease(NamedTuple):
     """A file whose lock is free: its owner is dead."""
 
     folder: str
@@ -41,7 +41,7 @@ class DeadLease(Frozen):
     entry: LeaseEntry
 
 
-class LedgerState(Frozen):
+class LedgerState(NamedTuple):
     """Those who hold, those who wait in their order, and the dead, at one moment."""
 
     held: list[LeaseEntry]
@@ -169,5 +169,5 @@ class LeaseScan:
             # A lock of root's may be one that was handed down through sudo.
             if locker is not None and locker.uid not in (file.entry.uid, 0):
                 squatters[file.entry.lease_id] = str(locker)
-        held = [replace(e, squatter=squatters.get(e.lease_id, "")) for e in snapshot.held]
-        return replace(snapshot, held=held)
+        held = [e._replace(squatter=squatters.get(e.lease_id, "")) for e in snapshot.held]
+        return snapshot._replace(held=held)

@@ -40,20 +40,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from ...system.frozen import Frozen
 from ...system.processes import Process
 
-TYPE_CHECKING = False  # see `frozen`
 if TYPE_CHECKING:
-    from typing import Any, Protocol
-
     from ..cards.inventory import Card
-else:
-    Protocol = object
 
 
-class LeaseRequest(Frozen):
+class LeaseRequest(NamedTuple):
     """What is asked of the ledger.
 
     `cards` names cards by uuid, all of which are wanted; without it any `count` of the cards in
@@ -61,7 +56,7 @@ class LeaseRequest(Frozen):
     Leases of one user with the same non-empty `group` may share a whole card that each names.
     """
 
-    count: int = 1
+    count: int = 1  # type: ignore[assignment]  # hides tuple.count, which nobody calls
     cards: tuple[str, ...] = ()
     memory_mib: int | None = None
     name: str = ""
@@ -70,7 +65,7 @@ class LeaseRequest(Frozen):
     owner: Process | None = None  # for whom it is; by default this process
 
 
-class LeaseEntry(Frozen):
+class LeaseEntry(NamedTuple):
     """One request in the ledger, waiting (`cards` is empty) or granted."""
 
     lease_id: str
@@ -79,7 +74,7 @@ class LeaseEntry(Frozen):
     process: Process
     name: str
     group: str
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody calls
     among: tuple[str, ...]
     memory_mib: int | None
     asked_at: float
@@ -105,7 +100,7 @@ class LeaseEntry(Frozen):
         return text
 
 
-class CardVerdict(Frozen):
+class CardVerdict(NamedTuple):
     """Somebody's word on a card: quarantined for a reason."""
 
     uuid: str

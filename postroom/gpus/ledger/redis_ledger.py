@@ -32,7 +32,6 @@ from typing import Any
 
 from ...errors import CardHeld, GpuError
 from ...system import processes
-from ...system.frozen import replace
 from ..cards import inventory
 from ..cards.inventory import Card
 from .card_cache import CardCache
@@ -41,7 +40,7 @@ from .lease_scan import LeaseScan, LedgerState
 from .protocol import CardVerdict, Lease, LeaseEntry, LeaseRequest
 from .redis_renewal import start_renewal
 from .redis_store import TTL_S, RedisLease, RedisStore
-from .waiting import Pace, decide
+from .waiting import decide, look_s
 
 LOOK_LIMIT_S = 0.25  # a look here is one question to the server
 # From the decision to the lock, on this host. Who is between them is neither in the line nor a
@@ -163,8 +162,8 @@ class RedisLedger:
                     waiting(attempt.reason)
                     waiting = None
                 left_s = inf if timeout_s is None else timeout_s - waited_s
-                look_s = Pace(attempt.before, waited_s).look_s
-                time.sleep(max(0.001, min(look_s, LOOK_LIMIT_S, left_s)))
+                pause_s = look_s(attempt.before, waited_s)
+                time.sleep(max(0.001, min(pause_s, LOOK_LIMIT_S, left_s)))
         except BaseException:
             attempt.give_up()
             raise
@@ -213,8 +212,8 @@ class _Attempt:
             self.refused = True
             self.reason = local.reason(self.entry, snapshot, cards)
             return None
-        granted = replace(self.entry, cards=found, granted_at=time.time())
-        row = self.store.put(replace(self.row, entry=granted), version=version)
+        granted = self.entry._replace(cards=found, granted_at=time.time())
+        row = self.store.put(self.row._replace(entry=granted), version=version)
         if row is None:
             return None  # somebody was faster: look again
         self.row = row
@@ -223,13 +222,13 @@ class _Attempt:
         except (CardHeld, GpuError) as error:
             self.refused, self.reason = True, str(error)
             # Back into the line, at the place we had.
-            self.row = self.store.put(replace(row, entry=self.entry)) or row
+            self.row = self.store.put(row._replace(entry=self.entry)) or row
             return None
 
     def _lock(self, row: RedisLease, found: tuple[str, ...]) -> Lease:
-        wanted = replace(self.entry, among=found, count=len(found))
+        wanted = self.entry._replace(among=found, count=len(found))
         lease = self.ledger.local.take(wanted, self.cache.cards(), timeout_s=0)
-        row = replace(row, locked=True)
+        row = row._replace(locked=True)
         try:
             if not self.store.confirm(row):
                 raise CardHeld("the grant had expired before the card was locked")

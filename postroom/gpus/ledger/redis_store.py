@@ -6,11 +6,10 @@ import json
 import os
 import re
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlencode
 
 from ...errors import GpuError
-from ...system.frozen import Frozen, replace
 from ...system.processes import Process
 from . import lease_records, redis_scripts
 from .protocol import LeaseEntry, default_folder
@@ -19,7 +18,7 @@ TTL_S = 10.0  # what nobody has renewed for so long is dead, as far as other hos
 ANSWER_S = 5.0
 
 
-class RedisLease(Frozen):
+class RedisLease(NamedTuple):
     """One entry in Redis: a ticket, or a lease once it has cards."""
 
     entry: LeaseEntry
@@ -56,7 +55,7 @@ class RedisLease(Frozen):
         entry = lease_records.decode(lines, int(value["uid"]))
         if entry is None:
             raise ValueError("no entry of ours")
-        entry = replace(entry, user=str(value["user"]), token=int(token))
+        entry = entry._replace(user=str(value["user"]), token=int(token))
         waiter = Process.decode(value["waiter"])
         locked = bool(value.get("locked", False))
         return cls(entry, str(value["place"]), waiter, number.decode(), token.decode(), locked)
@@ -106,7 +105,7 @@ class RedisStore:
         token = self._call(
             redis_scripts.PUT, version, row.entry.lease_id, row.number, row.encode(), _ttl_ms()
         ).decode()
-        return replace(row, number=row.number or token, token=token) if int(token) else None
+        return row._replace(number=row.number or token, token=token) if int(token) else None
 
     def confirm(self, row: RedisLease) -> bool:
         """Say whether an entry still stands as it was put, and then that its cards are locked."""

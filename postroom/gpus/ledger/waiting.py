@@ -11,7 +11,6 @@ from types import TracebackType
 
 from ...errors import GpuError
 from ...system import processes
-from ...system.frozen import Frozen, replace
 from ...system.shared_folder import SharedFolder
 from . import lease_records
 from .allocation import Share, Slot, Want, grant
@@ -24,26 +23,19 @@ GLANCE_LIMIT_S = 0.1
 NEAR = 4  # so many at the front of the line look at once when something has moved
 
 
-class Pace(Frozen):
-    """How often to look, by how many are before us and how long we have waited.
+# A look tests every lock in the ledger; a glance only asks whether files came or went. The end of
+# the waiting list, and a request that has waited for hours, need neither often.
 
-    A look tests every lock in the ledger; a glance only asks whether files came or went. The end of
-    the line, and whoever waits for hours, need neither often.
-    """
 
-    before: int
-    waited_s: float
+def look_s(before: int, waited_s: float) -> float:
+    """Return the time from one look to the next, with `before` requests before ours."""
+    first_s = min(max(LOOK_S, waited_s / 100), 5 * LOOK_S)
+    return min(first_s * (1 + before), LOOK_LIMIT_S)
 
-    @property
-    def look_s(self) -> float:
-        """Return the time from one look to the next."""
-        first_s = min(max(LOOK_S, self.waited_s / 100), 5 * LOOK_S)
-        return min(first_s * (1 + self.before), LOOK_LIMIT_S)
 
-    @property
-    def glance_s(self) -> float:
-        """Return the time from one glance to the next."""
-        return min(LOOK_S * (1 + self.before / NEAR), GLANCE_LIMIT_S)
+def glance_s(before: int) -> float:
+    """Return the time from one glance to the next."""
+    return min(LOOK_S * (1 + before / NEAR), GLANCE_LIMIT_S)
 
 
 class Applicant:
@@ -124,15 +116,13 @@ class Applicant:
 
     def pause(self, waited_s: float, limit_s: float) -> None:
         """Wait until it is time to look again, or something has moved and we are near the front."""
-        pace = Pace(self.before, waited_s)
-        end = time.monotonic() + min(pace.look_s, limit_s)
+        end = time.monotonic() + min(look_s(self.before, waited_s), limit_s)
         while (left_s := end - time.monotonic()) > 0:
-            time.sleep(min(left_s, pace.glance_s))
+            time.sleep(min(left_s, glance_s(self.before)))
             if self.scan.moved():
                 self.before = self.scan.before(os.path.basename(self.path))
                 if self.before < NEAR:
                     return
-                pace = Pace(self.before, waited_s)
 
     def _decide(self, slots: list[Slot]) -> tuple[str, ...] | None:
         self.snapshot = self.scan.take()
@@ -144,7 +134,7 @@ class Applicant:
         granted_at = time.time()
         append(self.fd, lease_records.encode_change({"cards": cards, "granted_at": granted_at}))
         self._rename(f"lease-{self.entry.lease_id}")
-        self.entry = replace(self.entry, cards=cards, granted_at=granted_at)
+        self.entry = self.entry._replace(cards=cards, granted_at=granted_at)
         self.granted = True
 
     def _rename(self, name: str) -> None:
@@ -163,7 +153,7 @@ def decide(
         if waiting.lease_id == entry.lease_id:
             break
         line.append(_want(waiting))
-    want = replace(_want(entry), pid=_pid(entry, processes.pid_namespace()))
+    want = _want(entry)._replace(pid=_pid(entry, processes.pid_namespace()))
     return grant(slots, shares, line, want, pack=pack), len(line)
 
 

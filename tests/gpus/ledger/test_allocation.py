@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from postroom.gpus.ledger.allocation import Load, Share, Slot, Want, grant
-from postroom.system.frozen import replace
 
 CARDS = ("a", "b", "c", "d")
 SLOTS = [Slot(uuid, 24, rank) for rank, uuid in enumerate(CARDS)]
@@ -176,7 +175,7 @@ def test_nobody_waits_for_ever_when_leases_end(requests: list[Want], chance: Ran
 
 # Of whole cards: where a share goes depends on the room at that moment, so one who comes later may
 # change which card an earlier one gets; that nobody waits for ever holds for shares, too.
-strangers = wants.map(lambda want: replace(want, group="", memory_mib=None))
+strangers = wants.map(lambda want: want._replace(group="", memory_mib=None))
 
 
 @settings(deadline=None)

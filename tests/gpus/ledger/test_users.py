@@ -25,7 +25,7 @@ ALICE, BOB = 61001, 61002  # numbers that no account has: nothing is left behind
 HEAD = """
 import fcntl, json, locale, os, pwd, signal, socket, sys, time
 sys.path.insert(0, sys.argv[2])
-from postroom.cli import gpu_lease, shortcut
+from postroom.cli import gpu_lease, gpu_verbs
 from postroom.errors import *
 from postroom.gpus.cards import simulated
 from postroom.gpus.ledger import folder_ledger
@@ -277,7 +277,7 @@ def test_another_users_lease_cannot_be_released(shared: Path, acts: Acts) -> Non
     code = """
 said = []
 gpu_lease.talk = said.append
-assert shortcut.run(["gpu", "release", args[0], "--force"])
+assert gpu_verbs.run(["release", args[0], "--force"]) == 0
 say(said)
 """
     (said,) = answer(acts(BOB, code, card.removeprefix("FAKE-")))
