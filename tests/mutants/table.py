@@ -72,8 +72,8 @@ MUTANTS = [
     Mutant(
         "a card is drained for a line that finds no room",
         "postroom/gpus/memory/placement.py",
-        "drains=len(slots)",
-        "drains=0",
+        "most_drained=len(available)",
+        "most_drained=0",
         PACKED,
     ),
     Mutant(

@@ -15,12 +15,12 @@ from ...system.shared_folder import SharedFolder
 from ..cards import inventory
 from ..cards.inventory import Card
 from . import lease_records
-from .allocation import Slot
-from .card_cache import SIGHT_S, CardCache, loads_of
-from .card_notes import CardNotes
+from .allocation import AvailableCard
+from .card_cache import CACHE_S, CardCache, available_cards
 from .lease_scan import LeaseScan, LedgerState
-from .protocol import CardVerdict, Lease, LeaseEntry, LeaseRequest
-from .waiting import Applicant, append
+from .ledger_notes import LedgerNotes
+from .protocol import Lease, LeaseEntry, LeaseRequest, Quarantine
+from .waiting import PendingRequest, append
 
 
 class FolderLedger:
@@ -29,7 +29,7 @@ class FolderLedger:
     def __init__(self, where: str, *, cards: Callable[[], list[Card]] = inventory.cards) -> None:
         self.folder = SharedFolder(where)
         self.where = self.folder.path
-        self.notes = CardNotes(self.folder)
+        self.notes = LedgerNotes(self.folder)
         self._cards = cards
 
     # Who is there
@@ -37,13 +37,13 @@ class FolderLedger:
     def holders(self, *, squatters: bool = True) -> list[LeaseEntry]:
         """List the living leases, oldest first."""
         with LeaseScan(self.folder) as scan:
-            found = scan.take()
-            return (scan.unmask(found) if squatters else found).held
+            found = scan.snapshot()
+            return (scan.with_squatters(found) if squatters else found).held
 
     def queue(self) -> list[LeaseEntry]:
         """List those who wait, first in line first."""
         with LeaseScan(self.folder) as scan:
-            return scan.take().line
+            return scan.snapshot().waiting
 
     def log(self) -> list[dict[str, Any]]:
         """Return what happened, oldest first."""
@@ -60,18 +60,18 @@ class FolderLedger:
         self.notes.manage(uuids)
         self.notes.record("managed", cards=None if uuids is None else list(uuids))
 
-    def quarantined(self) -> dict[str, CardVerdict]:
+    def quarantined(self) -> dict[str, Quarantine]:
         """Return the cards that get no work, with the reason."""
         return self.notes.quarantined()
 
     def quarantine(self, uuid: str, reason: str) -> None:
         """Give a card no more work; the leases on it live on until they end."""
-        self.notes.pronounce(uuid, reason or "no reason given")
+        self.notes.set_quarantine(uuid, reason or "no reason given")
         self.notes.record("quarantined", cards=[uuid], reason=reason)
 
     def heal(self, uuid: str) -> None:
         """Let a quarantined card work again."""
-        self.notes.pronounce(uuid, "")
+        self.notes.set_quarantine(uuid, "")
         self.notes.record("healed", cards=[uuid])
 
     # Taking
@@ -116,28 +116,28 @@ class FolderLedger:
         ask = self._cards if entry.memory_mib is not None else None
         with (
             CardCache(cards, ask) as cache,
-            Applicant(
-                self.folder, entry, _Remembered(lambda: self.slots(cache.cards())), pack=pack
-            ) as applicant,
+            PendingRequest(
+                self.folder, entry, _Remembered(lambda: self.available(cache.cards())), pack=pack
+            ) as pending,
         ):
-            applicant.ask(stay=timeout_s is None or timeout_s > 0)
-            while not applicant.granted:
+            pending.ask(stay=timeout_s is None or timeout_s > 0)
+            while not pending.granted:
                 waited_s = time.monotonic() - began
                 if timeout_s is not None and waited_s >= timeout_s:
-                    raise CardHeld(self._refusal(applicant, cards))
+                    raise CardHeld(self._refusal(pending, cards))
                 if wanted is not None and not wanted():
                     raise CardHeld("nobody waits for the card any more")
                 if waiting is not None:
-                    waiting(self._refusal(applicant, cards))
+                    waiting(self._refusal(pending, cards))
                     waiting = None
-                applicant.pause(waited_s, inf if timeout_s is None else timeout_s - waited_s)
-                applicant.ask_again()
-            self._tidy(applicant.snapshot)
-            return self._lease(applicant)
+                pending.pause(waited_s, inf if timeout_s is None else timeout_s - waited_s)
+                pending.ask_again()
+            self._tidy(pending.snapshot)
+            return self._lease(pending)
 
-    def _refusal(self, applicant: Applicant, cards: list[Card]) -> str:
-        snapshot = applicant.scan.unmask(applicant.snapshot)
-        return self.reason(applicant.entry, snapshot, cards)
+    def _refusal(self, pending: PendingRequest, cards: list[Card]) -> str:
+        snapshot = pending.scan.with_squatters(pending.snapshot)
+        return self.reason(pending.entry, snapshot, cards)
 
     def entry(self, request: LeaseRequest, cards: list[Card]) -> LeaseEntry:
         """Turn a request into an entry; what no card of this machine could satisfy is refused."""
@@ -167,23 +167,10 @@ class FolderLedger:
                 )
         return lease_records.new_entry(request, among, count)
 
-    def slots(self, cards: list[Card]) -> list[Slot]:
-        """Return the cards that may be handed out at all: managed, and not sick."""
-        managed, sick = self.notes.managed(), self.notes.quarantined()
+    def available(self, cards: list[Card]) -> list[AvailableCard]:
+        """Return the cards that may be handed out, least recently used first."""
         used = self.notes.last_used()
-        return [
-            Slot(
-                card.uuid,
-                card.memory_mib,
-                used.get(card.uuid, 0.0),
-                loads_of(card),
-                card.used_mib or 0,
-            )
-            for card in cards
-            if (managed is None or card.uuid in managed)
-            and card.uuid not in sick
-            and not card.problem
-        ]
+        return available_cards(cards, self, lambda card: used.get(card.uuid, 0.0))
 
     def reason(self, entry: LeaseEntry, snapshot: LedgerState, cards: list[Card]) -> str:
         """Say why an entry has to wait: card by card, with who holds it."""
@@ -208,16 +195,16 @@ class FolderLedger:
             elif entry.memory_mib is not None and (card.free_mib or 0) < entry.memory_mib:
                 reasons.append(f"card {card.index} has {card.used_mib} MiB in use without a lease")
             else:
-                first = next((w.describe() for w in snapshot.line if card.uuid in w.among), "")
+                first = next((w.describe() for w in snapshot.waiting if card.uuid in w.among), "")
                 reasons.append(f"card {card.index} is next for {first or 'another request'}")
         return "; ".join(reasons)
 
-    def _lease(self, applicant: Applicant) -> Lease:
+    def _lease(self, pending: PendingRequest) -> Lease:
         """Return what was granted, in a form that can be handed down and released."""
-        path = applicant.path
+        path = pending.path
 
         def settle(lease: Lease) -> None:
-            self._bury(path)
+            self._remove_if_dead(path)
             self._note("released", lease.entry)
 
         def amend(lease: Lease, changes: dict[str, Any]) -> None:
@@ -225,9 +212,9 @@ class FolderLedger:
                 append(lease.fds[0], lease_records.encode_change(changes))
                 lease.entry = lease.entry._replace(**changes)
 
-        os.set_inheritable(applicant.fd, True)
-        self._note("granted", applicant.entry)
-        return Lease(applicant.entry, (applicant.fd,), settle=settle, amend=amend)
+        os.set_inheritable(pending.fd, True)
+        self._note("granted", pending.entry)
+        return Lease(pending.entry, (pending.fd,), settle=settle, amend=amend)
 
     def _note(self, what: str, entry: LeaseEntry) -> None:
         with suppress(OSError):  # a full disk must not cost the lease
@@ -240,7 +227,7 @@ class FolderLedger:
 
     # The dead
 
-    def _bury(self, path: str) -> bool:
+    def _remove_if_dead(self, path: str) -> bool:
         """Unlink a file of a dead owner; False when it lives (children may have the lock)."""
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -258,23 +245,23 @@ class FolderLedger:
     def _tidy(self, snapshot: LedgerState) -> list[tuple[str, str]]:
         """Unlink what the dead left, as far as it is ours to unlink."""
         done = []
-        for grave in snapshot.dead:
-            if grave.uid != os.geteuid() and os.geteuid() != 0:
+        for dead in snapshot.dead:
+            if dead.uid != os.geteuid() and os.geteuid() != 0:
                 continue
-            path = os.path.join(self.where, grave.folder, grave.name)
-            if self._bury(path):
-                done.append((grave.name, f"the lock of {grave.entry.describe()} is free"))
-                self._note("ended", grave.entry)
+            path = os.path.join(self.where, dead.folder, dead.name)
+            if self._remove_if_dead(path):
+                done.append((dead.name, f"the lock of {dead.entry.describe()} is free"))
+                self._note("ended", dead.entry)
         return done
 
     def purge(self) -> list[tuple[str, str]]:
         """Tidy up what is provably dead: names and reasons. Nothing depends on it."""
         with self.folder.mutex():
             with LeaseScan(self.folder) as scan:
-                done = self._tidy(scan.take())
+                done = self._tidy(scan.snapshot())
             folder = self.folder.mine()
             for name in os.listdir(folder):
-                if name.startswith("new-") and self._bury(os.path.join(folder, name)):
+                if name.startswith("new-") and self._remove_if_dead(os.path.join(folder, name)):
                     done.append((name, "a request whose process died before it was made"))
         return done
 
@@ -282,13 +269,13 @@ class FolderLedger:
 class _Remembered:
     """An answer that is good for a while."""
 
-    def __init__(self, ask: Callable[[], list[Slot]]) -> None:
+    def __init__(self, ask: Callable[[], list[AvailableCard]]) -> None:
         self._ask = ask
-        self._answer: list[Slot] = []
+        self._answer: list[AvailableCard] = []
         self._until = 0.0
 
-    def __call__(self) -> list[Slot]:
+    def __call__(self) -> list[AvailableCard]:
         if time.monotonic() > self._until:
             self._answer = self._ask()
-            self._until = time.monotonic() + SIGHT_S
+            self._until = time.monotonic() + CACHE_S
         return self._answer

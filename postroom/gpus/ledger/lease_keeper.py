@@ -81,14 +81,14 @@ def _reads(pid: int, pipe: str) -> bool:
     return False
 
 
-class Family:
+class OwnerProcesses:
     """A process and what it has started since: alive until the last of them is gone."""
 
     def __init__(self, head: Process) -> None:
         self.head = head
         self._fds: dict[int, int] = {}  # pid: pidfd, which stays true when the pid is used again
         self._sessions: set[int] = set()
-        self._bustling = False  # one has just died, and others live
+        self._just_died = False  # one has just died, and others live
         self._since_ticks = self._noted_ticks = _now_ticks()
         self._adopt(head.pid, head.started_ticks)
 
@@ -97,7 +97,7 @@ class Family:
         self._note()
         if not self._fds:
             return False
-        if self._bustling:
+        if self._just_died:
             # A script that starts a thousand programs is looked after by and by, not at each death.
             time.sleep(wait_s)
         poll = select.poll()
@@ -111,7 +111,7 @@ class Family:
             os.close(fd)
         if ended:
             self._adopt_orphans(now_ticks)
-        self._bustling = bool(ended)
+        self._just_died = bool(ended)
         return bool(self._fds)
 
     def _adopt(self, pid: int, started_ticks: int | None = None) -> None:
@@ -196,7 +196,7 @@ def _become_keeper(lease: Lease, owner: Process, tell: int) -> None:
         os.dup2(nowhere, fd)
     with suppress(_Dismissed):
         signal.signal(signal.SIGTERM, _let_go)
-        family = Family(owner)
+        family = OwnerProcesses(owner)
         lease.amend(keeper=processes.myself())
         os.write(tell, b".")
         os.close(tell)

@@ -45,7 +45,7 @@ class LedgerState(NamedTuple):
     """Those who hold, those who wait in their order, and the dead, at one moment."""
 
     held: list[LeaseEntry]
-    line: list[LeaseEntry]
+    waiting: list[LeaseEntry]
     dead: list[DeadLease]
 
 
@@ -60,7 +60,7 @@ class LeaseScan:
         self._files: dict[tuple[str, str], _File] = {}
         self._changed_ns: dict[str, int] = {}
 
-    def moved(self) -> bool:
+    def has_changed(self) -> bool:
         """Say whether files came or went since the last snapshot: a hint, and a cheap one.
 
         A death leaves its file behind and is not seen by this.
@@ -74,7 +74,7 @@ class LeaseScan:
                 changed[user] = os.stat(os.path.join(self.folder.path, user)).st_mtime_ns
         return changed
 
-    def before(self, ticket: str) -> int:
+    def count_before(self, ticket: str) -> int:
         """Count the tickets before one, by their names alone."""
         count = 0
         for user in self.folder.users():
@@ -83,7 +83,7 @@ class LeaseScan:
                 count += sum(name.startswith("ticket-") and name < ticket for name in names)
         return count
 
-    def take(self) -> LedgerState:
+    def snapshot(self) -> LedgerState:
         """Read the living and the line; needs no mutex, and is exact under it."""
         # A folder's time is coarse: what changed just now may change again and look the same.
         now_ns = time.time_ns()
@@ -160,7 +160,7 @@ class LeaseScan:
         """Give the descriptors back."""
         self._forget(set())
 
-    def unmask(self, snapshot: LedgerState) -> LedgerState:
+    def with_squatters(self, snapshot: LedgerState) -> LedgerState:
         """Name whoever keeps a lock that is not theirs: a dead lease is then held by a squatter."""
         taken = lock_holders()
         squatters = {}

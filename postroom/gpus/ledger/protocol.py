@@ -100,7 +100,7 @@ class LeaseEntry(NamedTuple):
         return text
 
 
-class CardVerdict(NamedTuple):
+class Quarantine(NamedTuple):
     """Somebody's word on a card: quarantined for a reason."""
 
     uuid: str
@@ -212,7 +212,7 @@ class Ledger(Protocol):
     def manage(self, uuids: Sequence[str] | None) -> None:
         """Say which cards are handed out from now on; None is all of them."""
 
-    def quarantined(self) -> dict[str, CardVerdict]:
+    def quarantined(self) -> dict[str, Quarantine]:
         """Return the cards that get no work, with the reason."""
 
     def quarantine(self, uuid: str, reason: str) -> None:

@@ -37,7 +37,7 @@ from ..cards.inventory import Card
 from .card_cache import CardCache
 from .folder_ledger import FolderLedger
 from .lease_scan import LeaseScan, LedgerState
-from .protocol import CardVerdict, Lease, LeaseEntry, LeaseRequest
+from .protocol import Lease, LeaseEntry, LeaseRequest, Quarantine
 from .redis_renewal import start_renewal
 from .redis_store import TTL_S, RedisLease, RedisStore
 from .waiting import decide, look_s
@@ -73,7 +73,7 @@ class RedisLedger:
         """Say which cards are handed out from now on; None is all of them."""
         self.local.manage(uuids)
 
-    def quarantined(self) -> dict[str, CardVerdict]:
+    def quarantined(self) -> dict[str, Quarantine]:
         """Return the cards that get no work, with the reason."""
         return self.local.quarantined()
 
@@ -101,12 +101,12 @@ class RedisLedger:
     def queue(self) -> list[LeaseEntry]:
         """List those who wait on all hosts, first in line first."""
         with LeaseScan(self.local.folder) as scan:
-            return self.snapshot(scan)[1].line
+            return self.snapshot(scan)[1].waiting
 
     def snapshot(self, scan: LeaseScan) -> tuple[str, LedgerState]:
         """Return the version of Redis, and who holds and who waits, here and elsewhere."""
         version, rows = self.store.snapshot()
-        here = scan.take()
+        here = scan.snapshot()
         others = [row.entry for row in rows if row.entry.cards and row.place != self.place]
         # A waiter of this host that died is not waited for until its ticket expires.
         tickets = [
@@ -114,7 +114,7 @@ class RedisLedger:
         ]
         tickets += [row for row in rows if self._is_about_to_lock(row)]
         tickets.sort(key=lambda row: int(row.number))
-        line = here.line + [row.entry for row in tickets]
+        line = here.waiting + [row.entry for row in tickets]
         return version, LedgerState(here.held + others, line, here.dead)
 
     def _is_about_to_lock(self, row: RedisLease) -> bool:
@@ -206,8 +206,8 @@ class _Attempt:
             version, snapshot = self.ledger.snapshot(scan)
         local = self.ledger.local
         cards = self.cache.cards()
-        slots = local.slots(cards)
-        found, self.before = decide(self.entry, snapshot, slots, pack=self.request.pack)
+        available = local.available(cards)
+        found, self.before = decide(self.entry, snapshot, available, pack=self.request.pack)
         if found is None:
             self.refused = True
             self.reason = local.reason(self.entry, snapshot, cards)

@@ -13,7 +13,7 @@ from ...errors import GpuError
 from ...system import processes
 from ...system.shared_folder import SharedFolder
 from . import lease_records
-from .allocation import Share, Slot, Want, grant
+from .allocation import AvailableCard, CardShare, Demand, grant
 from .lease_scan import LeaseScan, LedgerState
 from .protocol import LeaseEntry
 
@@ -38,7 +38,7 @@ def glance_s(before: int) -> float:
     return min(LOOK_S * (1 + before / NEAR), GLANCE_LIMIT_S)
 
 
-class Applicant:
+class PendingRequest:
     """A request with its file, from `new-` by way of `ticket-` to `lease-`.
 
     Only this class moves files forward, and only under the folder's mutex.
@@ -48,7 +48,7 @@ class Applicant:
         self,
         folder: SharedFolder,
         entry: LeaseEntry,
-        slots: Callable[[], list[Slot]],
+        available: Callable[[], list[AvailableCard]],
         *,
         pack: bool,
     ) -> None:
@@ -58,7 +58,7 @@ class Applicant:
         self.granted = False
         self.snapshot = LedgerState([], [], [])
         self.scan = LeaseScan(folder)
-        self._slots = slots
+        self._slots = available
         self._pack = pack
         self.path = os.path.join(folder.mine(), f"new-{entry.lease_id}")
         # 0600 until it is locked: nobody else can take its lock first.
@@ -71,7 +71,7 @@ class Applicant:
             self._withdraw()
             raise
 
-    def __enter__(self) -> Applicant:
+    def __enter__(self) -> PendingRequest:
         return self
 
     def __exit__(
@@ -91,10 +91,10 @@ class Applicant:
 
     def ask(self, *, stay: bool) -> bool:
         """Take the cards, or else a place in the line if we are to stay."""
-        slots = self._slots()
-        self.scan.take()  # so that under the mutex only what is new has to be read
+        available = self._slots()
+        self.scan.snapshot()  # so that under the mutex only what is new has to be read
         with self.folder.mutex():
-            cards = self._decide(slots)
+            cards = self._decide(available)
             if cards is not None:
                 self._grant(cards)
             elif stay:
@@ -105,11 +105,11 @@ class Applicant:
 
     def ask_again(self) -> bool:
         """Look whether it is our turn."""
-        slots = self._slots()
+        available = self._slots()
         # What is seen without the mutex is a hint; what is seen under it counts.
-        if self._decide(slots) is not None:
+        if self._decide(available) is not None:
             with self.folder.mutex():
-                cards = self._decide(slots)
+                cards = self._decide(available)
                 if cards is not None:
                     self._grant(cards)
         return self.granted
@@ -119,14 +119,14 @@ class Applicant:
         end = time.monotonic() + min(look_s(self.before, waited_s), limit_s)
         while (left_s := end - time.monotonic()) > 0:
             time.sleep(min(left_s, glance_s(self.before)))
-            if self.scan.moved():
-                self.before = self.scan.before(os.path.basename(self.path))
+            if self.scan.has_changed():
+                self.before = self.scan.count_before(os.path.basename(self.path))
                 if self.before < NEAR:
                     return
 
-    def _decide(self, slots: list[Slot]) -> tuple[str, ...] | None:
-        self.snapshot = self.scan.take()
-        cards, self.before = decide(self.entry, self.snapshot, slots, pack=self._pack)
+    def _decide(self, available: list[AvailableCard]) -> tuple[str, ...] | None:
+        self.snapshot = self.scan.snapshot()
+        cards, self.before = decide(self.entry, self.snapshot, available, pack=self._pack)
         return cards
 
     def _grant(self, cards: tuple[str, ...]) -> None:
@@ -144,31 +144,31 @@ class Applicant:
 
 
 def decide(
-    entry: LeaseEntry, snapshot: LedgerState, slots: list[Slot], *, pack: bool
+    entry: LeaseEntry, snapshot: LedgerState, available: list[AvailableCard], *, pack: bool
 ) -> tuple[tuple[str, ...] | None, int]:
     """Return the cards that an entry may take now, or None, and how many are before it."""
-    shares = shares_of(snapshot.held, [slot.uuid for slot in slots])
+    shares = shares_of(snapshot.held, [card.uuid for card in available])
     line = []
-    for waiting in snapshot.line:
+    for waiting in snapshot.waiting:
         if waiting.lease_id == entry.lease_id:
             break
         line.append(_want(waiting))
     want = _want(entry)._replace(pid=_pid(entry, processes.pid_namespace()))
-    return grant(slots, shares, line, want, pack=pack), len(line)
+    return grant(available, shares, line, want, pack=pack), len(line)
 
 
-def shares_of(held: Sequence[LeaseEntry], uuids: Sequence[str]) -> list[Share]:
+def shares_of(held: Sequence[LeaseEntry], uuids: Sequence[str]) -> list[CardShare]:
     """Return what leases take of cards; one that names none can't be read, and takes them all."""
     here = processes.pid_namespace()
     return [
-        Share(uuid, entry.memory_mib, entry.uid, entry.group, _pid(entry, here))
+        CardShare(uuid, entry.memory_mib, entry.uid, entry.group, _pid(entry, here))
         for entry in held
         for uuid in entry.cards or uuids
     ]
 
 
-def _want(entry: LeaseEntry) -> Want:
-    return Want(entry.count, entry.among, entry.memory_mib, entry.uid, entry.group)
+def _want(entry: LeaseEntry) -> Demand:
+    return Demand(entry.count, entry.among, entry.memory_mib, entry.uid, entry.group)
 
 
 def _pid(entry: LeaseEntry, here: str) -> int:

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..cards.inventory import Card
-from ..ledger.allocation import Share, Slot, Table, Want, serve
-from ..ledger.card_cache import loads_of
+from ..ledger.allocation import CardAllocator, CardShare, Demand, allocate_next
+from ..ledger.card_cache import available_cards
 from ..ledger.protocol import Ledger
 from ..ledger.waiting import shares_of
 
@@ -41,15 +41,15 @@ def _rank(ask: PlacementRequest) -> tuple[int, bool, int]:
     return -ask.priority, ask.memory_mib is not None, -(ask.memory_mib or 0)
 
 
-def hand_out(table: Table, asks: Sequence[PlacementRequest]) -> list[tuple[int, str]]:
+def place_jobs(allocator: CardAllocator, asks: Sequence[PlacementRequest]) -> list[tuple[int, str]]:
     """Return the places of the jobs that begin now, each with its card."""
     begun = []
     refused: dict[PlacementRequest, int] = {}
     for place in order(asks):
         ask = asks[place]
-        if refused.get(ask, 0) >= len(table.slots):
+        if refused.get(ask, 0) >= len(allocator.available):
             continue  # as many like it have been refused as there are cards to drain for them
-        chosen = serve(table, Want(1, ask.among, ask.memory_mib, pack=True))
+        chosen = allocate_next(allocator, Demand(1, ask.among, ask.memory_mib, pack=True))
         if chosen is None:
             refused[ask] = refused.get(ask, 0) + 1
         else:
@@ -57,13 +57,10 @@ def hand_out(table: Table, asks: Sequence[PlacementRequest]) -> list[tuple[int, 
     return begun
 
 
-def table_of(ledger: Ledger, cards: Sequence[Card], promised: Sequence[Share]) -> Table:
+def make_allocator(
+    ledger: Ledger, cards: Sequence[Card], promised: Sequence[CardShare]
+) -> CardAllocator:
     """Return the cards as they are now, with what is held of them and what we have promised."""
-    managed, sick = ledger.managed(), ledger.quarantined()
-    slots = [
-        Slot(card.uuid, card.memory_mib, card.index, loads_of(card), card.used_mib or 0)
-        for card in cards
-        if (managed is None or card.uuid in managed) and card.uuid not in sick and not card.problem
-    ]
-    held = shares_of(ledger.holders(), [slot.uuid for slot in slots])
-    return Table(slots, [*held, *promised], drains=len(slots))
+    available = available_cards(cards, ledger, lambda card: card.index)
+    held = shares_of(ledger.holders(), [card.uuid for card in available])
+    return CardAllocator(available, [*held, *promised], most_drained=len(available))

@@ -19,7 +19,7 @@ def test_a_busy_script_is_looked_after_by_and_by(monkeypatch: pytest.MonkeyPatch
     with subprocess.Popen(["bash", "-c", script], stdin=subprocess.PIPE) as head:
         found = processes.identify(head.pid)
         assert found is not None
-        family = lease_keeper.Family(found)
+        family = lease_keeper.OwnerProcesses(found)
         wait_until(lambda: family.step(0.01) and pauses, what="a pause behind a death")
         assert head.stdin is not None
         head.stdin.close()

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from ...system import processes
 from ...system.shared_folder import SharedFolder, open_file
 from . import lease_records
-from .protocol import CardVerdict, LeaseEntry
+from .protocol import LeaseEntry, Quarantine
 
 LOG_LIMIT = 1024 * 1024  # bytes; then the log starts anew and the old one is kept once
 
@@ -29,7 +29,7 @@ class _Note(NamedTuple):
     text: bytes
 
 
-class CardNotes:
+class LedgerNotes:
     """Reads everybody's notes and writes ours."""
 
     def __init__(self, folder: SharedFolder) -> None:
@@ -101,19 +101,19 @@ class CardNotes:
 
     # Which cards are sick
 
-    def pronounce(self, uuid: str, reason: str) -> None:
+    def set_quarantine(self, uuid: str, reason: str) -> None:
         """Call a card sick, or healthy with an empty reason."""
         self._write(f"verdict-{_plain(uuid)}", {"uuid": uuid, "reason": reason, "at": time.time()})
 
-    def quarantined(self) -> dict[str, CardVerdict]:
+    def quarantined(self) -> dict[str, Quarantine]:
         """Return the cards whose newest verdict is a sick one."""
-        newest: dict[str, tuple[int, CardVerdict]] = {}
+        newest: dict[str, tuple[int, Quarantine]] = {}
         for note in self._read("verdict-", 65536):
             with suppress(ValueError, KeyError, TypeError):
                 value = json.loads(note.text)
                 uuid, reason = str(value["uuid"]), lease_records.printable(str(value["reason"]))
                 at = note.changed_ns / 1e9
-                verdict = CardVerdict(uuid, reason, processes.user_name(note.uid), at)
+                verdict = Quarantine(uuid, reason, processes.user_name(note.uid), at)
                 if uuid not in newest or newest[uuid][0] < note.changed_ns:
                     newest[uuid] = note.changed_ns, verdict
         return {uuid: verdict for uuid, (_, verdict) in newest.items() if verdict.reason}
