@@ -45,7 +45,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    # Late: `postroom gpu get` must not pay for numpy.
+    # Late, so that `postroom gpu get` does not import numpy.
     if name not in _HOMES:
         raise AttributeError(f"module 'postroom' has no attribute {name!r}")
     from importlib import import_module

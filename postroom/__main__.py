@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def hog() -> None:
-    """Run `hog`: `postroom run` under the name that its users know."""
+    """Run `hog`, another name of `postroom run` for users of gpu-hog."""
     from .cli.fast_import import importing
 
     with importing():
@@ -60,14 +60,14 @@ def _invoke(command: click.Command) -> int:
 
 
 def _end(run: Callable[[], int]) -> NoReturn:
-    """Do it and end; an error of ours is a sentence on stderr, never a traceback."""
+    """Run and exit; an error of Postroom is a sentence on stderr, not a traceback."""
     try:
         code = run()
     except KeyboardInterrupt:
-        print(file=sys.stderr)  # what comes next is not to stand behind the terminal's ^C
+        print(file=sys.stderr)  # so that the next output is not on the line of the terminal's ^C
         code = codes.INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output has gone (`postroom ... | head`): nothing more to say.
+        # The reader of our output has exited (`postroom ... | head`).
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = codes.OK
     except (PostroomError, OSError) as error:

@@ -1,4 +1,4 @@
-"""`postroom gpu manage`, `managed`, `quarantine`, `heal`, `purge`: for who runs the machine."""
+"""`postroom gpu manage`, `managed`, `quarantine`, `heal`, `purge`: for administrators."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .gpu_output import Misuse, print_json, say, talk
 
 
 def managed(ledger: Ledger, *, json_: bool) -> None:
-    """Print the ids of the cards that are handed out, one per line."""
+    """Print the ids of the GPUs that are handed out, one per line."""
     managed = ledger.managed()
     cards = [card for card in inventory.cards() if managed is None or card.uuid in managed]
     if json_:
@@ -24,12 +24,13 @@ def managed(ledger: Ledger, *, json_: bool) -> None:
 def manage(
     ledger: Ledger, *, which: str | None, count: int | None, force: bool, json_: bool
 ) -> None:
-    """Say which cards are handed out from now on.
+    """Choose which GPUs are handed out from now on.
 
-    Cards that are taken out stay with whoever holds them. Once root has said so, only root may.
+    Leases on other GPUs stay until they end. Once root has chosen, only root can
+    change it.
     """
     if (which is None) == (count is None):
-        raise Misuse("say all, none, a list of ids, or --count N")
+        raise Misuse("name the GPUs: all, none, a list of ids, or --count N")
     cards = inventory.cards()
     if count is not None:
         wanted: list[inventory.Card] | None = cards[:count]
@@ -41,19 +42,19 @@ def manage(
     if uuids is not None and not force:
         leaving = [entry for entry in ledger.holders() if set(entry.cards) - set(uuids)]
         for entry in leaving:
-            talk(f"still held by {entry.describe()}; --force takes the card out all the same")
+            talk(f"still held by {entry.describe()}; --force excludes the GPU anyway")
         if leaving:
             sys.exit(codes.USAGE)
     ledger.manage(uuids)
     if ledger.managed() != (None if uuids is None else tuple(uuids)):
-        talk("root has said which cards are handed out: only root may change it")
+        talk("root has chosen which GPUs are handed out: only root can change it")
         sys.exit(codes.USAGE)
     if json_:
         print_json(uuids)
 
 
 def quarantine(ledger: Ledger, *, which: str, reason: str, json_: bool) -> None:
-    """Give a card no more work; what runs on it goes on."""
+    """Give a GPU no more work; running programs continue."""
     uuid = inventory.find(which).uuid
     ledger.quarantine(uuid, reason)
     if json_:
@@ -61,19 +62,19 @@ def quarantine(ledger: Ledger, *, which: str, reason: str, json_: bool) -> None:
 
 
 def heal(ledger: Ledger, *, which: str, json_: bool) -> None:
-    """Let a quarantined card work again."""
+    """End the quarantine of a GPU."""
     card = inventory.find(which)
     ledger.heal(card.uuid)
     if json_:
         print_json({"uuid": card.uuid, "problem": card.problem})
     if card.problem:
-        talk(f"card {which} is out of quarantine, but the driver still says: {card.problem}")
+        talk(f"card {which} is no longer quarantined, but the driver reports: {card.problem}")
 
 
 def purge(ledger: Ledger, *, json_: bool) -> None:
-    """Tidy up what is provably dead, and say what and why.
+    """Remove the files of dead leases, and print which and why.
 
-    Nothing depends on it: the dead hold nothing, purged or not.
+    This is never necessary: a dead lease holds nothing, purged or not.
     """
     done = ledger.purge()
     if json_:

@@ -1,4 +1,4 @@
-"""`postroom gpu list`, `info`, `queue`, `log` and `watch`: what is to be seen."""
+"""`postroom gpu list`, `info`, `queue`, `log` and `watch`: the listings."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ LEAST_INTERVAL_S = 0.1
 
 
 def clock(at: float | None) -> str:
-    """Return a time as people read it."""
+    """Return a time in the form 2026-01-31 12:00:00."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) if at else "-"
 
 
 def show(value: Any, unit: str = "") -> str:
-    """Return a value, or a dash for what is not known."""
+    """Return a value, or a dash if it is unknown."""
     return "-" if value is None else f"{value}{unit}"
 
 
@@ -58,7 +58,7 @@ def _holder(lease: LeaseEntry) -> list[str]:
 
 
 def list_cards(ledger: Ledger, *, json_: bool) -> None:
-    """Show the cards: who holds them, since when, and what is used without a lease."""
+    """List the GPUs: who holds them, since when, and what runs without a lease."""
     views = overview(ledger, inventory.cards())
     if json_:
         print_json([view.encode() for view in views])
@@ -67,7 +67,7 @@ def list_cards(ledger: Ledger, *, json_: bool) -> None:
 
 
 def info(ledger: Ledger, *, json_: bool) -> None:
-    """Show everything about the cards and the ledger."""
+    """Show everything about the GPUs and the ledger."""
     views = overview(ledger, inventory.cards())
     facts = {
         "host": os.uname().nodename,
@@ -98,13 +98,13 @@ def info(ledger: Ledger, *, json_: bool) -> None:
 
 
 def queue(ledger: Ledger, *, json_: bool) -> None:
-    """Show who waits, in their order."""
-    line = ledger.queue()
+    """List the waiting requests in their order."""
+    waiting = ledger.queue()
     if json_:
-        print_json([encode_entry(entry) for entry in line])
+        print_json([encode_entry(entry) for entry in waiting])
         return
     found = [["PLACE", "USER", "PID", "SINCE", "WANTS", "WHAT"]]
-    for place, entry in enumerate(line, 1):
+    for place, entry in enumerate(waiting, 1):
         wants = f"{entry.count} card{'s' if entry.count > 1 else ''}"
         if entry.memory_mib is not None:
             wants += f" with {memory_sizes.from_mib(entry.memory_mib)}"
@@ -122,7 +122,7 @@ def queue(ledger: Ledger, *, json_: bool) -> None:
 
 
 def log(ledger: Ledger, *, count: int, json_: bool) -> None:
-    """Show what happened, oldest first."""
+    """Show what happened in the ledger, oldest first."""
     lines = ledger.log()[-count:]
     if json_:
         print_json(lines)
@@ -137,7 +137,7 @@ def log(ledger: Ledger, *, count: int, json_: bool) -> None:
 
 
 def watch(ledger: Ledger, *, interval_s: float, count: int | None, json_: bool) -> None:
-    """Show the cards again and again, until Ctrl-C."""
+    """List the GPUs again and again, until Ctrl-C."""
     if not interval_s >= LEAST_INTERVAL_S:
         raise Misuse(f"--interval is at least {LEAST_INTERVAL_S} s")
     shown = 0

@@ -171,7 +171,7 @@ def test_a_lease_of_another_shell_is_released_by_force_only(
 ) -> None:
     shell = bash("ID=$($P get)\necho $ID\nread")
     card = line(shell)
-    assert "another shell's" in postroom("release", card).stderr
+    assert "belongs to another shell" in postroom("release", card).stderr
     assert len(owners()) == 1
     answer = json.loads(postroom("release", card, "--force", "--json").stdout)
     assert len(answer["released"]) == 1

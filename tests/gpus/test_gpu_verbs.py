@@ -122,7 +122,7 @@ def test_the_verbs_of_scripts_import_nothing_heavy(words: str) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--gpus 0,1 -n 2", "--gpus names the cards; leave -n away"),
+        ("--gpus 0,1 -n 2", "--gpus and -n cannot be combined"),
         ("--timeout=-1", "is not a duration of 0 or more"),
         ("--timeout nan", "is not a duration of 0 or more"),
     ],

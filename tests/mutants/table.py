@@ -65,7 +65,7 @@ MUTANTS = [
     Mutant(
         "the large are placed before the small",
         "postroom/gpus/memory/placement.py",
-        "-(ask.memory_mib or 0)",
+        "-(request.memory_mib or 0)",
         "0",
         "tests/gpus/memory/test_placement.py",
     ),

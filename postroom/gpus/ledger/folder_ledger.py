@@ -1,4 +1,4 @@
-"""The ledger as a folder of lock files: the default store. The protocol is in `ledger`."""
+"""The ledger as a folder of lock files, the default. `protocol` explains the files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .waiting import PendingRequest, append
 
 
 class FolderLedger:
-    """Leases as files with kernel locks on them."""
+    """Leases as locked files."""
 
     def __init__(self, where: str, *, cards: Callable[[], list[Card]] = inventory.cards) -> None:
         self.folder = SharedFolder(where)
@@ -32,7 +32,7 @@ class FolderLedger:
         self.notes = LedgerNotes(self.folder)
         self._cards = cards
 
-    # Who is there
+    # Leases and waiting requests
 
     def holders(self, *, squatters: bool = True) -> list[LeaseEntry]:
         """List the living leases, oldest first."""
@@ -41,7 +41,7 @@ class FolderLedger:
             return (scan.with_squatters(found) if squatters else found).held
 
     def queue(self) -> list[LeaseEntry]:
-        """List those who wait, first in line first."""
+        """List the waiting requests in their order."""
         with LeaseScan(self.folder) as scan:
             return scan.snapshot().waiting
 
@@ -52,32 +52,32 @@ class FolderLedger:
     # Which cards
 
     def managed(self) -> tuple[str, ...] | None:
-        """Return the uuids that are handed out; None is all of them."""
+        """Return the uuids of the cards that are handed out; None means all."""
         return self.notes.managed()
 
     def manage(self, uuids: Sequence[str] | None) -> None:
-        """Say which cards are handed out from now on; None is all of them."""
+        """Set which cards are handed out from now on; None means all."""
         self.notes.manage(uuids)
         self.notes.record("managed", cards=None if uuids is None else list(uuids))
 
     def quarantined(self) -> dict[str, Quarantine]:
-        """Return the cards that get no work, with the reason."""
+        """Return the quarantined cards by uuid."""
         return self.notes.quarantined()
 
     def quarantine(self, uuid: str, reason: str) -> None:
-        """Give a card no more work; the leases on it live on until they end."""
+        """Give a card no more work; its present leases stay until they end."""
         self.notes.set_quarantine(uuid, reason or "no reason given")
         self.notes.record("quarantined", cards=[uuid], reason=reason)
 
     def heal(self, uuid: str) -> None:
-        """Let a quarantined card work again."""
+        """End the quarantine of a card."""
         self.notes.set_quarantine(uuid, "")
         self.notes.record("healed", cards=[uuid])
 
     # Taking
 
     def try_acquire(self, request: LeaseRequest) -> Lease:
-        """Take the cards now, or raise `CardHeld`, whose message says who has them."""
+        """Take the cards now, or raise `CardHeld`, whose message says who holds them."""
         return self.acquire(request, timeout_s=0)
 
     def acquire(
@@ -89,7 +89,7 @@ class FolderLedger:
         wanted: Callable[[], bool] | None = None,
         cards: list[Card] | None = None,
     ) -> Lease:
-        """Wait in line for the cards; raise `CardHeld` after `timeout_s`."""
+        """Wait for the cards; raise `CardHeld` after `timeout_s`."""
         cards = self._cards() if cards is None else cards
         return self.take(
             self.entry(request, cards),
@@ -110,9 +110,9 @@ class FolderLedger:
         waiting: Callable[[str], None] | None = None,
         wanted: Callable[[], bool] | None = None,
     ) -> Lease:
-        """Do as `acquire` does, for an entry that was made already."""
+        """Do what `acquire` does, for an entry that exists already."""
         began = time.monotonic()
-        # Shares go by what is used of a card at this moment, whole cards by who holds them.
+        # Shares depend on the memory that is in use now; whole cards only on the leases.
         ask = self._cards if entry.memory_mib is not None else None
         with (
             CardCache(cards, ask) as cache,
@@ -140,29 +140,31 @@ class FolderLedger:
         return self.reason(pending.entry, snapshot, cards)
 
     def entry(self, request: LeaseRequest, cards: list[Card]) -> LeaseEntry:
-        """Turn a request into an entry; what no card of this machine could satisfy is refused."""
+        """Turn a request into an entry; raise GpuError if the cards could never satisfy it."""
         visible = {card.uuid: card for card in cards}
         if not visible:
-            raise GpuError("this machine has no GPU that can be seen from here")
+            raise GpuError("no GPU is visible on this machine")
         among = request.cards or tuple(visible)
         count = len(among) if request.cards else request.count
         unknown = [uuid for uuid in among if uuid not in visible]
         if unknown:
-            raise GpuError(f"no card {unknown[0]} is in cache; there are {', '.join(visible)}")
+            raise GpuError(
+                f"there is no visible card {unknown[0]}; visible are {', '.join(visible)}"
+            )
         if len(set(among)) != len(among):
             raise GpuError("a card is named twice in one request; ask once for each slot")
         if count < 1:
-            raise GpuError(f"{count} cards were asked for: at least one, please")
+            raise GpuError(f"{count} cards were requested; request at least one")
         if count > len(among):
-            raise GpuError(f"{count} cards were asked for, and there are {len(among)} in cache")
+            raise GpuError(f"{count} cards were requested, but only {len(among)} are visible")
         if request.memory_mib is not None:
             if request.memory_mib < 1:
-                raise GpuError(f"{request.memory_mib} MiB were asked for: at least one, please")
+                raise GpuError(f"{request.memory_mib} MiB were requested; request at least one")
             fitting = [uuid for uuid in among if visible[uuid].memory_mib >= request.memory_mib]
             if len(fitting) < count:
                 largest = max(visible[uuid].memory_mib for uuid in among)
                 raise GpuError(
-                    f"{count} cards with {request.memory_mib} MiB each were asked for, and "
+                    f"{count} cards with {request.memory_mib} MiB each were requested, but "
                     f"{len(fitting)} are that large; the largest has {largest} MiB"
                 )
         return lease_records.new_entry(request, among, count)
@@ -173,7 +175,7 @@ class FolderLedger:
         return available_cards(cards, self, lambda card: used.get(card.uuid, 0.0))
 
     def reason(self, entry: LeaseEntry, snapshot: LedgerState, cards: list[Card]) -> str:
-        """Say why an entry has to wait: card by card, with who holds it."""
+        """Say for each card why an entry has to wait for it."""
         managed, sick = self.notes.managed(), self.notes.quarantined()
         reasons = []
         for card in cards:
@@ -200,7 +202,7 @@ class FolderLedger:
         return "; ".join(reasons)
 
     def _lease(self, pending: PendingRequest) -> Lease:
-        """Return what was granted, in a form that can be handed down and released."""
+        """Return the lease of a granted request."""
         path = pending.path
 
         def settle(lease: Lease) -> None:
@@ -217,18 +219,18 @@ class FolderLedger:
         return Lease(pending.entry, (pending.fd,), settle=settle, amend=amend)
 
     def _note(self, what: str, entry: LeaseEntry) -> None:
-        with suppress(OSError):  # a full disk must not cost the lease
+        with suppress(OSError):  # a full disk must not end the lease
             self.notes.touch(entry.cards)
             self.notes.record(what, entry)
 
     def path_of(self, lease: Lease) -> str:
-        """Return where a lease of ours is."""
+        """Return the path of a lease of this user."""
         return os.path.join(self.folder.mine(), f"lease-{lease.lease_id}")
 
-    # The dead
+    # Files of dead leases
 
     def _remove_if_dead(self, path: str) -> bool:
-        """Unlink a file of a dead owner; False when it lives (children may have the lock)."""
+        """Unlink a file if its owner is dead; False if anybody still has the lock."""
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:
@@ -243,7 +245,7 @@ class FolderLedger:
         return True
 
     def _tidy(self, snapshot: LedgerState) -> list[tuple[str, str]]:
-        """Unlink what the dead left, as far as it is ours to unlink."""
+        """Unlink the files of dead leases that this user may unlink."""
         done = []
         for dead in snapshot.dead:
             if dead.uid != os.geteuid() and os.geteuid() != 0:
@@ -255,19 +257,19 @@ class FolderLedger:
         return done
 
     def purge(self) -> list[tuple[str, str]]:
-        """Tidy up what is provably dead: names and reasons. Nothing depends on it."""
+        """Remove the files of dead leases; return their names and why. Nothing depends on it."""
         with self.folder.mutex():
             with LeaseScan(self.folder) as scan:
                 done = self._tidy(scan.snapshot())
             folder = self.folder.mine()
             for name in os.listdir(folder):
                 if name.startswith("new-") and self._remove_if_dead(os.path.join(folder, name)):
-                    done.append((name, "a request whose process died before it was made"))
+                    done.append((name, "its process died while it wrote the request"))
         return done
 
 
 class _Remembered:
-    """An answer that is good for a while."""
+    """Repeats an answer for `CACHE_S` before it asks again."""
 
     def __init__(self, ask: Callable[[], list[AvailableCard]]) -> None:
         self._ask = ask

@@ -1,4 +1,4 @@
-"""Who lives in the ledger: reads everybody's files and tests their locks."""
+"""Reads all leases and waiting requests of the folder, and tests their locks."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from ...system.shared_folder import (
 from . import lease_records
 from .protocol import LeaseEntry
 
-COARSE_NS = 20_000_000
-OPEN_LIMIT = 256  # descriptors kept open from one look to the next
+COARSE_NS = 20_000_000  # the change time of a folder is at most this inexact
+OPEN_LIMIT = 256  # descriptors kept open between two snapshots
 
 
 class _File:
-    """One file of the ledger, kept open: its lock is tested again and again."""
+    """One file of the ledger, kept open to test its lock again."""
 
     def __init__(self, fd: int, uid: int) -> None:
         self.fd = fd
@@ -42,7 +42,7 @@ class DeadLease(NamedTuple):
 
 
 class LedgerState(NamedTuple):
-    """Those who hold, those who wait in their order, and the dead, at one moment."""
+    """The leases, the waiting requests in their order, and the dead of both, at one moment."""
 
     held: list[LeaseEntry]
     waiting: list[LeaseEntry]
@@ -50,9 +50,9 @@ class LedgerState(NamedTuple):
 
 
 class LeaseScan:
-    """Takes snapshots; what does not change between two of them is not read again.
+    """Takes snapshots of the ledger; files that have not changed are not read again.
 
-    For one thread and one stretch of work: it keeps the files open that it has seen.
+    It keeps the files open, and is for one thread.
     """
 
     def __init__(self, folder: SharedFolder) -> None:
@@ -61,9 +61,9 @@ class LeaseScan:
         self._changed_ns: dict[str, int] = {}
 
     def has_changed(self) -> bool:
-        """Say whether files came or went since the last snapshot: a hint, and a cheap one.
+        """Whether files came or went since the last snapshot: a cheap hint.
 
-        A death leaves its file behind and is not seen by this.
+        It misses a death, which leaves the file behind.
         """
         return self._changed_ns != self._changes()
 
@@ -75,7 +75,7 @@ class LeaseScan:
         return changed
 
     def count_before(self, ticket: str) -> int:
-        """Count the tickets before one, by their names alone."""
+        """Count the tickets before one, by their names only."""
         count = 0
         for user in self.folder.users():
             with suppress(OSError):
@@ -84,8 +84,8 @@ class LeaseScan:
         return count
 
     def snapshot(self) -> LedgerState:
-        """Read the living and the line; needs no mutex, and is exact under it."""
-        # A folder's time is coarse: what changed just now may change again and look the same.
+        """Read the ledger; the answer is exact under the mutex, and a hint without it."""
+        # A folder that changed just now may change again and have the same time: do not trust it.
         now_ns = time.time_ns()
         self._changed_ns = {
             user: changed_ns
@@ -93,7 +93,7 @@ class LeaseScan:
             if now_ns - changed_ns > COARSE_NS
         }
         held: list[LeaseEntry] = []
-        line: list[tuple[str, LeaseEntry]] = []
+        waiting: list[tuple[str, LeaseEntry]] = []
         dead: list[DeadLease] = []
         present: set[tuple[str, str]] = set()
         for user in self.folder.users():
@@ -114,12 +114,13 @@ class LeaseScan:
                     elif name.startswith("lease-"):
                         held.append(file.entry)
                     elif file.entry.among:
-                        line.append((name, file.entry))
+                        waiting.append((name, file.entry))
             finally:
                 os.close(folder_fd)
         self._forget(present)
         held.sort(key=lambda entry: entry.granted_at or 0.0)
-        return LedgerState(held, [entry for _, entry in sorted(line, key=lambda at: at[0])], dead)
+        waiting.sort(key=lambda ticket: ticket[0])
+        return LedgerState(held, [entry for _, entry in waiting], dead)
 
     def _look(self, user: str, name: str, folder_fd: int, uid: int) -> _File | None:
         file = self._files.get((user, name))
@@ -129,7 +130,7 @@ class LeaseScan:
                 return None
             file = _File(fd, uid)
             self._files[user, name] = file
-        # A lock that was free once is never taken again, and what is dead is not read again.
+        # A lock that was free once is never taken again, so a dead file is not read again.
         if not file.dead:
             size = os.fstat(file.fd).st_size
             if size != file.size:
@@ -157,16 +158,16 @@ class LeaseScan:
         self.close()
 
     def close(self) -> None:
-        """Give the descriptors back."""
+        """Close all files."""
         self._forget(set())
 
     def with_squatters(self, snapshot: LedgerState) -> LedgerState:
-        """Name whoever keeps a lock that is not theirs: a dead lease is then held by a squatter."""
+        """Return the state with squatters named: processes of others that keep a lease's lock."""
         taken = lock_holders()
         squatters = {}
         for file in self._files.values():
             locker = taken.get(lock_key(file.fd))
-            # A lock of root's may be one that was handed down through sudo.
+            # Root may have inherited the lock through sudo.
             if locker is not None and locker.uid not in (file.entry.uid, 0):
                 squatters[file.entry.lease_id] = str(locker)
         held = [e._replace(squatter=squatters.get(e.lease_id, "")) for e in snapshot.held]

@@ -1,4 +1,4 @@
-"""One request on its way through the folder: written, waiting in line, granted."""
+"""One request in the folder, from its file to its grant, and how often it looks meanwhile."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from .allocation import AvailableCard, CardShare, Demand, grant
 from .lease_scan import LeaseScan, LedgerState
 from .protocol import LeaseEntry
 
-LOOK_S = 0.01  # how often the first in line looks; those behind look less often
+LOOK_S = 0.01  # how often the first waiting request looks; later ones look less often
 LOOK_LIMIT_S = 2.0
 GLANCE_LIMIT_S = 0.1
-NEAR = 4  # so many at the front of the line look at once when something has moved
+NEAR = 4  # this many requests at the front look at once when files have changed
 
 
 # A look tests every lock in the ledger; a glance only asks whether files came or went. The end of
@@ -39,9 +39,9 @@ def glance_s(before: int) -> float:
 
 
 class PendingRequest:
-    """A request with its file, from `new-` by way of `ticket-` to `lease-`.
+    """A request with its file, which is first `new-`, then perhaps `ticket-`, then `lease-`.
 
-    Only this class moves files forward, and only under the folder's mutex.
+    Only this class renames these files, and only under the folder's mutex.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class PendingRequest:
         self._slots = available
         self._pack = pack
         self.path = os.path.join(folder.mine(), f"new-{entry.lease_id}")
-        # 0600 until it is locked: nobody else can take its lock first.
+        # Mode 0600 until it is locked, so that nobody else can lock it first.
         self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -90,23 +90,23 @@ class PendingRequest:
         os.close(self.fd)
 
     def ask(self, *, stay: bool) -> bool:
-        """Take the cards, or else a place in the line if we are to stay."""
+        """Take the cards; else, with `stay`, join the waiting list."""
         available = self._slots()
-        self.scan.snapshot()  # so that under the mutex only what is new has to be read
+        self.scan.snapshot()  # read most of it before we take the mutex
         with self.folder.mutex():
             cards = self._decide(available)
             if cards is not None:
                 self._grant(cards)
             elif stay:
-                # The number is given under the mutex, by a clock that all processes share.
+                # Given under the mutex, from a clock that all processes share: numbers grow.
                 number = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
                 self._rename(f"ticket-{number:020d}-{self.entry.lease_id}")
         return self.granted
 
     def ask_again(self) -> bool:
-        """Look whether it is our turn."""
+        """Take the cards if it is our turn."""
         available = self._slots()
-        # What is seen without the mutex is a hint; what is seen under it counts.
+        # Without the mutex the answer is only a hint, so decide again under it.
         if self._decide(available) is not None:
             with self.folder.mutex():
                 cards = self._decide(available)
@@ -115,7 +115,7 @@ class PendingRequest:
         return self.granted
 
     def pause(self, waited_s: float, limit_s: float) -> None:
-        """Wait until it is time to look again, or something has moved and we are near the front."""
+        """Wait until the next look is due, or files have changed and we are near the front."""
         end = time.monotonic() + min(look_s(self.before, waited_s), limit_s)
         while (left_s := end - time.monotonic()) > 0:
             time.sleep(min(left_s, glance_s(self.before)))
@@ -130,7 +130,7 @@ class PendingRequest:
         return cards
 
     def _grant(self, cards: tuple[str, ...]) -> None:
-        """Make the request a lease; the rename is the moment at which it is one."""
+        """Make the request a lease; it is one from the moment of the rename."""
         granted_at = time.time()
         append(self.fd, lease_records.encode_change({"cards": cards, "granted_at": granted_at}))
         self._rename(f"lease-{self.entry.lease_id}")
@@ -146,19 +146,19 @@ class PendingRequest:
 def decide(
     entry: LeaseEntry, snapshot: LedgerState, available: list[AvailableCard], *, pack: bool
 ) -> tuple[tuple[str, ...] | None, int]:
-    """Return the cards that an entry may take now, or None, and how many are before it."""
+    """Return the cards that an entry may take now, or None, and how many requests are before it."""
     shares = shares_of(snapshot.held, [card.uuid for card in available])
-    line = []
+    before = []
     for waiting in snapshot.waiting:
         if waiting.lease_id == entry.lease_id:
             break
-        line.append(_want(waiting))
-    want = _want(entry)._replace(pid=_pid(entry, processes.pid_namespace()))
-    return grant(available, shares, line, want, pack=pack), len(line)
+        before.append(_demand(waiting))
+    demand = _demand(entry)._replace(pid=_pid(entry, processes.pid_namespace()))
+    return grant(available, shares, before, demand, pack=pack), len(before)
 
 
 def shares_of(held: Sequence[LeaseEntry], uuids: Sequence[str]) -> list[CardShare]:
-    """Return what leases take of cards; one that names none can't be read, and takes them all."""
+    """Return what leases hold; a lease that cannot be read names no cards and holds them all."""
     here = processes.pid_namespace()
     return [
         CardShare(uuid, entry.memory_mib, entry.uid, entry.group, _pid(entry, here))
@@ -167,17 +167,17 @@ def shares_of(held: Sequence[LeaseEntry], uuids: Sequence[str]) -> list[CardShar
     ]
 
 
-def _want(entry: LeaseEntry) -> Demand:
+def _demand(entry: LeaseEntry) -> Demand:
     return Demand(entry.count, entry.among, entry.memory_mib, entry.uid, entry.group)
 
 
 def _pid(entry: LeaseEntry, here: str) -> int:
-    """Return the owner's pid where it means something: in our own namespace."""
+    """Return the owner's pid if it is in our pid namespace, else 0."""
     return entry.process.pid if entry.process.pid_namespace == here else 0
 
 
 def append(fd: int, text: bytes) -> None:
-    """Append a whole line or raise: half a line would be no line."""
+    """Append a whole line, or raise: readers ignore half a line."""
     os.lseek(fd, 0, os.SEEK_END)
     if os.write(fd, text) != len(text):
         raise GpuError("the ledger's disk is full: a lease could not be recorded")

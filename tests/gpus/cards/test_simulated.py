@@ -51,7 +51,7 @@ def test_a_card_is_found_by_number_uuid_or_its_beginning(monkeypatch: pytest.Mon
     assert inventory.find("FAKE-2").index == 2
     with pytest.raises(GpuError, match="more than one card"):
         inventory.find("FAKE")
-    with pytest.raises(GpuError, match=r"no card is called '7'; in sight: 0 \(FAKE-0\)"):
+    with pytest.raises(GpuError, match=r"no card is called '7'; visible: 0 \(FAKE-0\)"):
         inventory.find("7")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     with pytest.raises(GpuError):
