@@ -104,7 +104,7 @@ def add_get(parser: Parser) -> None:
     add("-n", dest="count", metavar="N", type=at_least(1), default=1, help="How many GPUs.")
     add("--memory", metavar="SIZE", help="Share a GPU: reserve SIZE (as 8G) instead of all of it.")
     add("--gpus", metavar="IDS", help="Use these GPUs (as 0,2 or UUIDs) instead of any.")
-    add("--pack", action="store_true", help="With --memory: use the fullest GPU that has room.")
+    add("--pack", action="store_true", help="With --memory: use the fullest GPU that fits.")
     add(
         "--timeout",
         dest="timeout_s",

@@ -30,6 +30,19 @@ OPEN_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
+class UserFile(NamedTuple):
+    """A file in a user's folder, which is open while the files are listed."""
+
+    user: str  # the name of the folder
+    name: str
+    uid: int
+    folder_fd: int
+
+    def open(self) -> int | None:
+        """Open it for reading; None if it is not a regular file of that user."""
+        return open_file(self.name, self.folder_fd, self.uid)
+
+
 class SharedFolder:
     """The ledger's folder: shared (root's, with the sticky bit), or private to this user."""
 
@@ -40,20 +53,18 @@ class SharedFolder:
 
     def _check(self) -> None:
         """Refuse a folder in which others could remove our leases."""
-        with suppress(FileExistsError):
-            try:
-                os.makedirs(self.path, 0o700)
-            except OSError as error:
-                if not os.path.isdir(self.path):
-                    raise GpuError(
-                        f"the ledger's folder {self.path} cannot be made: {error.strerror}"
-                    ) from None
+        try:
+            os.makedirs(self.path, 0o700, exist_ok=True)
+        except FileExistsError:
+            raise GpuError(f"the ledger {self.path} is not a folder") from None
+        except OSError as error:
+            raise GpuError(
+                f"the ledger's folder {self.path} cannot be made: {error.strerror}"
+            ) from None
         try:
             found = os.stat(self.path)
         except OSError as error:
             raise GpuError(f"the ledger {self.path} cannot be used: {error.strerror}") from None
-        if not stat.S_ISDIR(found.st_mode):
-            raise GpuError(f"the ledger {self.path} is not a folder")
         if found.st_uid not in (0, os.geteuid()) and not _unmapped(found.st_uid):
             owner = processes.user_name(found.st_uid)
             raise GpuError(
@@ -109,13 +120,20 @@ class SharedFolder:
         except OSError as error:
             raise GpuError(f"the ledger {self.path} cannot be read: {error.strerror}") from None
 
-    def open_user(self, name: str) -> tuple[int, int] | None:
-        """Open one user's folder; return its descriptor and owner, None if it is no folder."""
-        try:
-            fd = os.open(os.path.join(self.path, name), OPEN_FOLDER)
-        except OSError:
-            return None
-        return fd, os.fstat(fd).st_uid
+    def files(self, *prefixes: str) -> Iterator[UserFile]:
+        """Yield all users' files whose names begin with one of the prefixes."""
+        for user in self.users():
+            try:
+                fd = os.open(os.path.join(self.path, user), OPEN_FOLDER)
+            except OSError:
+                continue  # not a folder
+            try:
+                uid = os.fstat(fd).st_uid
+                for name in os.listdir(fd):
+                    if name.startswith(prefixes):
+                        yield UserFile(user, name, uid, fd)
+            finally:
+                os.close(fd)
 
     def mine(self) -> str:
         """Return the path of this user's folder; make it if it is missing."""

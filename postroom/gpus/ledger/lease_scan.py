@@ -10,10 +10,10 @@ from typing import NamedTuple
 from ...system.shared_folder import (
     RECORD_LIMIT,
     SharedFolder,
+    UserFile,
     lock_holders,
     lock_is_free,
     lock_key,
-    open_file,
 )
 from . import lease_records
 from .protocol import LeaseEntry
@@ -96,53 +96,44 @@ class LeaseScan:
         waiting: list[tuple[str, LeaseEntry]] = []
         dead: list[DeadLease] = []
         present: set[tuple[str, str]] = set()
-        for user in self.folder.users():
-            opened = self.folder.open_user(user)
-            if opened is None:
+        for found in self.folder.files("lease-", "ticket-"):
+            file = self._look(found)
+            if file is None:
                 continue
-            folder_fd, uid = opened
-            try:
-                for name in os.listdir(folder_fd):
-                    if not name.startswith(("lease-", "ticket-")):
-                        continue
-                    file = self._look(user, name, folder_fd, uid)
-                    if file is None:
-                        continue
-                    present.add((user, name))
-                    if file.dead:
-                        dead.append(DeadLease(user, name, uid, file.entry))
-                    elif name.startswith("lease-"):
-                        held.append(file.entry)
-                    elif file.entry.among:
-                        waiting.append((name, file.entry))
-            finally:
-                os.close(folder_fd)
+            present.add((found.user, found.name))
+            if file.dead:
+                dead.append(DeadLease(found.user, found.name, found.uid, file.entry))
+            elif found.name.startswith("lease-"):
+                held.append(file.entry)
+            elif file.entry.among:
+                waiting.append((found.name, file.entry))
         self._forget(present)
         held.sort(key=lambda entry: entry.granted_at or 0.0)
         waiting.sort(key=lambda ticket: ticket[0])
         return LedgerState(held, [entry for _, entry in waiting], dead)
 
-    def _look(self, user: str, name: str, folder_fd: int, uid: int) -> _File | None:
-        file = self._files.get((user, name))
+    def _look(self, found: UserFile) -> _File | None:
+        file = self._files.get((found.user, found.name))
         if file is None:
-            fd = open_file(name, folder_fd, uid)
+            fd = found.open()
             if fd is None:
                 return None
-            file = _File(fd, uid)
-            self._files[user, name] = file
+            file = _File(fd, found.uid)
+            self._files[found.user, found.name] = file
         # A lock that was free once is never taken again, so a dead file is not read again.
         if not file.dead:
             size = os.fstat(file.fd).st_size
             if size != file.size:
                 file.size = size
-                file.entry = self._read(user, name, file.fd, uid)
+                file.entry = self._read(found, file.fd)
             file.dead = lock_is_free(file.fd)
         return file
 
-    def _read(self, user: str, name: str, fd: int, uid: int) -> LeaseEntry:
-        entry = lease_records.decode(os.pread(fd, RECORD_LIMIT, 0), uid)
-        if entry is None or (name.startswith("lease-") and not entry.cards):
-            return lease_records.unreadable(os.path.join(self.folder.path, user, name), uid)
+    def _read(self, found: UserFile, fd: int) -> LeaseEntry:
+        entry = lease_records.decode(os.pread(fd, RECORD_LIMIT, 0), found.uid)
+        if entry is None or (found.name.startswith("lease-") and not entry.cards):
+            path = os.path.join(self.folder.path, found.user, found.name)
+            return lease_records.unreadable(path, found.uid)
         return entry
 
     def _forget(self, present: set[tuple[str, str]]) -> None:

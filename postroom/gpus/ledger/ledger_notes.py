@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ...system import processes
-from ...system.shared_folder import SharedFolder, open_file
+from ...system.shared_folder import SharedFolder
 from . import lease_records
 from .protocol import LeaseEntry, Quarantine
 
@@ -36,23 +36,13 @@ class LedgerNotes:
         self.folder = folder
 
     def _read(self, prefix: str, limit: int) -> Iterator[_Note]:
-        for user in self.folder.users():
-            opened = self.folder.open_user(user)
-            if opened is None:
+        for found in self.folder.files(prefix):
+            fd = found.open()
+            if fd is None:
                 continue
-            folder_fd, uid = opened
-            try:
-                for name in os.listdir(folder_fd):
-                    if not name.startswith(prefix):
-                        continue
-                    fd = open_file(name, folder_fd, uid)
-                    if fd is None:
-                        continue
-                    with open(fd, "rb") as file:
-                        changed_ns = os.fstat(fd).st_ctime_ns
-                        yield _Note(name, uid, changed_ns, file.read(limit) if limit else b"")
-            finally:
-                os.close(folder_fd)
+            with open(fd, "rb") as file:
+                changed_ns = os.fstat(fd).st_ctime_ns
+                yield _Note(found.name, found.uid, changed_ns, file.read(limit) if limit else b"")
 
     def _write(self, name: str, value: Any) -> None:
         """Replace a note of this user atomically."""
