@@ -131,7 +131,7 @@ def release_after_death(ledger: Ledger, command: list[str], rounds: int) -> dict
         killed: list[float] = []
 
         def waited(victim: int = holder.pid, killed: list[float] = killed) -> bool:
-            # Asked between two looks: whoever waits is in the line when the kill comes.
+            # Called between two looks, so the request is on the waiting list when the kill comes.
             if not killed:
                 os.kill(victim, signal.SIGKILL)
                 killed.append(time.perf_counter())

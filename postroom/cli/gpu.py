@@ -13,7 +13,7 @@ class GpuCommand(click.Command):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Offer the options of the verb."""
-        parser, _ = gpu_verbs.make_parser(str(self.name))
+        parser, _ = gpu_verbs.load(str(self.name))
         return [
             CompletionItem(flag, help=action.help)
             for action in parser._actions
@@ -37,7 +37,7 @@ class GpuGroup(click.Group):
             cmd_name,
             callback=lambda words: gpu_verbs.run([cmd_name, *words]),
             params=[click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)],
-            short_help=gpu_verbs.VERBS[cmd_name].summary,
+            short_help=gpu_verbs.VERBS[cmd_name][1],
             add_help_option=False,
             context_settings={"ignore_unknown_options": True},
         )

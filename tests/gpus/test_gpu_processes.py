@@ -178,7 +178,7 @@ def test_a_lease_of_another_shell_is_released_by_force_only(
     assert owners() == {}
 
 
-def test_a_get_in_the_line_gives_up_when_its_shell_is_killed(
+def test_a_waiting_get_gives_up_when_its_shell_is_killed(
     bash: Callable[[str], subprocess.Popen[str]],
 ) -> None:
     ledger = open_ledger()

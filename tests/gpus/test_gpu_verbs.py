@@ -19,7 +19,7 @@ from tests.gpus.ledgerkit import REPOSITORY, wait_until
 
 
 def read(verb: str, *words: str) -> dict[str, Any]:
-    parser, _ = gpu_verbs.make_parser(verb)
+    parser, _ = gpu_verbs.load(verb)
     return vars(parser.parse_args(words))
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ...errors import GpuError
 
 if TYPE_CHECKING:
+    from .forked_probe import ForkedProbe
     from .nvml import NvmlProbe
 
 
@@ -64,18 +65,16 @@ def cards() -> list[Card]:
 class CardWatch:
     """Lists the cards repeatedly, through one child process that asks the driver.
 
-    The child starts at once and gets ready in the background. Set `alone` if this process has one
-    thread and runs no code of a user: then the child is forked, which is faster.
+    The child starts at once and gets ready in the background; `child` is one that was forked.
     """
 
-    def __init__(self, *, alone: bool = False) -> None:
-        self._alone = alone
-        self._probe = None if "POSTROOM_FAKE_GPUS" in os.environ else self._start()
+    def __init__(self, child: ForkedProbe | None = None) -> None:
+        self._probe = None if "POSTROOM_FAKE_GPUS" in os.environ else self._start(child)
 
-    def _start(self) -> NvmlProbe:
+    def _start(self, child: ForkedProbe | None = None) -> NvmlProbe:
         from . import nvml
 
-        return nvml.NvmlProbe(alone=self._alone)
+        return nvml.NvmlProbe(child)
 
     def cards(self) -> list[Card]:
         """List the visible cards as they are now."""

@@ -1,27 +1,23 @@
 """NVIDIA cards, read through NVML in a child process, so that a hanging driver never hangs us.
 
-The child is usually a new Python. A process with one thread and no code of a user (as `postroom gpu
-get`) forks it instead, which takes a third of the time. Elsewhere a fork is not safe: in a process
-with threads it may inherit locks that nobody will release, and a user's program may have
-initialised the driver already.
+The child is usually a new Python; `forked_probe` has a faster one for our own short commands.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import select
 import sys
 import time
 from contextlib import suppress
-from typing import Any, NoReturn
+from typing import Any
 
 from ...errors import GpuError
+from .forked_probe import END_S, ForkedProbe
 from .inventory import Card, Usage
 
 PROBE = os.path.join(os.path.dirname(__file__), "nvml_probe.py")
-END_S = 0.5
 PATIENCE_S = 30.0  # without persistence mode the driver takes seconds to start each card
 
 DRIVER_NOT_LOADED = 9
@@ -68,57 +64,14 @@ class SpawnedProbe:
             self._child.wait(END_S)
 
 
-class ForkedProbe:
-    """A fork of this process that calls NVML."""
-
-    def __init__(self) -> None:
-        asked, self.ask = os.pipe()
-        self.answer, answers = os.pipe()
-        self.error, errors = os.pipe()
-        self._pid = os.fork()
-        if self._pid == 0:
-            _become_probe(asked, answers, errors)
-        for fd in (asked, answers, errors):
-            os.close(fd)
-
-    def end(self) -> None:
-        """Kill it; do not wait for one that hangs in the driver."""
-        os.kill(self._pid, 9)
-        deadline = time.monotonic() + END_S
-        # Its pipes close when it dies, and stay open while it hangs.
-        while (left_s := deadline - time.monotonic()) > 0:
-            if select.select([self.error], [], [], left_s)[0] and not os.read(self.error, 65536):
-                os.waitpid(self._pid, 0)
-                break
-        for fd in (self.ask, self.answer, self.error):
-            os.close(fd)
-
-
-def _become_probe(*pipes: int) -> NoReturn:
-    try:
-        # First to numbers above 2, since 0, 1 and 2 may be among the pipes.
-        for place, fd in enumerate([fcntl.fcntl(fd, fcntl.F_DUPFD, 3) for fd in pipes]):
-            os.dup2(fd, place)
-        # Close all else: a child that hangs must not keep the lock of a lease.
-        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-        sys.stdin, sys.stdout = open(0), open(1, "w")  # noqa: SIM115 - until the end
-        from . import nvml_probe
-
-        nvml_probe.main()
-    except BaseException as error:  # the parent reports it
-        os.write(2, f"{type(error).__name__}: {error}\n".encode())
-    finally:
-        os._exit(0)
-
-
 class NvmlProbe:
     """A child process that reads the cards through NVML as often as it is asked.
 
     It also remembers the critical errors (Xids) that the driver has reported since the start.
     """
 
-    def __init__(self, *, alone: bool = False) -> None:
-        self._child = ForkedProbe() if alone else SpawnedProbe()
+    def __init__(self, child: ForkedProbe | None = None) -> None:
+        self._child = child or SpawnedProbe()
         self._closed = False
 
     def cards(self) -> list[Card]:
