@@ -3,14 +3,14 @@
 Scripts call `get`, `run`, `release` and `idle` in loops, so these should take at most five times as
 long as a bare `python -c pass`. With click and frozen dataclasses they do not: importing click
 takes as long as three bare Pythons. So argparse reads the options of `postroom gpu`, the values
-below it are NamedTuples, and the child process that asks NVML is forked before our own imports. In
-multiples of a bare Python (3.11, medians of series of 8 rounds in turns on two busy cores):
+below it are NamedTuples, and the child process that asks NVML is forked before our own imports.
+Time in multiples of a bare Python (3.11; 20 rounds in turns; others kept the two cores busy):
 
-                                simulated GPUs                 stub of NVML
-    click and dataclasses       CPU: get 6.7, idle 6.3         CPU with the child: get 8.5, idle 7.8
-    argparse and NamedTuples    CPU: get 4.1, idle 3.7         CPU with the child: get 5.9, idle 5.5
-                                time: get 4.2, idle 3.5        time: get 4.7 to 5.3, idle 4.4 to 5.2
+    simulated GPUs, median      get 4.1, idle 3.6, release 3.7
+    stub of NVML, median        get 5.5, idle 5.0, release 5.3
+    stub of NVML, fastest       get 4.7, idle 4.1, release 4.6
 
+CPU time with click and dataclasses: get 6.7, idle 6.3; with the stub of NVML 8.5 and 7.8.
 `python -m benchmarks.ledger --start` measures it.
 """
 
