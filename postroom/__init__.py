@@ -9,10 +9,9 @@ outputs = pool.results()
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # see `gpus.frozen`
-if TYPE_CHECKING:
-    from typing import Any
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
     from .dispatch.agent import Agent
     from .errors import JobFailed, PostroomError
     from .functions.decorator import job
@@ -46,7 +45,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    # Late: `postroom gpu get` must not pay for numpy.
+    # Late, so that `postroom gpu get` does not import numpy.
     if name not in _HOMES:
         raise AttributeError(f"module 'postroom' has no attribute {name!r}")
     from importlib import import_module

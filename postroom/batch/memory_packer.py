@@ -14,13 +14,13 @@ from dataclasses import dataclass
 
 from ..commands.command_source import CommandLine, CommandSourceError
 from ..gpus.cards.inventory import Card, CardWatch
-from ..gpus.ledger.allocation import Share
+from ..gpus.ledger.allocation import CardShare
 from ..gpus.ledger.card_overview import overview
 from ..gpus.ledger.protocol import Ledger
 from ..gpus.memory.booking import MEASURING
 from ..gpus.memory.command_kind import kind_of_command
 from ..gpus.memory.packing import reservation
-from ..gpus.memory.placement import PlacementRequest, hand_out, table_of
+from ..gpus.memory.placement import PlacementRequest, make_allocator, place_jobs
 from ..gpus.memory.profiles import Kind, Profiles
 from ..jobs import Job
 from ..text.memory_sizes import from_mib, to_mib
@@ -127,9 +127,9 @@ class Packer:
         uuids = {card.uuid for card in self.cards}
         cards = [card for card in self._watch.cards() if card.uuid in uuids]
         asks = self._asks(cards)
-        table = table_of(self._ledger, cards, self._promised())
+        allocator = make_allocator(self._ledger, cards, self._promised())
         started = []
-        for position, uuid in hand_out(table, [ask for _, ask in asks])[:free]:
+        for position, uuid in place_jobs(allocator, [ask for _, ask in asks])[:free]:
             place, ask = asks[position]
             line = self._waiting[place]
             line.job.arguments["card"] = uuid
@@ -181,11 +181,11 @@ class Packer:
         learned = self._profiles.learned(line.kind)
         return reservation(learned, line.memory_mib, largest_mib=0) is None
 
-    def _promised(self) -> list[Share]:
+    def _promised(self) -> list[CardShare]:
         """Return the memory that was promised and is not leased yet."""
         booked = {entry.name.removesuffix(MEASURING) for entry in self._ledger.holders()}
         return [
-            Share(promise.card, promise.memory_mib, 0)
+            CardShare(promise.card, promise.memory_mib, 0)
             for name, promise in self._promises.items()
             if name + self._where not in booked
         ]

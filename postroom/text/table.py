@@ -23,3 +23,8 @@ def table_lines(
         for row in shown
     ]
     return lines if width is None else [cut(line, width) for line in lines]
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Align the columns of some rows, as one text."""
+    return "\n".join(table_lines(rows))

@@ -65,15 +65,15 @@ MUTANTS = [
     Mutant(
         "the large are placed before the small",
         "postroom/gpus/memory/placement.py",
-        "-(ask.memory_mib or 0)",
+        "-(request.memory_mib or 0)",
         "0",
         "tests/gpus/memory/test_placement.py",
     ),
     Mutant(
         "a card is drained for a line that finds no room",
         "postroom/gpus/memory/placement.py",
-        "drains=len(slots)",
-        "drains=0",
+        "most_drained=len(available)",
+        "most_drained=0",
         PACKED,
     ),
     Mutant(

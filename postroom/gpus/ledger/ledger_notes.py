@@ -1,8 +1,8 @@
-"""What users leave in the ledger beside leases: the log, when a card was used, verdicts, managing.
+"""What users write into the ledger besides leases: last use, managed cards, quarantines, the log.
 
-Each user writes notes only into a folder of their own. Where two users disagree, the newest
-counts, by the time at which the kernel saw the file change (ctime), which nobody can set. The list
-of managed cards is an administrator's matter: once root has written one, only root's counts.
+Each user writes only into the user's own folder. If two users disagree, the newest file counts, by
+its change time (ctime), which nobody can set. The list of managed cards is for the administrator:
+once root has written one, only root's counts.
 """
 
 from __future__ import annotations
@@ -12,54 +12,40 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from typing import Any, NamedTuple
 
 from ...system import processes
-from ...system.frozen import Frozen
-from ...system.shared_folder import SharedFolder, open_file
+from ...system.shared_folder import SharedFolder
 from . import lease_records
-from .protocol import CardVerdict, LeaseEntry
+from .protocol import LeaseEntry, Quarantine
 
-TYPE_CHECKING = False  # see `frozen`
-if TYPE_CHECKING:
-    from typing import Any
-
-LOG_LIMIT = 1024 * 1024  # bytes; then the log starts anew and the old one is kept once
+LOG_LIMIT = 1024 * 1024  # bytes; then a new log is begun, and one old log is kept
 
 
-class _Note(Frozen):
+class _Note(NamedTuple):
     name: str
     uid: int
     changed_ns: int
     text: bytes
 
 
-class CardNotes:
-    """Reads everybody's notes and writes ours."""
+class LedgerNotes:
+    """Reads the notes of all users and writes those of this user."""
 
     def __init__(self, folder: SharedFolder) -> None:
         self.folder = folder
 
     def _read(self, prefix: str, limit: int) -> Iterator[_Note]:
-        for user in self.folder.users():
-            opened = self.folder.open_user(user)
-            if opened is None:
+        for found in self.folder.files(prefix):
+            fd = found.open()
+            if fd is None:
                 continue
-            folder_fd, uid = opened
-            try:
-                for name in os.listdir(folder_fd):
-                    if not name.startswith(prefix):
-                        continue
-                    fd = open_file(name, folder_fd, uid)
-                    if fd is None:
-                        continue
-                    with open(fd, "rb") as file:
-                        changed_ns = os.fstat(fd).st_ctime_ns
-                        yield _Note(name, uid, changed_ns, file.read(limit) if limit else b"")
-            finally:
-                os.close(folder_fd)
+            with open(fd, "rb") as file:
+                changed_ns = os.fstat(fd).st_ctime_ns
+                yield _Note(found.name, found.uid, changed_ns, file.read(limit) if limit else b"")
 
     def _write(self, name: str, value: Any) -> None:
-        """Replace a note of ours at one stroke."""
+        """Replace a note of this user atomically."""
         folder = self.folder.mine()
         temporary = os.path.join(folder, f"new-{os.urandom(6).hex()}")
         with open(temporary, "x") as file:
@@ -70,7 +56,7 @@ class CardNotes:
     # When a card was last used
 
     def touch(self, uuids: Sequence[str]) -> None:
-        """Note that cards are in use now, so that others are handed out first."""
+        """Note that cards are used now, so that other cards are handed out first."""
         for uuid in uuids:
             path = os.path.join(self.folder.mine(), f"used-{_plain(uuid)}")
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
@@ -80,7 +66,7 @@ class CardNotes:
                 os.close(fd)
 
     def last_used(self) -> dict[str, float]:
-        """Return when each card was last used, by anybody."""
+        """Return when each card was last used by any user."""
         used: dict[str, float] = {}
         for note in self._read("used-", 0):
             uuid = note.name.removeprefix("used-")
@@ -90,11 +76,11 @@ class CardNotes:
     # Which cards are handed out
 
     def manage(self, uuids: Sequence[str] | None) -> None:
-        """Say which cards are handed out from now on; None is all of them."""
+        """Set which cards are handed out from now on; None means all."""
         self._write("managed", {"cards": None if uuids is None else list(uuids)})
 
     def managed(self) -> tuple[str, ...] | None:
-        """Return the cards that are handed out; None is all of them."""
+        """Return the cards that are handed out; None means all."""
         notes = [note for note in self._read("managed", 65536) if note.name == "managed"]
         of_root = [note for note in notes if note.uid == 0]
         for note in sorted(of_root or notes, key=lambda note: -note.changed_ns):
@@ -103,29 +89,29 @@ class CardNotes:
                 return None if uuids is None else tuple(str(uuid) for uuid in uuids)
         return None
 
-    # Which cards are sick
+    # Which cards are quarantined
 
-    def pronounce(self, uuid: str, reason: str) -> None:
-        """Call a card sick, or healthy with an empty reason."""
+    def set_quarantine(self, uuid: str, reason: str) -> None:
+        """Quarantine a card, or end its quarantine with an empty reason."""
         self._write(f"verdict-{_plain(uuid)}", {"uuid": uuid, "reason": reason, "at": time.time()})
 
-    def quarantined(self) -> dict[str, CardVerdict]:
-        """Return the cards whose newest verdict is a sick one."""
-        newest: dict[str, tuple[int, CardVerdict]] = {}
+    def quarantined(self) -> dict[str, Quarantine]:
+        """Return the cards whose newest note is a quarantine."""
+        newest: dict[str, tuple[int, Quarantine]] = {}
         for note in self._read("verdict-", 65536):
             with suppress(ValueError, KeyError, TypeError):
                 value = json.loads(note.text)
                 uuid, reason = str(value["uuid"]), lease_records.printable(str(value["reason"]))
                 at = note.changed_ns / 1e9
-                verdict = CardVerdict(uuid, reason, processes.user_name(note.uid), at)
+                quarantine = Quarantine(uuid, reason, processes.user_name(note.uid), at)
                 if uuid not in newest or newest[uuid][0] < note.changed_ns:
-                    newest[uuid] = note.changed_ns, verdict
-        return {uuid: verdict for uuid, (_, verdict) in newest.items() if verdict.reason}
+                    newest[uuid] = note.changed_ns, quarantine
+        return {uuid: quarantine for uuid, (_, quarantine) in newest.items() if quarantine.reason}
 
     # What happened
 
     def record(self, what: str, entry: LeaseEntry | None = None, **more: Any) -> None:
-        """Append a line to our log."""
+        """Append a line to the log of this user."""
         line: dict[str, Any] = {"at": time.time(), "what": what}
         if entry is not None:
             line |= {
@@ -147,7 +133,7 @@ class CardNotes:
             os.close(fd)
 
     def log(self) -> list[dict[str, Any]]:
-        """Return what happened, oldest first, all users' logs together."""
+        """Return what happened according to the logs of all users, oldest first."""
         lines: list[dict[str, Any]] = []
         for note in self._read("log", 2 * LOG_LIMIT):
             user = processes.user_name(note.uid)
@@ -160,5 +146,5 @@ class CardNotes:
 
 
 def _plain(uuid: str) -> str:
-    """Return a uuid as a file name: it comes from a driver, but nothing read is trusted."""
+    """Return a uuid as a safe file name."""
     return "".join(c if c.isalnum() or c in "-_." else "_" for c in uuid)[:100]
