@@ -13,7 +13,7 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ..store.base import Base
-from ..text.safe_text import settled
+from ..text.safe_text import final_text
 from .access_token import AccessToken
 from .assets import read_assets
 from .format import FILTERS
@@ -42,7 +42,7 @@ class PageContext:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._templates.filters.update(FILTERS, plain=settled, card=self.card)
+        self._templates.filters.update(FILTERS, plain=final_text, card=self.card)
         self._templates.globals.update(asset=self._asset, now=time.time)
 
     def leave_note(self, text: str, *, kind: str = "good") -> str:

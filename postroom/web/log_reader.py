@@ -7,7 +7,7 @@ import os
 import stat
 from dataclasses import dataclass
 
-from ..text.safe_text import complete, plain, settled
+from ..text.safe_text import complete_length, final_text, strip_escapes
 
 FIRST_BYTES = 64 << 10
 MOST_BYTES = 1 << 20
@@ -49,10 +49,10 @@ def read_log(root: str, path: str, mark: str = "", *, most: int = FIRST_BYTES) -
         cut = data.find(b"\n") + 1
         if 0 < cut < len(data):
             start, data = start + cut, data[cut:]
-    data = data[: complete(data)]
+    data = data[: complete_length(data)]
     text = data.decode(errors="replace")
     return Piece(
-        settled(text) if fresh else plain(text),
+        final_text(text) if fresh else strip_escapes(text),
         f"{status.st_ino}-{start + len(data)}",
         fresh=fresh,
         skipped=start if fresh else 0,

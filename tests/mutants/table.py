@@ -804,7 +804,7 @@ MUTANTS = [
         "postroom/web/log_reader.py",
         "here = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC",
         "here = os.O_RDONLY | os.O_CLOEXEC",
-        "tests/text/test_safe_text.py",
+        "tests/web/test_log_reader.py",
     ),
     Mutant(
         "the page looks only while somebody listens",
