@@ -12,6 +12,7 @@ import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
+from ..dispatch.send_order import is_held, job_key, job_priority, run_age, run_priority
 from ..errors import BadFileError
 from ..parcel.sheets import JobSheet, OutcomeSheet
 from ..store.base import Base
@@ -23,7 +24,7 @@ from ..store.scheduling import SchedulingOptions
 from ..store.snapshot import AgentStatus, snapshot
 from .rows import ENDED
 from .run_reader import Recent, RunReader
-from .waiting_order import WaitingLine, in_order, without
+from .waiting_order import WaitingRun, in_order, without
 
 Spot = tuple[RunReader, int]
 
@@ -40,8 +41,8 @@ class BaseState:
     at: float
     running: dict[JobId, AgentStatus] = field(default_factory=dict)
     stopping: set[JobId] = field(default_factory=set)
-    ready: list[WaitingLine] = field(default_factory=list)
-    paused: list[WaitingLine] = field(default_factory=list)
+    ready: list[WaitingRun] = field(default_factory=list)
+    paused: list[WaitingRun] = field(default_factory=list)
     unwanted: set[str] = field(default_factory=set)  # runs whose submitters are gone
     waiting: list[Spot] = field(default_factory=list)  # for other jobs
     held: list[Spot] = field(default_factory=list)
@@ -57,7 +58,7 @@ class BaseState:
         if job in self.running:
             return "stopping" if job in self.stopping else "running"
         scheduling = reader.special().get(number, SchedulingOptions())
-        if self.orders.held.get(job, scheduling.held):
+        if is_held(self.orders, job, scheduling):
             return "held"
         if self.missing(scheduling):
             return "waiting"
@@ -79,9 +80,10 @@ class BaseState:
         return "ok" if reader is None else reader.outcome(job.number)
 
     def priority(self, reader: RunReader, number: int) -> int:
-        """The priority that counts for a job."""
-        in_run = self.orders.run_priorities.get(reader.run, reader.scheduling(number).priority)
-        return self.orders.priorities.get(reader.job_id(number), in_run)
+        """The priority that a job has now."""
+        if not reader.info.queue:
+            return run_priority(self.orders, reader.run)
+        return job_priority(self.orders, reader.job_id(number), reader.scheduling(number))
 
     def counts(self, reader: RunReader) -> dict[str, int]:
         """How many jobs of a run are in which state."""
@@ -89,8 +91,8 @@ class BaseState:
         for job in self.running:
             if job.run == reader.run:
                 found["stopping" if job in self.stopping else "running"] += 1
-        found["queued"] = sum(line.count() for line in self.ready if line.reader is reader)
-        found["paused"] = sum(line.count() for line in self.paused if line.reader is reader)
+        found["queued"] = sum(run.count() for run in self.ready if run.reader is reader)
+        found["paused"] = sum(run.count() for run in self.paused if run.reader is reader)
         found["waiting"] = sum(spot[0] is reader for spot in self.waiting)
         found["held"] = sum(spot[0] is reader for spot in self.held)
         failed = 0
@@ -112,9 +114,9 @@ class BaseState:
             state = "stopping" if job in self.stopping else "running"
             if job.run in among and state in states:
                 yield self.readers[job.run], job.number, state
-        for state, lines in (("queued", self.ready), ("paused", self.paused)):
+        for state, runs in (("queued", self.ready), ("paused", self.paused)):
             if state in states:
-                for reader, number in in_order([one for one in lines if one.reader.run in among]):
+                for reader, number in in_order([one for one in runs if one.reader.run in among]):
                     yield reader, number, state
         for state, spots in (("waiting", self.waiting), ("held", self.held)):
             if state in states:
@@ -180,8 +182,7 @@ class BaseStateReader:
         runs = list_runs(self._files, self._base)
         now = snapshot(self._base, files=self._files, runs=False)
         found = [reader for run in runs if (reader := self._reader(run)) is not None]
-        # Two that were begun in the same second have names in any order.
-        found.sort(key=lambda reader: (reader.info.created_at, reader.run))
+        found.sort(key=lambda reader: run_age(reader.info))
         self._readers = readers = {reader.run: reader for reader in found}
         base_state = BaseState(
             readers=readers,
@@ -194,7 +195,7 @@ class BaseStateReader:
         self._find_running(base_state)
         for reader in readers.values():
             if reader.pending:
-                self._line_up(base_state, reader)
+                self._add_waiting(base_state, reader)
         return base_state
 
     def _reader(self, run: str) -> RunReader | None:
@@ -224,38 +225,40 @@ class BaseStateReader:
             told = {*list_stops(self._files, self._base), *base_state.orders.killed}
             base_state.stopping = told & set(base_state.running)
 
-    def _line_up(self, base_state: BaseState, reader: RunReader) -> None:
-        """Sort what waits of a run: ready, paused, held, or waiting for others."""
+    def _add_waiting(self, base_state: BaseState, reader: RunReader) -> None:
+        """Sort the waiting jobs of a run: ready, paused, held, or waiting for other jobs."""
         orders, run = base_state.orders, reader.run
         out = {job.number for job in base_state.running if job.run == run}
-        wished = reader.special()
-        asked = {
+        with_options = reader.special()
+        # Orders name single jobs of the project queue; those of other runs can only be held.
+        about = (orders.priorities, orders.held, orders.places)
+        ordered = {
             job.number
-            for about in (orders.priorities, orders.held, orders.places)
-            for job in about
+            for named in (about if reader.info.queue else (orders.held,))
+            for job in named
             if job.run == run and job.number < reader.asked
         }
-        line = WaitingLine(
+        waiting = WaitingRun(
             reader,
-            priority=orders.run_priorities.get(run, 0),
-            plain=without(reader.waiting, {*out, *wished, *asked}),
+            priority=run_priority(orders, run),
+            ranges=without(reader.waiting, {*out, *with_options, *ordered}),
         )
-        for number in sorted({*wished, *asked} - out):
+        for number in sorted({*with_options, *ordered} - out):
             if reader.outcome(number) is not None:
                 continue
             job = reader.job_id(number)
             scheduling = reader.scheduling(number)
-            if orders.held.get(job, scheduling.held):
+            if is_held(orders, job, scheduling):
                 base_state.held.append((reader, number))
             elif base_state.missing(scheduling):
                 base_state.waiting.append((reader, number))
+            elif reader.info.queue:
+                waiting.add(job_key(orders, job, scheduling))
             else:
-                place = orders.places.get(job, float(number))
-                ranks = line.special.setdefault(base_state.priority(reader, number), [])
-                ranks.append((place, number))
+                waiting.add((-waiting.priority, float(number), number))
         if reader.info.embedded and not self._is_wanted(run):
             base_state.unwanted.add(run)
-        (base_state.paused if base_state.is_paused(reader) else base_state.ready).append(line)
+        (base_state.paused if base_state.is_paused(reader) else base_state.ready).append(waiting)
 
     def _is_wanted(self, run: str) -> bool:
         """Whether somebody waits for an embedded run."""

@@ -676,7 +676,7 @@ MUTANTS = [
     Mutant(
         "a held job is not ready",
         STANDING,
-        "if self._missing.get(job) or self._orders.held.get(name, scheduling.held):",
+        "if self._missing.get(job) or is_held(self._orders, name, scheduling):",
         "if self._missing.get(job):",
         "tests/dispatch/test_request_executor.py",
     ),
@@ -819,6 +819,20 @@ MUTANTS = [
         "return path if _BACK.fullmatch(path) else usual",
         "return path or usual",
         "tests/web/test_forms.py",
+    ),
+    Mutant(
+        "runs of equal priority take turns",
+        "postroom/dispatch/send_order.py",
+        "return -priority, age <= last, age",
+        "return -priority, False, age",
+        "tests/queue/test_waiting_order.py",
+    ),
+    Mutant(
+        "a listing shows the order of the dispatcher, from one priority to the next too",
+        "postroom/queue/waiting_order.py",
+        "                    last = run.age\n",
+        "",
+        "tests/queue/test_waiting_order.py",
     ),
     Mutant(
         "a message that was sent is not sent again",

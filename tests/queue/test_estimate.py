@@ -90,7 +90,7 @@ def test_the_start_is_reckoned_from_what_jobs_of_the_project_took(
     base_state = staffed(view, agent("0"), agent("1"))
     give(base_state, jobs[0], "0", for_s=0.5)
     give(base_state, jobs[1], "1", for_s=0.0)
-    base_state.ready[0].plain = [(2, 5)]
+    base_state.ready[0].ranges = [(2, 5)]
     oracle = Estimator(base_state, "BASE")
     starts = [oracle.when(reader, number, "queued") for number in (2, 3, 4)]
     assert [place for place, _ in starts] == [1, 2, 3]
@@ -113,7 +113,7 @@ def test_a_job_that_is_late_is_expected_any_moment(base: Base, view: QueueView) 
     end(base, jobs[2])
     base_state = staffed(view, agent("0"))
     give(base_state, jobs[0], "0", for_s=1000.0)
-    base_state.ready[0].plain = [(1, 2)]
+    base_state.ready[0].ranges = [(1, 2)]
     _, at = Estimator(base_state, "BASE").when(base_state.readers[jobs[0].run], 1, "queued")
     assert at == pytest.approx(base_state.at)
     assert base_state.at <= time.time()
