@@ -40,17 +40,17 @@ PATHS = {
 @contextlib.contextmanager
 def page(base: Base) -> Iterator[Callable[[str], Callable[[], object]]]:
     """Serve a base; what is yielded makes requests to it."""
-    keys = AccessToken()
+    token = AccessToken()
     listener = listen("127.0.0.1", 0)
     root = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    server = make_server(create_app(base, keys))
+    server = make_server(create_app(base, token))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     while not server.started:
         time.sleep(0.01)
 
     def ask(path: str) -> Callable[[], object]:
-        headers = {"Authorization": f"Bearer {keys.token}"}
+        headers = {"Authorization": f"Bearer {token.secret}"}
         request = urllib.request.Request(root + path, headers=headers)
         return lambda: urllib.request.urlopen(request).read()
 

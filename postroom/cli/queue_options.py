@@ -16,7 +16,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from ..errors import PostroomError
-from ..queue.actions import Answer, wait_settled
+from ..queue.actions import ActionResult, wait_settled
 from ..queue.queue_view import JobView, QueueView
 from ..queue.rows import FAILED
 from ..store.base import Base, create_base, open_base
@@ -147,9 +147,9 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(document, indent=1 if sys.stdout.isatty() else None))
 
 
-def settle(view: QueueView, answer: Answer, *, json_: bool = False) -> None:
+def settle(view: QueueView, answer: ActionResult, *, json_: bool = False) -> None:
     """Say what was asked; where a Master acts, wait until it is done."""
-    acting = answer.request is not None and view.look().master_pid is not None
+    acting = answer.request is not None and view.read_state().master_pid is not None
     settled = wait_settled(view, answer, SETTLE_S if acting else 0.0)
     late = f"; asked, but the Master has not done it within {SETTLE_S:g} s"
     talk(answer.text + (late if acting and not settled else ""))
@@ -157,7 +157,7 @@ def settle(view: QueueView, answer: Answer, *, json_: bool = False) -> None:
         print_answer(answer, settled=settled)
 
 
-def print_answer(answer: Answer, *, settled: bool = True) -> None:
+def print_answer(answer: ActionResult, *, settled: bool = True) -> None:
     """Print what became of a wish as JSON; `settled` is false while a Master has yet to do it."""
     jobs = [str(job) for job in answer.jobs]
     fields = {"request": answer.request, "settled": settled, "text": answer.text}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ..queue import actions
-from ..queue.actions import Answer
+from ..queue.actions import ActionResult
 from ..queue.queue_view import QueueView
 from ..store.job_ids import find_run
 from .queue_options import CONTEXT, as_json, in_base, jobs_argument, print_answer, some_jobs, talk
@@ -43,7 +43,7 @@ def command(
     chosen = actions.failed_jobs(view, project, whole) if failed else some_jobs(view, jobs)
     if not chosen:
         talk("no job failed that was not rerun")
-    answer = Answer(None, "nothing is queued", jobs=chosen)
+    answer = ActionResult(None, "nothing is queued", jobs=chosen)
     if chosen and not dry_run:
         answer = actions.rerun(view, chosen)
     if json_:

@@ -23,10 +23,10 @@ from ..store.runs import list_runs
 from ..store.scheduling import SchedulingOptions
 from ..store.snapshot import AgentStatus, snapshot
 from .rows import ENDED
-from .run_reader import Recent, RunReader
+from .run_reader import RunReader, SheetCache
 from .waiting_order import WaitingRun, in_order, without
 
-Spot = tuple[RunReader, int]
+RunJob = tuple[RunReader, int]
 
 
 @dataclass
@@ -44,8 +44,8 @@ class BaseState:
     ready: list[WaitingRun] = field(default_factory=list)
     paused: list[WaitingRun] = field(default_factory=list)
     unwanted: set[str] = field(default_factory=set)  # runs whose submitters are gone
-    waiting: list[Spot] = field(default_factory=list)  # for other jobs
-    held: list[Spot] = field(default_factory=list)
+    waiting: list[RunJob] = field(default_factory=list)  # for other jobs
+    held: list[RunJob] = field(default_factory=list)
 
     # States
 
@@ -57,7 +57,7 @@ class BaseState:
         job = reader.job_id(number)
         if job in self.running:
             return "stopping" if job in self.stopping else "running"
-        scheduling = reader.special().get(number, SchedulingOptions())
+        scheduling = reader.with_options().get(number, SchedulingOptions())
         if is_held(self.orders, job, scheduling):
             return "held"
         if self.missing(scheduling):
@@ -93,8 +93,8 @@ class BaseState:
                 found["stopping" if job in self.stopping else "running"] += 1
         found["queued"] = sum(run.count() for run in self.ready if run.reader is reader)
         found["paused"] = sum(run.count() for run in self.paused if run.reader is reader)
-        found["waiting"] = sum(spot[0] is reader for spot in self.waiting)
-        found["held"] = sum(spot[0] is reader for spot in self.held)
+        found["waiting"] = sum(job[0] is reader for job in self.waiting)
+        found["held"] = sum(job[0] is reader for job in self.held)
         failed = 0
         for failures in reader.failures.values():
             for outcome in failures.values():
@@ -105,7 +105,7 @@ class BaseState:
 
     # Lists
 
-    def spots(
+    def jobs_in(
         self, states: Collection[str], readers: Collection[RunReader]
     ) -> Iterator[tuple[RunReader, int, str]]:
         """The jobs in some states: running, then as they will run, then ended, newest first."""
@@ -118,9 +118,9 @@ class BaseState:
             if state in states:
                 for reader, number in in_order([one for one in runs if one.reader.run in among]):
                     yield reader, number, state
-        for state, spots in (("waiting", self.waiting), ("held", self.held)):
+        for state, jobs_in in (("waiting", self.waiting), ("held", self.held)):
             if state in states:
-                for reader, number in spots:
+                for reader, number in jobs_in:
                     if reader.run in among:
                         yield reader, number, state
         if "ok" in states:
@@ -174,11 +174,11 @@ class BaseStateReader:
         self._files = files
         self._base = base
         self._readers: dict[str, RunReader] = {}
-        self._jobs: Recent[JobSheet] = Recent()
-        self._outcomes: Recent[OutcomeSheet] = Recent()
+        self._jobs: SheetCache[JobSheet] = SheetCache()
+        self._outcomes: SheetCache[OutcomeSheet] = SheetCache()
 
-    def look(self) -> BaseState:
-        """See what there is now."""
+    def read(self) -> BaseState:
+        """The base as it is now."""
         runs = list_runs(self._files, self._base)
         now = snapshot(self._base, files=self._files, runs=False)
         found = [reader for run in runs if (reader := self._reader(run)) is not None]
@@ -229,7 +229,7 @@ class BaseStateReader:
         """Sort the waiting jobs of a run: ready, paused, held, or waiting for other jobs."""
         orders, run = base_state.orders, reader.run
         out = {job.number for job in base_state.running if job.run == run}
-        with_options = reader.special()
+        with_options = reader.with_options()
         # Orders name single jobs of the project queue; those of other runs can only be held.
         about = (orders.priorities, orders.held, orders.places)
         ordered = {

@@ -45,7 +45,7 @@ def find_over(
         job.run
         for reader in base_state.readers.values()
         if reader.pending
-        for scheduling in reader.special().values()
+        for scheduling in reader.with_options().values()
         for job in (*scheduling.after, *scheduling.after_any)
     }
     return [

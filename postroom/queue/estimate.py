@@ -12,7 +12,7 @@ from ..errors import BadFileError
 from ..store.job_ids import JobId
 from ..store.snapshot import AgentStatus
 from ..text.memory_sizes import from_mib
-from .base_state import BaseState, Spot
+from .base_state import BaseState, RunJob
 from .rows import FAILED
 from .run_reader import RunReader
 from .waiting_order import in_order
@@ -29,7 +29,7 @@ class Estimator:
     def __init__(self, base_state: BaseState, base_root: str) -> None:
         self._base_state = base_state
         self._root = base_root
-        self._order: Iterator[Spot] = in_order(base_state.ready)
+        self._order: Iterator[RunJob] = in_order(base_state.ready)
         self._places: dict[JobId, int] = {}
         self._means: dict[str, float | None] = {}
 
@@ -164,8 +164,8 @@ class Estimator:
 
     def _mean_of(self, readers: list[RunReader]) -> float | None:
         seconds = []
-        spots = self._base_state.spots(("ok", *FAILED), readers)
-        for reader, number, _ in itertools.islice(spots, SAMPLE):
+        jobs_in = self._base_state.jobs_in(("ok", *FAILED), readers)
+        for reader, number, _ in itertools.islice(jobs_in, SAMPLE):
             first = reader.result_of(number)
             if first is not None:
                 with contextlib.suppress(BadFileError, OSError):

@@ -17,13 +17,13 @@ def intervals(base_state: BaseState, since: float, until: float) -> list[Interva
     """What ran between two times, newest first: a parcel of many small jobs is one interval."""
     found = [
         _running(base_state, reader, number)
-        for reader, number, _ in base_state.spots(
+        for reader, number, _ in base_state.jobs_in(
             ("running", "stopping"), list(base_state.readers.values())
         )
     ]
     recent = [reader for reader in base_state.readers.values() if reader.changed_at >= since]
     seen: set[tuple[str, int]] = set()
-    for reader, number, _ in base_state.spots(ENDED, recent):
+    for reader, number, _ in base_state.jobs_in(ENDED, recent):
         first = reader.result_of(number)
         if first is None or (reader.run, first) in seen:
             continue

@@ -29,7 +29,7 @@ from ..store.mailbox import is_plain_name
 from ..store.runs import list_runs
 from .notify import Envelope, Span, check_target, compose, failures_in, start
 from .rows import FAILED
-from .run_reader import Recent, RunReader
+from .run_reader import RunReader, SheetCache
 
 VERSION = 1
 NOTICE_LIMIT = 1 << 20
@@ -114,8 +114,8 @@ class Notifier:
         self._journal = journal
         self._target = check_target(target) if target else ""
         self._readers: dict[str, RunReader] = {}
-        self._jobs: Recent[JobSheet] = Recent()
-        self._outcomes: Recent[OutcomeSheet] = Recent()
+        self._jobs: SheetCache[JobSheet] = SheetCache()
+        self._outcomes: SheetCache[OutcomeSheet] = SheetCache()
         self._sending: dict[tuple[str, str], _Sending] = {}
         self._tries: dict[tuple[str, str], tuple[int, float]] = {}  # how often, and when again
         self._look_at = 0.0

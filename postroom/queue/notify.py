@@ -26,7 +26,7 @@ from ..errors import BadFileError, PostroomError
 from ..store.base import Base
 from ..store.files import Files, LocalFiles
 from .rows import FAILED
-from .run_reader import RunReader, command_of, folder_of, words_of
+from .run_reader import RunReader, command_text, failure_text, output_folder
 
 # How long a command, or an address, may take.
 COMMAND_S = 60.0
@@ -159,12 +159,12 @@ def _failed_job(base: Base, reader: RunReader, job: int) -> FailedJob:
     with contextlib.suppress(BadFileError, OSError, IndexError):
         sheet = reader.read_jobs(job)
         name = sheet.name(job) if sheet.names else ""
-        command = command_of(sheet, job)
-        folder = folder_of(base, reader, job)
+        command = command_text(sheet, job)
+        folder = output_folder(base, reader, job)
     first = reader.result_of(job)
     if first is not None:
         with contextlib.suppress(BadFileError, OSError):
-            error = words_of(reader.read_outcomes(first).failures[job])
+            error = failure_text(reader.read_outcomes(first).failures[job])
     stem = f"{folder}/{os.path.basename(folder)}"
     said = (tail(f"{stem}.ERR") or tail(f"{stem}.OUT")) if folder else ""
     lines = said.rstrip().splitlines()[-LAST_LINES:]

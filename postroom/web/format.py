@@ -1,4 +1,4 @@
-"""Figures and times as people read them."""
+"""Numbers and times in the form that people read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NONE = "\u2013"
 
 
 def duration(seconds: float | None) -> str:
-    """So long, in the two largest units."""
+    """A duration in its two largest units."""
     if seconds is None:
         return NONE
     seconds = max(0.0, seconds)
@@ -28,7 +28,7 @@ def duration(seconds: float | None) -> str:
 
 
 def clock(at: float | None) -> str:
-    """When, as briefly as can be understood today."""
+    """A time of today; with the day, or the year, when it is not today."""
     if not at:
         return NONE
     then, now = datetime.fromtimestamp(at), datetime.now()
@@ -38,12 +38,12 @@ def clock(at: float | None) -> str:
 
 
 def iso(at: float | None) -> str:
-    """When, for machines."""
+    """A time for machines."""
     return datetime.fromtimestamp(at).astimezone().isoformat("T", "seconds") if at else ""
 
 
 def since(at: float | None) -> str:
-    """How long it has been."""
+    """The duration from a time to now."""
     return duration(time.time() - at) if at else NONE
 
 
@@ -55,24 +55,24 @@ def memory(mib: float | None) -> str:
 
 
 def count(number: int | None) -> str:
-    """A number with its thousands apart."""
+    """A number with a space between thousands."""
     return NONE if number is None else f"{number:,}".replace(",", "\u202f")
 
 
 def kind(state: str) -> str:
-    """The class that gives a state its colour."""
+    """The CSS class of a state."""
     return "state-" + state.replace(" ", "-")
 
 
-def sentence(said: object) -> str:
-    """What somebody said, as a sentence."""
-    text = str(said).strip()
+def sentence(message: object) -> str:
+    """A message with a capital letter and a full stop."""
+    text = str(message).strip()
     text = text[:1].upper() + text[1:]
     return text if not text or text.endswith((".", "!", "?", ":")) else f"{text}."
 
 
 def short(job: str) -> str:
-    """What people type of a whole id."""
+    """The short form of a full job id."""
     return JobId.parse(job).short
 
 

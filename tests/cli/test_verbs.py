@@ -94,7 +94,7 @@ def test_a_dry_run_queues_nothing(base: Base, view: QueueView) -> None:
         (["submit", "--snapshot", "-C", "/nowhere", "x"], "does not exist"),
         (["show", "nothing/1"], "there is no run"),
         (["show", "no job"], "names no job"),
-        (["jobs", "-s", "broken"], "no job is ever 'broken'"),
+        (["jobs", "-s", "broken"], "there is no state 'broken'"),
         (["kill", "zzzzzz"], "there is no run"),
         (["rerun"], "name jobs, or say --failed"),
         (["wait"], "name jobs, or a project"),
@@ -169,7 +169,7 @@ def test_text_of_a_job_cannot_steer_the_terminal(base: Base) -> None:
 def test_requests_are_written_for_the_master(base: Base) -> None:
     first, second, third = queue(base, "a", "b", "c")
     done = call(base, "kill", first.short)
-    assert "no Master acts, so it waits until one stands" in done.stderr
+    assert "no scheduler is running, so this waits until you start it" in done.stderr
     call(base, "hold", f"{second.run[-6:]}/1-2")
     call(base, "release", second.short)
     call(base, "priority", third.short, "-5")

@@ -816,8 +816,8 @@ MUTANTS = [
     Mutant(
         "a form of the page leads back to the page",
         "postroom/web/forms.py",
-        "return path if _BACK.fullmatch(path) else usual",
-        "return path or usual",
+        "return path if _BACK.fullmatch(path) else default",
+        "return path or default",
         "tests/web/test_forms.py",
     ),
     Mutant(

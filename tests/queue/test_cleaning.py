@@ -11,7 +11,7 @@ import pytest
 from postroom.queue import cleaning
 from postroom.queue.cleaning import remove_run, sweep
 from postroom.queue.queue_view import QueueView
-from postroom.queue.run_reader import Recent, RunReader
+from postroom.queue.run_reader import RunReader, SheetCache
 from postroom.store.base import Base
 from tests.queue.kit import FILES, end, make_old, queue
 
@@ -19,7 +19,7 @@ from tests.queue.kit import FILES, end, make_old, queue
 def test_a_job_that_is_appended_at_the_last_moment_stays(base: Base, view: QueueView) -> None:
     (job,) = queue(base, "a")
     end(base, job)
-    reader = view.look().readers[job.run]
+    reader = view.read_state().readers[job.run]
     (late,) = queue(base, "late")
     assert late.run == job.run
     assert not remove_run(FILES, base, reader)
@@ -31,7 +31,7 @@ def test_a_run_that_other_jobs_wait_for_stays(base: Base, view: QueueView) -> No
     end(base, job)
     queue(base, "b", project="q", after_any=(job,))
     make_old(base, job.run)
-    assert cleaning.find_over(view.look(), now=time.time(), older_than_s=1) == []
+    assert cleaning.find_over(view.read_state(), now=time.time(), older_than_s=1) == []
 
 
 def test_an_interrupted_cleaning_is_finished_by_the_next(
@@ -43,7 +43,7 @@ def test_an_interrupted_cleaning_is_finished_by_the_next(
     folder.mkdir(parents=True)
     with monkeypatch.context() as patch:
         patch.setattr(cleaning, "_remove_rest", lambda *_: None)  # as if killed here
-        assert remove_run(FILES, base, view.look().readers[job.run])
+        assert remove_run(FILES, base, view.read_state().readers[job.run])
     assert folder.exists() and view.jobs().jobs == []
     sweep(FILES, base, now=time.time())
     assert not folder.exists() and not os.path.exists(base.answered(job.run))
@@ -61,7 +61,7 @@ def test_what_somebody_is_just_making_is_not_swept(base: Base) -> None:
 
 def test_two_results_of_one_tick_are_both_seen(base: Base) -> None:
     first, second = queue(base, "a", "b")
-    reader = RunReader(FILES, base, first.run, Recent(), Recent())
+    reader = RunReader(FILES, base, first.run, SheetCache(), SheetCache())
     end(base, first)
     reader.refresh()
     before = os.stat(base.answered(first.run)).st_mtime_ns

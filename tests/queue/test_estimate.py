@@ -24,7 +24,7 @@ def agent(
 
 def staffed(view: QueueView, *agents: AgentStatus, orders: Orders | None = None) -> BaseState:
     """A look at the base as if a Master acted on it, with these agents."""
-    base_state = view.look()
+    base_state = view.read_state()
     base_state.agents = list(agents)
     base_state.master_pid = 7
     base_state.orders = orders or base_state.orders
@@ -47,7 +47,7 @@ def why(base_state: BaseState, job: JobId, state: str = "queued") -> str:
 
 def test_who_or_what_is_missing_is_named_with_the_remedy(base: Base, view: QueueView) -> None:
     (job,) = queue(base, "a")
-    base_state = view.look()
+    base_state = view.read_state()
     assert why(base_state, job) == "no Master acts; start one with: postroom master BASE --detach"
     assert "no agent lives; start one with" in why(staffed(view), job)
     assert "no agent lives" in why(staffed(view, agent("0", state="dead")), job)
@@ -83,16 +83,16 @@ def test_the_start_is_reckoned_from_what_jobs_of_the_project_took(
     jobs = queue(base, *map(str, range(6)))
     base_state = staffed(view, agent("0"))
     give(base_state, jobs[0], "0", for_s=0.5)
-    oracle = Estimator(base_state, "BASE")
+    estimator = Estimator(base_state, "BASE")
     reader = base_state.readers[jobs[0].run]
-    assert oracle.when(reader, 1, "queued")[1] is None, "nothing has ended yet, so nobody knows"
+    assert estimator.when(reader, 1, "queued")[1] is None, "nothing has ended yet, so nobody knows"
     end(base, jobs[5])  # it took 1.5 s
     base_state = staffed(view, agent("0"), agent("1"))
     give(base_state, jobs[0], "0", for_s=0.5)
     give(base_state, jobs[1], "1", for_s=0.0)
     base_state.ready[0].ranges = [(2, 5)]
-    oracle = Estimator(base_state, "BASE")
-    starts = [oracle.when(reader, number, "queued") for number in (2, 3, 4)]
+    estimator = Estimator(base_state, "BASE")
+    starts = [estimator.when(reader, number, "queued") for number in (2, 3, 4)]
     assert [place for place, _ in starts] == [1, 2, 3]
     after = [at - base_state.at for _, at in starts if at is not None]
     assert after == pytest.approx([1.0, 1.5, 2.5])

@@ -135,7 +135,7 @@ def test_whoever_comes_late_sends_nothing(base: Base, view: QueueView, inbox: In
     end(base, job)
     notify_of(FILES, base, [job], inbox.url)
     stem = f"{base.control}/{notices(base)[0].removesuffix('.json')}"
-    message = compose(base, view.look().readers[job.run], [(0, 1)], "done")
+    message = compose(base, view.read_state().readers[job.run], [(0, 1)], "done")
     envelope = Envelope(inbox.url, message, stem)
     deliver(envelope, FILES)
     deliver(envelope, FILES)

@@ -97,7 +97,7 @@ def test_filters_choose_and_pages_follow_one_another(base: Base, view: QueueView
     run = page.jobs[0].run
     assert view.jobs(run=run[-6:]).total == 7
     assert view.jobs(user="nobody else").total == 0
-    with pytest.raises(Exception, match="no job is ever 'broken'"):
+    with pytest.raises(Exception, match="there is no state 'broken'"):
         view.jobs(state="broken")
 
 

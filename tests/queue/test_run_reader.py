@@ -7,7 +7,7 @@ import pytest
 from postroom.jobs import Job
 from postroom.parcel.sheets import JobSheet, OutcomeSheet
 from postroom.queue.cleaning import remove_run
-from postroom.queue.run_reader import Recent, RunReader
+from postroom.queue.run_reader import RunReader, SheetCache
 from postroom.store.files import LocalFiles
 from tests.in_one_process import InOneProcess, in_one_process
 
@@ -15,7 +15,9 @@ KERNELS = "def double(x):\n    return x * 2\n"
 
 
 def shelf_of(room: InOneProcess, run: str) -> RunReader:
-    return RunReader(LocalFiles(), room.base, run, Recent[JobSheet](), Recent[OutcomeSheet]())
+    return RunReader(
+        LocalFiles(), room.base, run, SheetCache[JobSheet](), SheetCache[OutcomeSheet]()
+    )
 
 
 def test_a_roll_is_followed_as_it_grows(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ class Page:
 
     base: Base
     port: int
-    keys: AccessToken
+    token: AccessToken
     jobs: list[JobId] = field(default_factory=list)
 
     @property
@@ -43,11 +43,11 @@ class Page:
 
     @property
     def bearer(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self.keys.token}"}
+        return {"Authorization": f"Bearer {self.token.secret}"}
 
     @property
     def cookie(self) -> str:
-        return f"{self.keys.cookie_name}={self.keys.cookie}"
+        return f"{self.token.cookie_name}={self.token.cookie}"
 
     def say(self, raw: bytes, *, timeout_s: float = 20.0) -> tuple[int, str]:
         """Send bytes as they are; return the status and everything that came back (0: nothing)."""
@@ -83,15 +83,15 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
         folder = base.job_folder(jobs[0].run, jobs[0].number)
         os.makedirs(folder)
         Path(folder, "0.OUT").write_text(f"{SCRIPT}\n\x1b[31mred\x1b[0m \x1b]0;title\x07\n")
-        keys = AccessToken(TOKEN)
+        token = AccessToken(TOKEN)
         listener = server.listen("127.0.0.1", 0)
-        app = create_app(base, keys, here="/")
+        app = create_app(base, token, here="/")
         serving = server.make_server(app)
         thread = threading.Thread(target=serving.run, kwargs={"sockets": [listener]})
         thread.start()
         try:
             wait_until(lambda: serving.started, what="the page")
-            yield Page(base, listener.getsockname()[1], keys, jobs)
+            yield Page(base, listener.getsockname()[1], token, jobs)
         finally:
             serving.should_exit = True
             thread.join(10)

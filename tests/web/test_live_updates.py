@@ -91,7 +91,7 @@ def test_who_is_too_far_behind_hears_the_end() -> None:
     async def fall_behind() -> list[bytes | None]:
         listener = Listener()
         for number in range(MOST_BEHIND + 1):
-            listener.tell("change", number)
+            listener.send("change", number)
         return [listener.queue.get_nowait() for _ in range(MOST_BEHIND)]
 
     assert asyncio.run(fall_behind())[-1] is None

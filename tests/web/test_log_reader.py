@@ -36,10 +36,10 @@ def test_a_log_that_was_replaced_or_cut_is_read_anew(tmp_path: Path) -> None:
 def test_of_a_long_log_the_end_is_read_from_a_line_on(tmp_path: Path) -> None:
     log = tmp_path / "0.OUT"
     log.write_text("".join(f"line {n}\n" for n in range(10_000)))
-    piece = read_log(str(tmp_path), str(log), most=1000)
-    assert piece.text.startswith("line 9")
-    assert piece.text.endswith("line 9999\n")
-    assert piece.skipped == log.stat().st_size - len(piece.text)
+    chunk = read_log(str(tmp_path), str(log), most=1000)
+    assert chunk.text.startswith("line 9")
+    assert chunk.text.endswith("line 9999\n")
+    assert chunk.skipped == log.stat().st_size - len(chunk.text)
 
 
 def test_no_link_is_followed_and_nothing_outside_is_read(tmp_path: Path) -> None:

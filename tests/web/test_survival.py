@@ -33,13 +33,15 @@ def test_jobs_go_on_without_the_page_and_the_master(tmp_path: Path) -> None:
     touched = tmp_path / "touched"
     touched.mkdir()
     started: list[subprocess.Popen[Any]] = []
-    with sessions(tmp_path / "base") as room:
-        room.environment |= {"POSTROOM_PRELOAD": ""}
-        room.start("0")
-        room.start("1", "1")
+    with sessions(tmp_path / "base") as started_sessions:
+        started_sessions.environment |= {"POSTROOM_PRELOAD": ""}
+        started_sessions.start("0")
+        started_sessions.start("1", "1")
         try:
-            master = start_master(room.base, room.environment)
-            page, address = start_page(room.base, environment=room.environment)
+            master = start_master(started_sessions.base, started_sessions.environment)
+            page, address = start_page(
+                started_sessions.base, environment=started_sessions.environment
+            )
             started += [master, page]
             body = {
                 "commands": [
@@ -62,7 +64,9 @@ def test_jobs_go_on_without_the_page_and_the_master(tmp_path: Path) -> None:
                 for process in (page, master):
                     process.send_signal(signal.SIGKILL)
                     process.wait()
-            page, address = start_page(room.base, environment=room.environment)
+            page, address = start_page(
+                started_sessions.base, environment=started_sessions.environment
+            )
             started.append(page)
             look = get(address, "/api/overview")
             assert look["master_pid"] is None
@@ -78,13 +82,13 @@ def test_jobs_go_on_without_the_page_and_the_master(tmp_path: Path) -> None:
                 timeout=60,
             ).json()
             assert not asked["done"]
-            assert "no Master acts" in asked["text"]
+            assert "no scheduler is running" in asked["text"]
             (tmp_path / "go").touch()
-            started.append(start_master(room.base, room.environment))
+            started.append(start_master(started_sessions.base, started_sessions.environment))
             wait_until(
                 lambda: get(address, "/api/overview")["counts"].get("ok") == JOBS - 1,
                 what="all jobs done",
-                folder=room.base.root,
+                folder=started_sessions.base.root,
             )
             assert get(address, f"/api/jobs/{last}")["job"]["state"] == "cancelled"
             # Each has run once: neither death cost a job or doubled one.
