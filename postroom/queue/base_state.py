@@ -1,7 +1,7 @@
-"""A base at one moment, as the queue sees it: who runs what, what waits, and what it waits for.
+"""The state of a base: which jobs run, wait, are held or have ended, and who runs them.
 
-The folders are read in the direction of the flow (job_pool, mailboxes, result_pool), so that a job
-that moves meanwhile is seen twice, never missed; where it is seen twice, the later place counts.
+Folders are read in the order in which jobs pass through them (job_pool, mailboxes, result_pool). A
+job that moves meanwhile is then seen twice, never missed, and its later place counts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RunJob = tuple[RunReader, int]
 
 @dataclass
 class BaseState:
-    """What one look has found."""
+    """The base as it was read."""
 
     readers: dict[str, RunReader]
     agents: list[AgentStatus]
@@ -43,14 +43,14 @@ class BaseState:
     stopping: set[JobId] = field(default_factory=set)
     ready: list[WaitingRun] = field(default_factory=list)
     paused: list[WaitingRun] = field(default_factory=list)
-    unwanted: set[str] = field(default_factory=set)  # runs whose submitters are gone
+    unwanted: set[str] = field(default_factory=set)  # runs whose program has ended
     waiting: list[RunJob] = field(default_factory=list)  # for other jobs
     held: list[RunJob] = field(default_factory=list)
 
     # States
 
     def state(self, reader: RunReader, number: int) -> str:
-        """What a job is."""
+        """The state of a job."""
         ended = reader.outcome(number)
         if ended is not None:
             return ended
@@ -65,17 +65,17 @@ class BaseState:
         return "paused" if self.is_paused(reader) else "queued"
 
     def is_paused(self, reader: RunReader) -> bool:
-        """Whether nothing more of a run is begun."""
+        """Whether no more jobs of a run are started."""
         project = reader.info.project if reader.info.queue else ""
         return reader.run in self.unwanted or self.orders.is_paused(reader.run, project)
 
     def missing(self, scheduling: SchedulingOptions) -> list[JobId]:
-        """The jobs that somebody waits for, and that have not ended as they should."""
+        """The jobs that a job waits for and that have not ended as it needs."""
         missing = [job for job in scheduling.after_any if self.outcome(job) is None]
         return missing + [job for job in scheduling.after if self.outcome(job) != "ok"]
 
     def outcome(self, job: JobId) -> str | None:
-        """How a job ended; None when it has not. One whose run has left is over."""
+        """How a job ended; None: it has not. A job whose run was removed counts as ok."""
         reader = self.readers.get(job.run)
         return "ok" if reader is None else reader.outcome(job.number)
 
@@ -86,7 +86,7 @@ class BaseState:
         return job_priority(self.orders, reader.job_id(number), reader.scheduling(number))
 
     def counts(self, reader: RunReader) -> dict[str, int]:
-        """How many jobs of a run are in which state."""
+        """The jobs of a run, counted by state."""
         found = {"running": 0, "stopping": 0, "queued": 0, "paused": 0}
         for job in self.running:
             if job.run == reader.run:
@@ -108,7 +108,7 @@ class BaseState:
     def jobs_in(
         self, states: Collection[str], readers: Collection[RunReader]
     ) -> Iterator[tuple[RunReader, int, str]]:
-        """The jobs in some states: running, then as they will run, then ended, newest first."""
+        """Jobs in some states: running, then the queue in its order, then ended, newest first."""
         among = {reader.run for reader in readers}
         for job in sorted(self.running, key=lambda job: self.running[job].job_since or 0.0):
             state = "stopping" if job in self.stopping else "running"
@@ -132,7 +132,7 @@ class BaseState:
 def _newest(
     readers: Collection[RunReader], states: Collection[str]
 ) -> Iterator[tuple[RunReader, int, str]]:
-    """What has ended, newest first; a run is opened when its newest result may be the next."""
+    """Ended jobs, newest first; a run is opened only when its newest result may be next."""
     unopened = sorted((reader for reader in readers if reader.results), key=lambda s: s.changed_at)
     heap: list[tuple[float, str, int]] = []  # minus the time, run, place among its newest
     by_run = {reader.run: reader for reader in readers}
@@ -155,7 +155,7 @@ def _newest(
 def _newest_failures(
     readers: Collection[RunReader], states: Collection[str]
 ) -> Iterator[tuple[RunReader, int, str]]:
-    """What has not ended well, newest first: their marks say which parcels to look at."""
+    """Jobs that did not end well, newest first: found without opening the other results."""
     found = [
         (-reader.ended_at(first), reader.run, -number, reader, outcome)
         for reader in readers
@@ -168,7 +168,7 @@ def _newest_failures(
 
 
 class BaseStateReader:
-    """Looks at a base again and again; what has not changed is not read again."""
+    """Reads a base again and again; what has not changed is not read again."""
 
     def __init__(self, files: Files, base: Base) -> None:
         self._files = files
@@ -204,7 +204,7 @@ class BaseStateReader:
             if reader is None:
                 reader = RunReader(self._files, self._base, run, self._jobs, self._outcomes)
             reader.refresh()
-        except (OSError, BadFileError):  # on its way out, or spoilt: `postroom doctor` says so
+        except (OSError, BadFileError):  # being removed, or damaged: `postroom doctor` reports it
             return None
         return reader
 
@@ -261,7 +261,7 @@ class BaseStateReader:
         (base_state.paused if base_state.is_paused(reader) else base_state.ready).append(waiting)
 
     def _is_wanted(self, run: str) -> bool:
-        """Whether somebody waits for an embedded run."""
+        """Whether the program of an embedded run still runs: it holds a lock."""
         try:
             lock = self._files.try_lock(self._base.wanted(run))
         except OSError:

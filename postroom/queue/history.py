@@ -1,4 +1,4 @@
-"""Who ran what on which card, and when: from the results themselves."""
+"""Which job ran on which GPU, and when; read from the results."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from .base_state import BaseState
 from .rows import ENDED, Interval
 from .run_reader import RunReader
 
-# A chart of more than this shows nothing more.
+# A chart cannot show more.
 MOST = 5000
 
 
 def intervals(base_state: BaseState, since: float, until: float) -> list[Interval]:
-    """What ran between two times, newest first: a parcel of many small jobs is one interval."""
+    """What ran between two times, newest first; a parcel of many small jobs is one interval."""
     found = [
         _running(base_state, reader, number)
         for reader, number, _ in base_state.jobs_in(

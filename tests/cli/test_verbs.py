@@ -151,7 +151,7 @@ def test_jobs_are_listed_filtered_and_paged(base: Base) -> None:
 def test_show_tells_why_a_job_waits_and_why_it_failed(base: Base) -> None:
     first, second = queue(base, "a", "b")
     (third,) = queue(base, "c", after=(first,))
-    assert "no Master acts" in call(base, "show", second.short).stdout
+    assert "no scheduler is running" in call(base, "show", second.short).stdout
     assert f"it waits for {first.short} (queued)" in call(base, "show", third.short).stdout
     end(base, first, FAILURE)
     shown = call(base, "show", first.short).stdout
@@ -277,7 +277,7 @@ def test_wait_returns_how_it_went(base: Base) -> None:
 
 def test_logs_of_a_job_are_printed_from_any_line_on(base: Base) -> None:
     (job,) = queue(base, "a")
-    assert "is queued: no Master acts" in call(base, "logs", job.short).stderr
+    assert "is queued: no scheduler is running" in call(base, "logs", job.short).stderr
     folder = Path(base.job_folder(job.run, job.number))
     folder.mkdir(parents=True)
     (folder / f"{job.number}.OUT").write_text("".join(f"line {n}\n" for n in range(50_000)))

@@ -47,7 +47,7 @@ def test_no_base_is_one_finding(tmp_path: Path) -> None:
     assert finding.level == "error"
 
 
-def test_bad_parcels_orphans_strays_and_rejects_are_found(tmp_path: Path) -> None:
+def test_bad_parcels_orphans_old_files_and_rejected_files_are_found(tmp_path: Path) -> None:
     with in_one_process(tmp_path, DOUBLE) as room:
         pool = room.run([Job("kernels:double", x=1)])
         room.master.close()
@@ -63,9 +63,9 @@ def test_bad_parcels_orphans_strays_and_rejects_are_found(tmp_path: Path) -> Non
         findings = list(examine(root))
     assert worst(findings, "a bad parcel") == "error"
     assert worst(findings, "belong to no run") == "note"
-    assert worst(findings, "put aside") == "warning"
+    assert worst(findings, "rejected/") == "warning"
     assert worst(findings, "older than a day") == "note"
-    assert worst(findings, "others may look into data") == "warning"
+    assert worst(findings, "other users can read data") == "warning"
     assert worst(findings, "folders are missing: attempts") == "error"
     assert all(finding.advice for finding in findings if finding.level in ("error", "warning"))
 
@@ -105,7 +105,7 @@ def test_the_command_speaks_json_and_its_exit_code_tells(
     assert {"level", "what", "advice"} == set(json.loads(done.stdout)[0])
 
 
-def test_a_roll_that_has_lost_a_job_is_an_error(tmp_path: Path) -> None:
+def test_an_append_log_that_has_lost_a_job_is_an_error(tmp_path: Path) -> None:
     with in_one_process(tmp_path, DOUBLE, inboxes=0) as room:
         pool = room.master.open()
         for x in range(3):

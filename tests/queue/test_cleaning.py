@@ -42,7 +42,7 @@ def test_an_interrupted_cleaning_is_finished_by_the_next(
     folder = Path(base.job_folder(job.run, 0))
     folder.mkdir(parents=True)
     with monkeypatch.context() as patch:
-        patch.setattr(cleaning, "_remove_rest", lambda *_: None)  # as if killed here
+        patch.setattr(cleaning, "_remove_others", lambda *_: None)  # as if killed here
         assert remove_run(FILES, base, view.read_state().readers[job.run])
     assert folder.exists() and view.jobs().jobs == []
     sweep(FILES, base, now=time.time())
