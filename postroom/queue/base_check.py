@@ -49,8 +49,8 @@ def examine(root: str | os.PathLike[str]) -> Iterator[Finding]:
     for check in (_folders, _filesystem, _locks, _space, _watches, _groups, _temporaries, _modes):
         yield from check(base)
     seen = snapshot(base)
-    for look in (_master, _agents, _runs, _parcels, _orphans, _rejected):
-        yield from look(base, seen)
+    for check_with in (_master, _agents, _runs, _parcels, _orphans, _rejected):
+        yield from check_with(base, seen)
     yield from _cards()
 
 
@@ -255,15 +255,15 @@ def _runs(base: Base, seen: BaseSnapshot) -> Iterator[Finding]:
 def _parcels(base: Base, seen: BaseSnapshot) -> Iterator[Finding]:
     """The trailer of every parcel must match its file name."""
     files = LocalFiles()
-    looked = 0
+    checked = 0
     for run in reversed(seen.runs):
         for folder, kind, path in (
             (base.asked(run.run), "jobs", base.parcel),
             (base.answered(run.run), "results", base.result),
         ):
             for first in list_firsts(files, folder):
-                looked += 1
-                if looked > MOST_PARCELS:
+                checked += 1
+                if checked > MOST_PARCELS:
                     yield Finding("note", f"only the newest {MOST_PARCELS} parcels were checked")
                     return
                 yield from _parcel(files, path(run.run, first), kind)

@@ -45,7 +45,7 @@ MOST_SENDING = 4
 
 @dataclass(frozen=True)
 class Notice:
-    """A wish for messages about some jobs of a run."""
+    """Asks for messages about some jobs of a run."""
 
     target: str
     run: str

@@ -2,7 +2,7 @@
 
 The rule is the dispatcher's own (`dispatch.send_order`). Almost all jobs of a long queue have no
 options and are kept as ranges of numbers; only jobs with options, and jobs that an order names, are
-looked at one by one.
+kept one by one.
 
 The list starts with the oldest run: which run the dispatcher served last is known to nobody else.
 A letter may hold many short jobs of a run, and a session that lacks the GPUs or the memory for a

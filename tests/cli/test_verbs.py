@@ -156,7 +156,7 @@ def test_show_tells_why_a_job_waits_and_why_it_failed(base: Base) -> None:
     end(base, first, FAILURE)
     shown = call(base, "show", first.short).stdout
     assert "exit code 3: no such data" in shown and "Traceback: ..." in shown
-    assert "is about to be cancelled" in call(base, "show", third.short).stdout
+    assert "will be cancelled" in call(base, "show", third.short).stdout
 
 
 def test_text_of_a_job_cannot_steer_the_terminal(base: Base) -> None:

@@ -63,10 +63,13 @@ def test_gpus_and_memory_that_no_agent_has_are_named(base: Base, view: QueueView
     (two,) = queue(base, "a", gpus=2)
     (large,) = queue(base, "b", memory_mib=40 << 10)
     base_state = with_agents(view, agent("0"))
-    assert why(base_state, two).startswith(
-        "no agent has the 2 GPUs that it needs; start one with: "
+    assert why(base_state, two) == (
+        "no agent has the 2 GPUs that it needs; start one with: postroom agents add BASE '0,1;'"
     )
-    assert why(base_state, large).startswith("no agent has a GPU with the 40G that it needs; ")
+    assert why(base_state, large) == (
+        "no agent has a GPU with the 40G that it needs; start an agent on a larger GPU, or submit "
+        "the job again with a smaller --memory"
+    )
     base_state = with_agents(view, agent("0", gpu="u0,u1", memory_mib=48 << 10))
     assert why(base_state, two) == "it is next"
     assert why(base_state, large) == "1 job is ahead of it"

@@ -119,15 +119,15 @@
   });
 
   // Themes: system, light, dark.
-  const themes = ["", "light", "dark"], signs = ["◐", "☀", "☾"];
-  const words = ["Theme: system", "Theme: light", "Theme: dark"];
+  const themes = ["", "light", "dark"], symbols = ["◐", "☀", "☾"];
+  const labels = ["Theme: system", "Theme: light", "Theme: dark"];
   const button = one("#theme");
   function show(place) {
     if (themes[place]) document.documentElement.dataset.theme = themes[place];
     else delete document.documentElement.dataset.theme;
-    button.textContent = signs[place];
-    button.setAttribute("aria-label", words[place]);
-    button.title = words[place];
+    button.textContent = symbols[place];
+    button.setAttribute("aria-label", labels[place]);
+    button.title = labels[place];
     emit("postroom:theme");
   }
   let theme = Math.max(0, themes.indexOf(document.documentElement.dataset.theme || ""));
