@@ -14,7 +14,6 @@ from postroom.queue.queue_view import QueueView
 from postroom.store.base import Base
 from postroom.store.job_ids import JobId, UnknownJobError
 from postroom.store.requests import Orders, write_orders
-from postroom.store.runs import Note, write_note
 from tests.in_one_process import in_one_process
 from tests.queue.kit import FAILURE, FILES, end, queue
 
@@ -109,17 +108,6 @@ def test_a_view_that_is_kept_sees_what_is_new(base: Base, view: QueueView) -> No
     assert view.overview().counts == {"ok": 20}
     queue(base, "more")
     assert view.overview().counts == {"queued": 1, "ok": 20}
-
-
-def test_every_attempt_is_shown_with_its_reason(base: Base, view: QueueView) -> None:
-    (job,) = queue(base, "a")
-    write_note(FILES, base, Note(job.run, job.number, 1, "lost", "0", "its agent died", 7.0))
-    detail = view.job(job)
-    assert [(one.number, one.outcome, one.reason) for one in detail.attempts] == [
-        (1, "lost", "its agent died")
-    ]
-    end(base, job)
-    assert [one.outcome for one in view.job(job).attempts] == ["lost", "ok"]
 
 
 def test_runs_from_python_are_listed_with_their_tasks(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -16,14 +15,6 @@ from postroom.store.requests import Request, pending, read_request
 from .conftest import SCRIPT, Page
 
 FILES = LocalFiles()
-
-
-@pytest.fixture
-def browser(page: Page) -> Iterator[httpx.Client]:
-    """A client that sends what a browser would."""
-    headers = {"Cookie": page.cookie, "Origin": page.address, "Accept": "text/html"}
-    with httpx.Client(base_url=page.address, headers=headers, timeout=60) as client:
-        yield client
 
 
 def post(page: Page, browser: httpx.Client, path: str, **fields: Any) -> tuple[httpx.Response, str]:
@@ -145,23 +136,3 @@ def test_one_job_alone_leads_to_its_page(page: Page, browser: httpx.Client) -> N
     assert len(found) == 2
     new = next(one for one in found.values() if one.rerun_of == job.id)
     assert again.headers["location"].startswith(f"/jobs/{new.id}?note=")
-
-
-def test_pages_of_jobs_lead_on_and_back(page: Page, browser: httpx.Client) -> None:
-    post(page, browser, "/submit", action="queue", commands="true\n" * 120, project="many")
-    first = browser.get("/jobs?project=many").text
-    assert "1 to 50 of 120" in first.replace("\u202f", "")
-    assert 'rel="prev"' not in first
-    last = browser.get("/jobs?project=many&first=100").text
-    assert "101 to 120 of 120" in last
-    assert 'rel="next"' not in last
-    assert "There are no more jobs" in browser.get("/jobs?project=many&first=500").text
-    assert "No job matches" in browser.get("/jobs?text=nothing-like-that").text
-
-
-def test_what_is_not_there_is_a_sentence(page: Page, browser: httpx.Client) -> None:
-    for path in ("/nowhere", f"/jobs/{page.jobs[0].run}/99999", f"/jobs/{page.jobs[0]}/attempts/9"):
-        answer = browser.get(path)
-        assert answer.status_code in (400, 404)
-        assert "<h1>Error</h1>" in answer.text
-    assert "there is no state" in browser.get("/jobs?state=happy").text.lower()

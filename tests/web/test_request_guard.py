@@ -10,8 +10,6 @@ from urllib.parse import urlencode
 import httpx
 import pytest
 
-from postroom.errors import PostroomError
-from postroom.web.access_token import AccessToken
 from postroom.web.request_guard import MOST_BODY
 from tests.web.conftest import SCRIPT, Page
 
@@ -389,10 +387,3 @@ def test_what_jobs_are_called_and_print_is_text(page: Page) -> None:
     assert SCRIPT not in found.text
     log = httpx.get(f"{page.address}/api/jobs/{page.jobs[0]}/log", headers=page.bearer)
     assert json.loads(log.text)["text"] == f"{SCRIPT}\nred \n"
-
-
-def test_a_short_token_is_refused() -> None:
-    with pytest.raises(PostroomError, match="at least 16"):
-        AccessToken("short")
-    assert len(AccessToken().secret) > 40
-    assert AccessToken().secret != AccessToken().secret
