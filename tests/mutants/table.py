@@ -35,7 +35,7 @@ MINDER = "postroom/commands/minder.py"
 INTAKE = "postroom/dispatch/job_writer.py"
 NOTIFY = "postroom/queue/notify.py"
 CLEANING = "postroom/queue/cleaning.py"
-SHELF = "postroom/queue/run_reader.py"
+RUN_READER = "postroom/queue/run_reader.py"
 
 PACKER = "postroom/batch/memory_packer.py"
 PACKED = "tests/batch/test_memory_packer.py"
@@ -850,14 +850,14 @@ MUTANTS = [
     ),
     Mutant(
         "only a folder that is unchanged for a while is taken as seen",
-        SHELF,
+        RUN_READER,
         "settled = time.time_ns() - changed > _TICK_NS",
         "settled = True",
-        "tests/queue/test_cleaning.py::test_two_results_of_one_tick_are_both_seen",
+        "tests/queue/test_run_reader.py::test_two_results_of_one_tick_are_both_seen",
     ),
     Mutant(
         "a bad result is looked at again",
-        SHELF,
+        RUN_READER,
         "if not self.counts.get(first):",
         "if first not in self.counts:",
         "tests/queue/test_result_cache.py",

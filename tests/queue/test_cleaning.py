@@ -1,4 +1,4 @@
-"""Runs that leave: whole, only when they are over; what was interrupted is finished by the next."""
+"""Finished runs are removed as a whole; an interrupted cleaning is finished by the next."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 from postroom.queue import cleaning
 from postroom.queue.cleaning import remove_run, sweep
 from postroom.queue.queue_view import QueueView
-from postroom.queue.run_reader import RunReader, SheetCache
 from postroom.store.base import Base
 from tests.queue.kit import FILES, end, make_old, queue
 
@@ -50,22 +49,10 @@ def test_an_interrupted_cleaning_is_finished_by_the_next(
     assert os.listdir(base.trash) == []
 
 
-def test_what_somebody_is_just_making_is_not_swept(base: Base) -> None:
+def test_a_run_that_is_being_made_is_not_removed(base: Base) -> None:
     for folder in (base.answered("new"), base.attempts("new")):
         os.mkdir(folder)
     sweep(FILES, base, now=time.time())
     assert os.path.isdir(base.answered("new"))
     sweep(FILES, base, now=time.time() + 2 * cleaning.LEFT_S)
     assert not os.path.isdir(base.answered("new"))
-
-
-def test_two_results_of_one_tick_are_both_seen(base: Base) -> None:
-    first, second = queue(base, "a", "b")
-    reader = RunReader(FILES, base, first.run, SheetCache(), SheetCache())
-    end(base, first)
-    reader.refresh()
-    before = os.stat(base.answered(first.run)).st_mtime_ns
-    end(base, second)
-    os.utime(base.answered(first.run), ns=(before, before))  # as coarse as a clock may be
-    reader.refresh()
-    assert reader.done == 2

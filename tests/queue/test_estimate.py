@@ -85,7 +85,7 @@ def test_a_pause_says_how_to_end_it(base: Base, view: QueueView) -> None:
         assert why(with_agents(view, orders=orders), job, "paused").endswith(end_it)
 
 
-def test_the_start_is_reckoned_from_what_jobs_of_the_project_took(
+def test_the_start_is_estimated_from_the_last_jobs_of_the_project(
     base: Base, view: QueueView
 ) -> None:
     jobs = queue(base, *map(str, range(6)))
@@ -106,7 +106,7 @@ def test_the_start_is_reckoned_from_what_jobs_of_the_project_took(
     assert after == pytest.approx([1.0, 1.5, 2.5])
 
 
-def test_what_other_projects_took_says_nothing(base: Base, view: QueueView) -> None:
+def test_other_projects_do_not_count(base: Base, view: QueueView) -> None:
     (other,) = queue(base, "other", project="q")
     end(base, other)
     first, second = queue(base, "a", "b", project="p")
@@ -116,7 +116,9 @@ def test_what_other_projects_took_says_nothing(base: Base, view: QueueView) -> N
     assert Estimator(base_state, "BASE").when(reader, second.number, "queued") == (2, None)
 
 
-def test_a_job_that_is_late_is_expected_any_moment(base: Base, view: QueueView) -> None:
+def test_a_job_that_takes_longer_than_usual_may_end_at_any_moment(
+    base: Base, view: QueueView
+) -> None:
     jobs = queue(base, "a", "b", "c")
     end(base, jobs[2])
     base_state = with_agents(view, agent("0"))

@@ -14,7 +14,7 @@ from tests.queue.kit import FAILURE, FILES, end, queue
 
 
 class Rounds:
-    """A notifier whose clock runs faster than ours."""
+    """A notifier with a clock of its own."""
 
     def __init__(self, base: Base, target: str = "") -> None:
         self.notifier = Notifier(FILES, base, Journal(base, "notifier"), target)
@@ -83,9 +83,7 @@ def test_two_masters_send_one_message(base: Base, webhook: Webhook) -> None:
     assert len(webhook.got) == 1
 
 
-def test_what_was_not_taken_is_sent_again_and_a_killed_sender_too(
-    base: Base, webhook: Webhook
-) -> None:
+def test_a_message_that_failed_is_sent_again(base: Base, webhook: Webhook) -> None:
     (job,) = queue(base, "a")
     end(base, job)
     notify_of(FILES, base, [job], webhook.url)
@@ -104,7 +102,7 @@ def test_what_was_not_taken_is_sent_again_and_a_killed_sender_too(
     assert len(webhook.got) >= 2
 
 
-def test_an_address_that_hangs_keeps_nobody_waiting(base: Base, webhook: Webhook) -> None:
+def test_an_address_that_hangs_blocks_nothing(base: Base, webhook: Webhook) -> None:
     (job,) = queue(base, "a")
     end(base, job)
     webhook.hangs.set()
@@ -117,15 +115,15 @@ def test_an_address_that_hangs_keeps_nobody_waiting(base: Base, webhook: Webhook
     rounds.until(lambda: not notices(base))
 
 
-def test_a_command_gets_the_text_and_the_figures(base: Base, tmp_path: Path) -> None:
+def test_a_command_gets_the_text_and_the_counts(base: Base, tmp_path: Path) -> None:
     jobs = queue(base, "a", "b", project="vae")
     for job in jobs:
         end(base, job, FAILURE)
-    told = tmp_path / "told"
-    notify_of(FILES, base, jobs, f'(echo "$POSTROOM_EVENT $POSTROOM_FAILED"; cat) > {told}')
+    output = tmp_path / "output"
+    notify_of(FILES, base, jobs, f'(echo "$POSTROOM_EVENT $POSTROOM_FAILED"; cat) > {output}')
     rounds = Rounds(base)
     rounds.until(lambda: not notices(base))
-    assert told.read_text().startswith("done 2\nvae (")
+    assert output.read_text().startswith("done 2\nvae (")
 
 
 def test_a_master_with_a_target_tells_of_every_run_once(base: Base, webhook: Webhook) -> None:
@@ -137,7 +135,7 @@ def test_a_master_with_a_target_tells_of_every_run_once(base: Base, webhook: Web
     rounds.step()
     end(base, one)
     end(base, two)
-    # The next Master, which has no target of its own, knows of them.
+    # The next Master has no target of its own, but finds the notices.
     rounds = Rounds(base)
     rounds.until(lambda: len(webhook.got) == 2)
     rounds = Rounds(base, webhook.url)
@@ -146,7 +144,7 @@ def test_a_master_with_a_target_tells_of_every_run_once(base: Base, webhook: Web
     assert sorted(str(message["project"]) for message in webhook.got) == ["one", "two"]
 
 
-def test_a_notice_that_cannot_be_read_is_left_alone(base: Base, webhook: Webhook) -> None:
+def test_a_notice_that_cannot_be_read_is_ignored(base: Base, webhook: Webhook) -> None:
     Path(base.control, "notice.x.json").write_text("garbage")
     (job,) = queue(base, "a")
     end(base, job)

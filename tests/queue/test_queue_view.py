@@ -1,4 +1,4 @@
-"""What a View shows of a base, without any process."""
+"""What listings show of a base, without any process."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_filters_choose_and_pages_follow_one_another(base: Base, view: QueueView
         view.jobs(state="broken")
 
 
-def test_a_view_that_is_kept_sees_what_is_new(base: Base, view: QueueView) -> None:
+def test_a_view_that_is_kept_shows_what_is_new(base: Base, view: QueueView) -> None:
     jobs = queue(base, *map(str, range(20)))
     for number, job in enumerate(jobs):
         assert view.overview().counts.get("ok", 0) == number
@@ -111,9 +111,9 @@ def test_a_view_that_is_kept_sees_what_is_new(base: Base, view: QueueView) -> No
 
 
 def test_runs_from_python_are_listed_with_their_tasks(tmp_path: Path) -> None:
-    with in_one_process(tmp_path, "def double(x, y=0):\n    return x * 2\n") as room:
-        pool = room.run([Job("kernels:double", x=n) for n in range(5)])
-        with QueueView(room.base) as view:
+    with in_one_process(tmp_path, "def double(x, y=0):\n    return x * 2\n") as running:
+        pool = running.run([Job("kernels:double", x=n) for n in range(5)])
+        with QueueView(running.base) as view:
             rows = view.jobs().jobs
             assert {row.command for row in rows} == {"kernels:double(x)"}
             assert {row.state for row in rows} == {"ok"}
@@ -122,7 +122,7 @@ def test_runs_from_python_are_listed_with_their_tasks(tmp_path: Path) -> None:
             assert sum(one.name.count("jobs") or 1 for one in view.history(since=0, until=1e12))
 
 
-def test_a_job_that_is_not_there_is_said_to_be_not_there(base: Base, view: QueueView) -> None:
+def test_an_unknown_job_is_an_error(base: Base, view: QueueView) -> None:
     (job,) = queue(base, "a")
     for unknown in (JobId(job.run, 1), JobId("nothing", 0)):
         with pytest.raises(UnknownJobError, match="there is no job"):
@@ -136,7 +136,7 @@ def test_everything_shown_can_be_written_as_json(base: Base, view: QueueView) ->
         assert json.loads(json.dumps(dataclasses.asdict(shown_)))
 
 
-def test_a_spoilt_run_hides_itself_and_nothing_else(base: Base, view: QueueView) -> None:
+def test_a_damaged_run_hides_only_itself(base: Base, view: QueueView) -> None:
     (job,) = queue(base, "a", project="p")
     queue(base, "b", project="q")
     Path(base.run_info(job.run)).write_text("garbage")

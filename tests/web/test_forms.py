@@ -1,4 +1,4 @@
-"""What forms ask for becomes requests, as the command line writes them."""
+"""Forms become the same requests as the commands of the command line."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def asked(page: Page, known: list[str]) -> list[Request]:
         ({"verb": "move last"}, "move", "last"),
     ],
 )
-def test_jobs_are_asked_for_one_or_many(
+def test_each_button_writes_its_request(
     page: Page, browser: httpx.Client, fields: dict[str, str], verb: str, value: object
 ) -> None:
     known = pending(FILES, page.base)
