@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 
 from ..dispatch.send_order import is_held, job_key, job_priority, run_age, run_priority
 from ..errors import BadFileError
-from ..parcel.sheets import JobSheet, OutcomeSheet
 from ..store.base import Base
 from ..store.files import Files
 from ..store.job_ids import JobId
@@ -23,7 +22,7 @@ from ..store.runs import list_runs
 from ..store.scheduling import SchedulingOptions
 from ..store.snapshot import AgentStatus, snapshot
 from .rows import ENDED
-from .run_reader import RunReader, SheetCache
+from .run_reader import RunReader, RunReaders
 from .waiting_order import WaitingRun, in_order, without
 
 RunJob = tuple[RunReader, int]
@@ -173,17 +172,16 @@ class BaseStateReader:
     def __init__(self, files: Files, base: Base) -> None:
         self._files = files
         self._base = base
-        self._readers: dict[str, RunReader] = {}
-        self._jobs: SheetCache[JobSheet] = SheetCache()
-        self._outcomes: SheetCache[OutcomeSheet] = SheetCache()
+        self._readers = RunReaders(files, base)
 
     def read(self) -> BaseState:
         """The base as it is now."""
         runs = list_runs(self._files, self._base)
         now = snapshot(self._base, files=self._files, runs=False)
-        found = [reader for run in runs if (reader := self._reader(run)) is not None]
+        found = [reader for run in runs if (reader := self._readers.get(run)) is not None]
         found.sort(key=lambda reader: run_age(reader.info))
-        self._readers = readers = {reader.run: reader for reader in found}
+        readers = {reader.run: reader for reader in found}
+        self._readers.keep_only(readers)
         base_state = BaseState(
             readers=readers,
             agents=now.agents,
@@ -197,16 +195,6 @@ class BaseStateReader:
             if reader.pending:
                 self._add_waiting(base_state, reader)
         return base_state
-
-    def _reader(self, run: str) -> RunReader | None:
-        reader = self._readers.get(run)
-        try:
-            if reader is None:
-                reader = RunReader(self._files, self._base, run, self._jobs, self._outcomes)
-            reader.refresh()
-        except (OSError, BadFileError):  # being removed, or damaged: `postroom doctor` reports it
-            return None
-        return reader
 
     def _read_orders(self) -> Orders:
         with contextlib.suppress(BadFileError):

@@ -22,7 +22,6 @@ import subprocess
 from dataclasses import asdict, dataclass
 
 from ..errors import BadFileError
-from ..parcel.sheets import JobSheet, OutcomeSheet
 from ..store.base import Base
 from ..store.files import Files, new_token
 from ..store.job_ids import JobId
@@ -31,7 +30,7 @@ from ..store.mailbox import is_plain_name
 from ..store.runs import list_runs
 from .notify import Envelope, Span, check_target, compose, failures_in, start
 from .rows import FAILED
-from .run_reader import RunReader, SheetCache
+from .run_reader import RunReader, RunReaders
 
 VERSION = 1
 NOTICE_LIMIT = 1 << 20
@@ -115,9 +114,7 @@ class Notifier:
         self._base = base
         self._journal = journal
         self._target = check_target(target) if target else ""
-        self._readers: dict[str, RunReader] = {}
-        self._jobs: SheetCache[JobSheet] = SheetCache()
-        self._outcomes: SheetCache[OutcomeSheet] = SheetCache()
+        self._readers = RunReaders(files, base)
         self._sending: dict[tuple[str, str], _Sending] = {}
         self._tries: dict[
             tuple[str, str], tuple[int, float]
@@ -154,7 +151,7 @@ class Notifier:
             token = f"{hashlib.sha256(self._target.encode()).hexdigest()[:8]}.{run}"
             if f"{PREFIX}{token}.json" in names or f"{PREFIX}{token}.done" in names:
                 continue
-            reader = self._reader(run)
+            reader = self._readers.get(run)
             if reader is not None and reader.pending:
                 save_notice(self._files, self._base, Notice(self._target, run), token=token)
 
@@ -164,7 +161,7 @@ class Notifier:
         if f"{PREFIX}{token}.done" in names:
             self._remove(token, keep=not notice.spans)
             return
-        reader = self._reader(notice.run)
+        reader = self._readers.get(notice.run)
         if reader is None:
             if not self._files.exists(self._base.asked(notice.run)):
                 self._remove(token, keep=False)
@@ -233,15 +230,3 @@ class Notifier:
                 run = stem.rpartition(".")[2]
                 if end != "done" or not self._files.exists(self._base.asked(run)):
                     self._files.remove(f"{self._base.control}/{name}")
-
-    def _reader(self, run: str) -> RunReader | None:
-        try:
-            reader = self._readers.get(run)
-            if reader is None:
-                reader = RunReader(self._files, self._base, run, self._jobs, self._outcomes)
-            reader.refresh()
-        except (OSError, BadFileError):
-            self._readers.pop(run, None)
-            return None
-        self._readers[run] = reader
-        return reader

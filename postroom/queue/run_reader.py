@@ -319,6 +319,34 @@ class RunReader:
                         self._scheduling[job] = SchedulingOptions.decode(scheduling)
 
 
+class RunReaders:
+    """The readers of a base's runs; they share the cache of sheets."""
+
+    def __init__(self, files: Files, base: Base) -> None:
+        self._files = files
+        self._base = base
+        self._readers: dict[str, RunReader] = {}
+        self._jobs: SheetCache[JobSheet] = SheetCache()
+        self._outcomes: SheetCache[OutcomeSheet] = SheetCache()
+
+    def get(self, run: str) -> RunReader | None:
+        """The reader of a run, up to date; None: it is being removed, or is damaged."""
+        try:
+            reader = self._readers.get(run)
+            if reader is None:
+                reader = RunReader(self._files, self._base, run, self._jobs, self._outcomes)
+            reader.refresh()
+        except (OSError, BadFileError):  # `postroom doctor` says which file is bad
+            self._readers.pop(run, None)
+            return None
+        self._readers[run] = reader
+        return reader
+
+    def keep_only(self, runs: Collection[str]) -> None:
+        """Forget all other runs."""
+        self._readers = {run: reader for run, reader in self._readers.items() if run in runs}
+
+
 def _changed_at(path: str) -> float:
     try:
         return os.stat(path).st_mtime

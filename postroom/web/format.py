@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import time
 from datetime import datetime
 
 from ..store.job_ids import JobId
 
 NONE = "\u2013"
+_COMMAND_AT_END = re.compile(r": postroom [^;]+$")
 
 
 def duration(seconds: float | None) -> str:
@@ -65,10 +67,12 @@ def kind(state: str) -> str:
 
 
 def sentence(message: object) -> str:
-    """A message with a capital letter and a full stop."""
+    """A message with a capital letter and a full stop; none after a command, which people copy."""
     text = str(message).strip()
     text = text[:1].upper() + text[1:]
-    return text if not text or text.endswith((".", "!", "?", ":")) else f"{text}."
+    if not text or text.endswith((".", "!", "?", ":")) or _COMMAND_AT_END.search(text):
+        return text
+    return f"{text}."
 
 
 def short(job: str) -> str:

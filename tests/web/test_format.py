@@ -37,4 +37,5 @@ def test_numbers_messages_and_ids() -> None:
     assert count(1234567) == "1\u202f234\u202f567"
     assert sentence("no such job") == "No such job."
     assert sentence("Really?") == "Really?"
+    assert sentence("it is paused; resume it with: postroom resume").endswith("postroom resume")
     assert short("20261117-164202-969a75/3") == "969a75/3"
