@@ -17,8 +17,8 @@ from click.shell_completion import CompletionItem
 
 from ..errors import PostroomError
 from ..queue.actions import ActionResult, wait_settled
-from ..queue.queue_view import JobView, QueueView
-from ..queue.rows import FAILED
+from ..queue.queue_view import QueueView
+from ..queue.rows import FAILED, JobView
 from ..store.base import Base, create_base, open_base
 from ..store.job_ids import JobId, find_job, find_jobs
 from ..text.safe_text import printable

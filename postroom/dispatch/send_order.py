@@ -39,14 +39,10 @@ def run_priority(orders: Orders, run: str, options: SchedulingOptions = NO_OPTIO
     return orders.run_priorities.get(run, options.priority)
 
 
-def job_priority(orders: Orders, job: JobId, options: SchedulingOptions) -> int:
-    """The priority of a job of the project queue."""
-    return orders.priorities.get(job, run_priority(orders, job.run, options))
-
-
 def job_key(orders: Orders, job: JobId, options: SchedulingOptions) -> JobKey:
     """Sorts the jobs of the project queue within their run."""
-    return -job_priority(orders, job, options), place_of(orders, job), job.number
+    priority = orders.priorities.get(job, run_priority(orders, job.run, options))
+    return -priority, place_of(orders, job), job.number
 
 
 def run_age(info: RunInfo) -> RunAge:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
-from ..dispatch.send_order import is_held, job_key, job_priority, run_age, run_priority
+from ..dispatch.send_order import JobKey, is_held, job_key, run_age, run_priority
 from ..errors import BadFileError
 from ..store.base import Base
 from ..store.files import Files
@@ -56,8 +56,12 @@ class BaseState:
         job = reader.job_id(number)
         if job in self.running:
             return "stopping" if job in self.stopping else "running"
-        scheduling = reader.with_options().get(number, SchedulingOptions())
-        if is_held(self.orders, job, scheduling):
+        reader.with_options()
+        return self._pending_state(reader, number)
+
+    def _pending_state(self, reader: RunReader, number: int) -> str:
+        scheduling = reader.scheduling(number)
+        if is_held(self.orders, reader.job_id(number), scheduling):
             return "held"
         if self.missing(scheduling):
             return "waiting"
@@ -78,11 +82,44 @@ class BaseState:
         reader = self.readers.get(job.run)
         return "ok" if reader is None else reader.outcome(job.number)
 
+    def job_key(self, reader: RunReader, number: int) -> JobKey:
+        """Sorts the waiting jobs of a run; see `dispatch.send_order`."""
+        if not reader.info.queue:
+            return -run_priority(self.orders, reader.run), float(number), number
+        return job_key(self.orders, reader.job_id(number), reader.scheduling(number))
+
     def priority(self, reader: RunReader, number: int) -> int:
         """The priority that a job has now."""
-        if not reader.info.queue:
-            return run_priority(self.orders, reader.run)
-        return job_priority(self.orders, reader.job_id(number), reader.scheduling(number))
+        return -self.job_key(reader, number)[0]
+
+    def add_waiting(self, reader: RunReader) -> None:
+        """Sort the waiting jobs of a run: ready, paused, held, or waiting for other jobs."""
+        orders, run = self.orders, reader.run
+        out = {job.number for job in self.running if job.run == run}
+        # Orders name single jobs of the project queue; those of other runs can only be held.
+        about = (orders.priorities, orders.held, orders.places)
+        named = {
+            job.number
+            for orders_about in (about if reader.info.queue else (orders.held,))
+            for job in orders_about
+            if job.run == run and job.number < reader.asked
+        }
+        single = {*reader.with_options(), *named} - out
+        waiting = WaitingRun(
+            reader,
+            priority=run_priority(orders, run),
+            ranges=without(reader.waiting, out | single),
+        )
+        for number in sorted(single):
+            if reader.outcome(number) is None:
+                state = self._pending_state(reader, number)
+                if state == "held":
+                    self.held.append((reader, number))
+                elif state == "waiting":
+                    self.waiting.append((reader, number))
+                else:
+                    waiting.add(self.job_key(reader, number))
+        (self.paused if self.is_paused(reader) else self.ready).append(waiting)
 
     def counts(self, reader: RunReader) -> dict[str, int]:
         """The jobs of a run, counted by state."""
@@ -193,7 +230,9 @@ class BaseStateReader:
         self._find_running(base_state)
         for reader in readers.values():
             if reader.pending:
-                self._add_waiting(base_state, reader)
+                if reader.info.embedded and not self._is_wanted(reader.run):
+                    base_state.unwanted.add(reader.run)
+                base_state.add_waiting(reader)
         return base_state
 
     def _read_orders(self) -> Orders:
@@ -212,41 +251,6 @@ class BaseStateReader:
         if base_state.running:
             told = {*list_stops(self._files, self._base), *base_state.orders.killed}
             base_state.stopping = told & set(base_state.running)
-
-    def _add_waiting(self, base_state: BaseState, reader: RunReader) -> None:
-        """Sort the waiting jobs of a run: ready, paused, held, or waiting for other jobs."""
-        orders, run = base_state.orders, reader.run
-        out = {job.number for job in base_state.running if job.run == run}
-        with_options = reader.with_options()
-        # Orders name single jobs of the project queue; those of other runs can only be held.
-        about = (orders.priorities, orders.held, orders.places)
-        ordered = {
-            job.number
-            for named in (about if reader.info.queue else (orders.held,))
-            for job in named
-            if job.run == run and job.number < reader.asked
-        }
-        waiting = WaitingRun(
-            reader,
-            priority=run_priority(orders, run),
-            ranges=without(reader.waiting, {*out, *with_options, *ordered}),
-        )
-        for number in sorted({*with_options, *ordered} - out):
-            if reader.outcome(number) is not None:
-                continue
-            job = reader.job_id(number)
-            scheduling = reader.scheduling(number)
-            if is_held(orders, job, scheduling):
-                base_state.held.append((reader, number))
-            elif base_state.missing(scheduling):
-                base_state.waiting.append((reader, number))
-            elif reader.info.queue:
-                waiting.add(job_key(orders, job, scheduling))
-            else:
-                waiting.add((-waiting.priority, float(number), number))
-        if reader.info.embedded and not self._is_wanted(run):
-            base_state.unwanted.add(run)
-        (base_state.paused if base_state.is_paused(reader) else base_state.ready).append(waiting)
 
     def _is_wanted(self, run: str) -> bool:
         """Whether the program of an embedded run still runs: it holds a lock."""

@@ -25,32 +25,13 @@ from .rows import (
     FAILED,
     RUNNING,
     STATES,
-    AgentView,
-    AttemptView,
-    CardView,
     Interval,
     JobDetail,
-    JobLink,
     JobPage,
-    JobView,
     Overview,
     ProjectView,
 )
 from .run_reader import RunReader, command_text
-
-__all__ = [
-    "AgentView",
-    "AttemptView",
-    "CardView",
-    "Interval",
-    "JobDetail",
-    "JobLink",
-    "JobPage",
-    "JobView",
-    "Overview",
-    "ProjectView",
-    "QueueView",
-]
 
 SHOWN = 20
 HOUR_S = 3600.0

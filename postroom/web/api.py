@@ -34,20 +34,22 @@ Word = Annotated[str, Query(max_length=200)]
 Moment = Annotated[float | None, Query(ge=0, le=4e9, allow_inf_nan=False)]
 
 
-class JobsAction(BaseModel):
-    """A verb for jobs. `value`: a priority, or where to move (`first`, `last`, or a job's id)."""
+class _Strict(BaseModel):
+    """A request body that may have no other fields."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+class JobsAction(_Strict):
+    """A verb for jobs. `value`: a priority, or where to move (`first`, `last`, or a job's id)."""
 
     verb: str = Field(json_schema_extra={"enum": [*verbs_for("jobs")]})
     jobs: list[JobText] = Field(min_length=1, max_length=MOST_JOBS)
     value: Priority | Annotated[str, Field(max_length=200)] | None = None
 
 
-class QueueAction(BaseModel):
+class QueueAction(_Strict):
     """A verb for the whole queue, or for one project or run."""
-
-    model_config = ConfigDict(extra="forbid")
 
     verb: str = Field(json_schema_extra={"enum": [*verbs_for("queue")]})
     project: Annotated[str, Field(max_length=200)] = ""
@@ -55,10 +57,8 @@ class QueueAction(BaseModel):
     preempt: bool = False
 
 
-class AgentsAction(BaseModel):
+class AgentsAction(_Strict):
     """A verb for agents."""
-
-    model_config = ConfigDict(extra="forbid")
 
     verb: str = Field(json_schema_extra={"enum": [*verbs_for("agents")]})
     agents: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,100}$")]] = Field(
@@ -67,10 +67,8 @@ class AgentsAction(BaseModel):
     preempt: bool = False
 
 
-class NewAgents(BaseModel):
+class NewAgents(_Strict):
     """The GPUs of new agents: `0,1`, `0,0` for two on one GPU, `cpu`, `all`."""
-
-    model_config = ConfigDict(extra="forbid")
 
     gpus: Annotated[str, Field(min_length=1, max_length=200)]
 
