@@ -57,15 +57,15 @@ class BaseState:
         if job in self.running:
             return "stopping" if job in self.stopping else "running"
         reader.with_options()
-        return self._pending_state(reader, number)
+        return self._why_not_ready(job, reader.scheduling(number)) or (
+            "paused" if self.is_paused(reader) else "queued"
+        )
 
-    def _pending_state(self, reader: RunReader, number: int) -> str:
-        scheduling = reader.scheduling(number)
-        if is_held(self.orders, reader.job_id(number), scheduling):
+    def _why_not_ready(self, job: JobId, scheduling: SchedulingOptions) -> str:
+        """Whether an unfinished job is "held" or "waiting"; "": neither."""
+        if is_held(self.orders, job, scheduling):
             return "held"
-        if self.missing(scheduling):
-            return "waiting"
-        return "paused" if self.is_paused(reader) else "queued"
+        return "waiting" if self.missing(scheduling) else ""
 
     def is_paused(self, reader: RunReader) -> bool:
         """Whether no more jobs of a run are started."""
@@ -82,15 +82,15 @@ class BaseState:
         reader = self.readers.get(job.run)
         return "ok" if reader is None else reader.outcome(job.number)
 
-    def job_key(self, reader: RunReader, number: int) -> JobKey:
+    def job_key(self, reader: RunReader, job: JobId) -> JobKey:
         """Sorts the waiting jobs of a run; see `dispatch.send_order`."""
         if not reader.info.queue:
-            return -run_priority(self.orders, reader.run), float(number), number
-        return job_key(self.orders, reader.job_id(number), reader.scheduling(number))
+            return -run_priority(self.orders, job.run), float(job.number), job.number
+        return job_key(self.orders, job, reader.scheduling(job.number))
 
     def priority(self, reader: RunReader, number: int) -> int:
         """The priority that a job has now."""
-        return -self.job_key(reader, number)[0]
+        return -self.job_key(reader, reader.job_id(number))[0]
 
     def add_waiting(self, reader: RunReader) -> None:
         """Sort the waiting jobs of a run: ready, paused, held, or waiting for other jobs."""
@@ -112,13 +112,14 @@ class BaseState:
         )
         for number in sorted(single):
             if reader.outcome(number) is None:
-                state = self._pending_state(reader, number)
+                job = reader.job_id(number)
+                state = self._why_not_ready(job, reader.scheduling(number))
                 if state == "held":
                     self.held.append((reader, number))
                 elif state == "waiting":
                     self.waiting.append((reader, number))
                 else:
-                    waiting.add(self.job_key(reader, number))
+                    waiting.add(self.job_key(reader, job))
         (self.paused if self.is_paused(reader) else self.ready).append(waiting)
 
     def counts(self, reader: RunReader) -> dict[str, int]:

@@ -48,12 +48,14 @@ class WaitingRun:
 
     def numbers(self, priority: int) -> Iterator[int]:
         """The jobs of one priority, in their order."""
-        ranges = self.ranges if priority == self.priority else ()
-        usual = (number for first, stop in ranges for number in range(first, stop))
-        if priority not in self.single:
+        single = sorted(self.single.get(priority, ()))
+        if priority != self.priority:
+            return (key[2] for key in single)
+        usual = (number for first, stop in self.ranges for number in range(first, stop))
+        if not single:
             return usual
         keys = ((-priority, float(number), number) for number in usual)
-        return (key[2] for key in heapq.merge(sorted(self.single[priority]), keys))
+        return (key[2] for key in heapq.merge(single, keys))
 
 
 def in_order(runs: Sequence[WaitingRun]) -> Iterator[tuple[RunReader, int]]:
