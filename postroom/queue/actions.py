@@ -220,13 +220,13 @@ def clean(
     going = find_over(base_state, now=time.time(), older_than_s=older_than_s, project=project)
     if not dry_run:
         sweep(view.files, view.base, now=time.time())
-        going = [
-            one for one in going if remove_run(view.files, view.base, base_state.readers[one.run])
-        ]
-    jobs = sum(one.jobs for one in going)
+        going = [reader for reader in going if remove_run(view.files, view.base, reader)]
+    jobs = sum(reader.asked for reader in going)
     verb = "would be removed" if dry_run else "removed"
     runs = f"{len(going)} run{'' if len(going) == 1 else 's'}"
-    return ActionResult(None, f"{runs} with {jobs} jobs {verb}", runs=[one.run for one in going])
+    return ActionResult(
+        None, f"{runs} with {jobs} jobs {verb}", runs=[reader.run for reader in going]
+    )
 
 
 # Agents

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from dataclasses import dataclass
 
 from ..store.append_log import logged_until
 from ..store.base import Base
@@ -28,19 +27,9 @@ LEFT_S = 86_400.0
 _ASKED = ".asked"
 
 
-@dataclass(frozen=True)
-class Outgoing:
-    """A run that can be removed."""
-
-    run: str
-    project: str
-    jobs: int
-    ended_at: float
-
-
 def find_over(
     base_state: BaseState, *, now: float, older_than_s: float, project: str = ""
-) -> list[Outgoing]:
+) -> list[RunReader]:
     """The runs whose jobs all ended long enough ago, and that no other job waits for."""
     awaited = {
         job.run
@@ -50,7 +39,7 @@ def find_over(
         for job in (*scheduling.after, *scheduling.after_any)
     }
     return [
-        Outgoing(reader.run, reader.project, reader.asked, _ended_at(reader))
+        reader
         for reader in base_state.readers.values()
         if not reader.pending
         and project in ("", reader.project)

@@ -35,9 +35,9 @@ from .run_reader import RunReader, RunReaders
 VERSION = 1
 NOTICE_LIMIT = 1 << 20
 PREFIX = "notice."
-LOOK_S = 1.0
+POLL_S = 1.0
 # Retry a failed message after these times, then give up.
-TRY_AGAIN_S = (5.0, 30.0, 300.0, 1800.0)
+RETRY_S = (5.0, 30.0, 300.0, 1800.0)
 # So many messages are sent at once; an address that hangs blocks one of them.
 MOST_SENDING = 4
 
@@ -116,16 +116,15 @@ class Notifier:
         self._target = check_target(target) if target else ""
         self._readers = RunReaders(files, base)
         self._sending: dict[tuple[str, str], _Sending] = {}
-        self._tries: dict[
-            tuple[str, str], tuple[int, float]
-        ] = {}  # number of tries, time of the next
-        self._look_at = 0.0
+        # Failed messages: how many tries, and when to try again.
+        self._tries: dict[tuple[str, str], tuple[int, float]] = {}
+        self._next_at = 0.0
 
     def step(self, now: float) -> None:
         """At most once a second: send what is due, and remove what is done."""
-        if now < self._look_at:
+        if now < self._next_at:
             return
-        self._look_at = now + LOOK_S
+        self._next_at = now + POLL_S
         self._reap(now)
         names = self._files.names(self._base.control)
         if self._target:
@@ -134,7 +133,7 @@ class Notifier:
             if name.startswith(PREFIX) and name.endswith(".json"):
                 token = name.removeprefix(PREFIX).removesuffix(".json")
                 try:
-                    self._look(token, names, now)
+                    self._check(token, names, now)
                 except (OSError, BadFileError) as error:
                     self._journal.log("warning", f"a notice is ignored: {error}")
         self._sweep(names)
@@ -155,7 +154,7 @@ class Notifier:
             if reader is not None and reader.pending:
                 save_notice(self._files, self._base, Notice(self._target, run), token=token)
 
-    def _look(self, token: str, names: list[str], now: float) -> None:
+    def _check(self, token: str, names: list[str], now: float) -> None:
         path = f"{self._base.control}/{PREFIX}{token}.json"
         notice = Notice.decode(path, self._files.read(path, NOTICE_LIMIT))
         if f"{PREFIX}{token}.done" in names:
@@ -190,7 +189,7 @@ class Notifier:
         if key in self._sending or now < again_at or len(self._sending) >= MOST_SENDING:
             return
         stem = f"{self._base.control}/{PREFIX}{token}"
-        if tries > len(TRY_AGAIN_S):
+        if tries > len(RETRY_S):
             self._journal.log(
                 "error", f"a message about run {notice.run} could not be sent: giving up"
             )
@@ -210,7 +209,7 @@ class Notifier:
             with sending.process.stderr as pipe:
                 stderr = pipe.read().decode(errors="replace").strip()
             if code:
-                wait_s = TRY_AGAIN_S[min(sending.tries, len(TRY_AGAIN_S) - 1)]
+                wait_s = RETRY_S[min(sending.tries, len(RETRY_S) - 1)]
                 self._tries[key] = sending.tries + 1, now + wait_s
                 self._journal.log("warning", f"{stderr[-500:]}; trying again in {wait_s:g} s")
             else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from postroom.queue.notices import LOOK_S, Notifier, notify_of
+from postroom.queue.notices import POLL_S, Notifier, notify_of
 from postroom.store.base import Base
 from postroom.store.journal import Journal
 from postroom.testing import wait_until
@@ -28,7 +28,7 @@ class Rounds:
         wait_until(came_true, timeout_s=60)
 
     def step(self) -> None:
-        self.now += LOOK_S
+        self.now += POLL_S
         self.notifier.step(self.now)
 
 
