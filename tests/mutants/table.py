@@ -846,7 +846,7 @@ MUTANTS = [
         CLEANING,
         ' or logged_until(files, f"{place}/jobs.log") != logged:',
         ":",
-        "tests/queue/test_cleaning.py::test_a_job_that_is_appended_at_the_last_moment_stays",
+        "tests/queue/test_cleaning.py",
     ),
     Mutant(
         "only a folder that is unchanged for a while is taken as seen",

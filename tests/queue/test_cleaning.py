@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from postroom.jobs import Job
 from postroom.queue import cleaning
 from postroom.queue.cleaning import remove_run, sweep
 from postroom.queue.queue_view import QueueView
+from postroom.queue.run_reader import RunReader, SheetCache
 from postroom.store.base import Base
+from tests.in_one_process import in_one_process
 from tests.queue.kit import FILES, end, make_old, queue
 
 
@@ -56,3 +59,22 @@ def test_a_run_that_is_being_made_is_not_removed(base: Base) -> None:
     assert os.path.isdir(base.answered("new"))
     sweep(FILES, base, now=time.time() + 2 * cleaning.LEFT_S)
     assert not os.path.isdir(base.answered("new"))
+
+
+@pytest.mark.parametrize("how", ["one by one", "in a list"])
+def test_a_run_that_was_appended_to_meanwhile_stays(tmp_path: Path, how: str) -> None:
+    with in_one_process(tmp_path, "def double(x):\n    return x * 2\n") as running:
+        jobs = [Job("kernels:double", x=1)]
+        pool = running.master.open() if how == "one by one" else running.master.submit(jobs)
+        pool.submit(jobs[0])
+        running.finish(pool)
+        reader = RunReader(FILES, running.base, pool.run, SheetCache(), SheetCache())
+        reader.refresh()
+        pool.submit(Job("kernels:double", x=2))
+        running.finish(pool)
+        running.master.close()
+        assert not remove_run(running.files, running.base, reader)
+        assert running.files.exists(running.base.asked(pool.run))
+        reader.refresh()
+        assert remove_run(running.files, running.base, reader)
+        assert not running.files.exists(running.base.asked(pool.run))

@@ -3,11 +3,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import pytest
-
 from postroom.jobs import Job
 from postroom.parcel.sheets import JobSheet, OutcomeSheet
-from postroom.queue.cleaning import remove_run
 from postroom.queue.run_reader import RunReader, SheetCache
 from postroom.store.base import Base
 from postroom.store.files import LocalFiles
@@ -39,25 +36,6 @@ def test_an_append_log_is_followed_as_it_grows(tmp_path: Path) -> None:
         reader.refresh()
         assert (reader.asked, reader.pending) == (5, 0)
         assert reader.submitted_at(3) > 0
-
-
-@pytest.mark.parametrize("how", ["one by one", "in a list"])
-def test_a_run_that_was_appended_to_meanwhile_stays(tmp_path: Path, how: str) -> None:
-    with in_one_process(tmp_path, KERNELS) as running:
-        jobs = [Job("kernels:double", x=1)]
-        pool = running.master.open() if how == "one by one" else running.master.submit(jobs)
-        pool.submit(jobs[0])
-        running.finish(pool)
-        reader = reader_of(running, pool.run)
-        reader.refresh()
-        pool.submit(Job("kernels:double", x=2))
-        running.finish(pool)
-        running.master.close()
-        assert not remove_run(running.files, running.base, reader)
-        assert running.files.exists(running.base.asked(pool.run))
-        reader.refresh()
-        assert remove_run(running.files, running.base, reader)
-        assert not running.files.exists(running.base.asked(pool.run))
 
 
 def test_two_results_of_one_tick_are_both_seen(base: Base) -> None:
