@@ -10,7 +10,7 @@ from ..commands.job_folder import JobFolder
 from ..jobs import Finished
 from ..parcel.sheets import Outcome
 from ..queue.notify import MOST_S, Envelope, check_target, compose, start
-from ..queue.run_reader import Recent, RunReader
+from ..queue.run_reader import RunReader, SheetCache
 from ..store.base import Base
 from ..store.files import LocalFiles
 from .runner import Batch, BatchView
@@ -58,7 +58,7 @@ class BatchNotices:
 
     def _notify(self, event: str) -> None:
         if self._target:
-            reader = RunReader(LocalFiles(), self._base, self._run, Recent(), Recent())
+            reader = RunReader(LocalFiles(), self._base, self._run, SheetCache(), SheetCache())
             reader.refresh()
             message = compose(self._base, reader, [(0, max(reader.asked, 1))], event)
             self._sending.append(start(Envelope(self._target, message)))

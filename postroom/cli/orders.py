@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ..queue import actions
-from ..queue.actions import Scope
+from ..queue.actions import QueueScope
 from ..queue.queue_view import QueueView
 from .job_options import (
     complete_jobs,
@@ -97,8 +97,8 @@ def move(view: QueueView, job: str, where: str, other: str | None, json_: bool) 
     settle(view, actions.move(view, some_jobs(view, [job]), target), json_=json_)
 
 
-def _scope(projects: tuple[str, ...], runs: tuple[str, ...]) -> Scope:
-    return Scope(projects=projects, runs=runs)
+def _scope(projects: tuple[str, ...], runs: tuple[str, ...]) -> QueueScope:
+    return QueueScope(projects=projects, runs=runs)
 
 
 _project_option = click.option(

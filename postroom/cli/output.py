@@ -13,9 +13,9 @@ from typing import Any
 
 import click
 
-from ..queue.actions import Answer, wait_settled
-from ..queue.queue_view import JobView, QueueView
-from ..queue.rows import FAILED
+from ..queue.actions import ActionResult, wait_settled
+from ..queue.queue_view import QueueView
+from ..queue.rows import FAILED, JobView
 from ..text.durations import format_duration
 from ..text.safe_text import printable
 from ..text.table import table_lines
@@ -46,9 +46,9 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(document, indent=1 if sys.stdout.isatty() else None))
 
 
-def settle(view: QueueView, answer: Answer, *, json_: bool = False) -> None:
+def settle(view: QueueView, answer: ActionResult, *, json_: bool = False) -> None:
     """Report a request; if a scheduler is running, wait until it has carried it out."""
-    acting = answer.request is not None and view.look().master_pid is not None
+    acting = answer.request is not None and view.read_state().master_pid is not None
     settled = wait_settled(view, answer, SETTLE_S if acting else 0.0)
     late = f"; requested, but the scheduler has not done it within {SETTLE_S:g} s"
     talk(answer.text + (late if acting and not settled else ""))
@@ -56,7 +56,7 @@ def settle(view: QueueView, answer: Answer, *, json_: bool = False) -> None:
         print_answer(answer, settled=settled)
 
 
-def print_answer(answer: Answer, *, settled: bool = True) -> None:
+def print_answer(answer: ActionResult, *, settled: bool = True) -> None:
     """Print a request as JSON; `settled` is false until a scheduler has carried it out."""
     jobs = [str(job) for job in answer.jobs]
     fields = {"request": answer.request, "settled": settled, "text": answer.text}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ..queue import actions
-from ..queue.actions import Answer
+from ..queue.actions import ActionResult
 from ..queue.queue_view import QueueView
 from ..store.job_ids import find_run
 from .job_options import in_base, jobs_argument, some_jobs
@@ -45,7 +45,7 @@ def command(
     chosen = actions.failed_jobs(view, project, whole) if failed else some_jobs(view, jobs)
     if not chosen:
         talk("no failed job is left to rerun")
-    answer = Answer(None, "nothing is queued", jobs=chosen)
+    answer = ActionResult(None, "nothing is queued", jobs=chosen)
     if chosen and not dry_run:
         answer = actions.rerun(view, chosen)
     if json_:

@@ -177,7 +177,7 @@ def _advise(view: QueueView) -> None:
     """Say what is missing for anything to run; on a terminal only, where somebody reads it."""
     if not sys.stderr.isatty():
         return
-    base_state = view.look()
+    base_state = view.read_state()
     if base_state.master_pid is None:
         talk(f"no Master acts yet; start one with: postroom master {view.base.root} --detach")
     elif not any(agent.state != "dead" for agent in base_state.agents):

@@ -79,7 +79,7 @@ def command(
             f"the web page needs {error.name}, which is not installed: pip install 'postroom[web]'"
         ) from None
     opened = open_base(base)
-    keys = AccessToken(token)
+    access = AccessToken(token)
     os.environ.pop(VARIABLE, None)
     address = host or "127.0.0.1"
     try:
@@ -91,7 +91,7 @@ def command(
     shown = f"[{address}]" if ":" in address else address
     if listener is None:
         click.echo(f"the page of {opened.root}:", err=True)
-        click.echo(f"http://{shown}:{line.getsockname()[1]}/?token={keys.token}")
+        click.echo(f"http://{shown}:{line.getsockname()[1]}/?token={access.secret}")
         if not _is_loopback(address):
             click.echo(
                 f"warning: others may reach {shown}, and the connection is not encrypted: anybody "
@@ -102,11 +102,11 @@ def command(
         again = ["--host", host] if host else []
         for name in names:
             again += ["--name", name]
-        _detach(opened, line, again, keys.token)
+        _detach(opened, line, again, access.secret)
         return
     click.echo("Ctrl-C stops the page; jobs keep running.", err=True)
     sys.stdout.flush()
-    app = create_app(opened, keys, hosts={*LOOPBACK, shown, *names}, here=os.getcwd())
+    app = create_app(opened, access, hosts={*LOOPBACK, shown, *names}, here=os.getcwd())
     make_server(app).run(sockets=[line])
 
 

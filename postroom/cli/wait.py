@@ -44,11 +44,11 @@ def command(
         raise click.UsageError("name jobs, or a project with --project")
     if jobs:
         return wait_for(view, some_jobs(view, jobs), timeout_s, json_=json_)
-    base_state = view.look()
+    base_state = view.read_state()
     readers = [reader for reader in base_state.readers.values() if reader.project == project]
     if not readers:
         raise PostroomError(f"there is no project {project!r}; see `postroom status`")
-    left = [reader.job_id(number) for reader, number, _ in base_state.spots(UNENDED, readers)]
+    left = [reader.job_id(number) for reader, number, _ in base_state.jobs_in(UNENDED, readers)]
     return wait_for(view, left, timeout_s, json_=json_)
 
 
@@ -60,7 +60,7 @@ def wait_for(
     left = list(jobs)
     failed = 0
     while True:
-        base_state = view.look()
+        base_state = view.read_state()
         unended = []
         for job in left:
             reader = base_state.readers.get(job.run)

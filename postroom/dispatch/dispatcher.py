@@ -27,6 +27,7 @@ from .collector import Collector, Deliver
 from .registry import ActiveRun, Registry
 from .request_executor import RequestExecutor, Staff
 from .run_queue import MOST_LOST, Seat, Span
+from .send_order import NO_RUN, turn_key
 
 # Events are a hint, listing is the truth: list again this often, whatever the events say.
 LIST_S = 1.0
@@ -62,7 +63,7 @@ class Dispatcher:
         self._list_at = 0.0
         self._blocked_until = 0.0
         self._appended = 0  # jobs that were appended here since the last step
-        self._turn = 0  # whose turn it is among the runs
+        self._last_run = NO_RUN  # the one that sent last; among equals, the next has its turn
         self.agents: dict[str, Agent] = {}
         orders = self._read_orders()
         self._registry = Registry(files, base, journal, orders)
@@ -403,18 +404,16 @@ class Dispatcher:
 
     def _most_urgent(self, serving: list[ActiveRun], seat: Seat) -> ActiveRun | None:
         """The run of the highest priority; among equals, the one whose turn it is."""
-        best: tuple[int, int] | None = None
-        for turn in range(len(serving)):
-            active = serving[(self._turn + turn) % len(serving)]
+        best = None
+        for active in serving:
             urgency = active.queue.urgency(seat)
-            if urgency is not None and (best is None or urgency > best[0]):
-                best = urgency, turn
+            if urgency is not None:
+                key = turn_key(urgency, active.age, self._last_run)
+                best = min(best, (key, active)) if best is not None else (key, active)
         if best is None:
             return None
-        self._turn = (self._turn + best[1]) % len(serving)
-        chosen = serving[self._turn]
-        self._turn += 1
-        return chosen
+        self._last_run = best[1].age
+        return best[1]
 
     def _letter(self, run: str, span: Span) -> Letter:
         self._serial += 1

@@ -18,9 +18,9 @@ from ..store.job_ids import JobId
 from ..store.requests import Orders
 from ..store.scheduling import SchedulingOptions
 from .run_queue import RunQueue, Seat, Span
+from .send_order import JobKey, is_held, job_key, place_of
 
 Shape = tuple[int, int]  # cards, and memory of each
-Key = tuple[int, float, int]  # the smallest goes first
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class ProjectQueue(RunQueue):
         self._waiters: dict[JobId, set[int]] = {}  # the same, seen from what is waited for
         self.in_vain: list[tuple[int, JobId]] = []  # who waits for what did not end well
         self._here: set[int] = set()  # neither out nor done
-        self._key: dict[int, Key] = {}  # of what is ready
-        self._heaps: dict[Shape, list[Key]] = {}
+        self._key: dict[int, JobKey] = {}  # of what is ready
+        self._heaps: dict[Shape, list[JobKey]] = {}
 
     # What waits
 
@@ -133,12 +133,10 @@ class ProjectQueue(RunQueue):
             return
         name = JobId(self._run, job)
         scheduling = self._scheduling[job]
-        if self._missing.get(job) or self._orders.held.get(name, scheduling.held):
+        if self._missing.get(job) or is_held(self._orders, name, scheduling):
             self._key.pop(job, None)
             return
-        in_run = self._orders.run_priorities.get(self._run, scheduling.priority)
-        priority = self._orders.priorities.get(name, in_run)
-        key = (-priority, self._orders.places.get(name, float(job)), job)
+        key = job_key(self._orders, name, scheduling)
         if self._key.get(job) != key:
             self._key[job] = key
             heapq.heappush(
@@ -169,7 +167,7 @@ class ProjectQueue(RunQueue):
 
     def place_of(self, job: int) -> float:
         """Where a job stands among those of the same priority."""
-        return self._orders.places.get(JobId(self._run, job), float(job))
+        return place_of(self._orders, JobId(self._run, job))
 
     def places(self) -> tuple[float, float]:
         """The first and the last place that is taken."""
@@ -191,7 +189,7 @@ class ProjectQueue(RunQueue):
         del self._key[job]
         return self.span(job, job + 1)
 
-    def _head(self, seat: Seat) -> Key | None:
+    def _head(self, seat: Seat) -> JobKey | None:
         found = []
         for (gpus, memory_mib), heap in self._heaps.items():
             while heap and self._key.get(heap[0][2]) != heap[0]:

@@ -34,6 +34,7 @@ from ..store.runs import (
 from ..store.scheduling import SchedulingOptions
 from .project_queue import ProjectQueue, Verdict
 from .run_queue import RunQueue
+from .send_order import RunAge, run_age
 
 # So many of the runs that are over are looked at each time, in turn.
 RESTING = 16
@@ -50,6 +51,11 @@ class ActiveRun:
     queue: RunQueue
     wanted: bool
     append_log: AppendLogReader | None = None  # what follows its roll, if it has one
+
+    @property
+    def age(self) -> RunAge:
+        """Its place among runs that take turns."""
+        return run_age(self.info)
 
     @property
     def project(self) -> str:

@@ -30,6 +30,7 @@ from ..store.requests import (
 from .agent import Agent
 from .project_queue import ProjectQueue, Verdict
 from .registry import Registry
+from .send_order import is_held, run_priority
 
 
 class Staff(Protocol):
@@ -254,11 +255,12 @@ class RequestExecutor:
                 for job in jobs:
                     queue.reconsider(job)
             return
-        queue.priority = self.orders.run_priorities.get(run, 0)
-        held = self.orders.held
-        named = jobs if jobs is not None else [job.number for job in held if job.run == run]
-        queue.hold([job for job in named if held.get(JobId(run, job), False)])
-        queue.release([job for job in named if not held.get(JobId(run, job), False)])
+        queue.priority = run_priority(self.orders, run)
+        if jobs is None:
+            jobs = [job.number for job in self.orders.held if job.run == run]
+        held = {job for job in jobs if is_held(self.orders, JobId(run, job))}
+        queue.hold(held)
+        queue.release(set(jobs) - held)
 
     # What happens
 

@@ -1,4 +1,4 @@
-"""Who ran what on which card, and when: from the results themselves."""
+"""Which job ran on which GPU, and when; read from the results."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from .base_state import BaseState
 from .rows import ENDED, Interval
 from .run_reader import RunReader
 
-# A chart of more than this shows nothing more.
+# A chart cannot show more.
 MOST = 5000
 
 
 def intervals(base_state: BaseState, since: float, until: float) -> list[Interval]:
-    """What ran between two times, newest first: a parcel of many small jobs is one interval."""
+    """What ran between two times, newest first; a parcel of many small jobs is one interval."""
     found = [
         _running(base_state, reader, number)
-        for reader, number, _ in base_state.spots(
+        for reader, number, _ in base_state.jobs_in(
             ("running", "stopping"), list(base_state.readers.values())
         )
     ]
     recent = [reader for reader in base_state.readers.values() if reader.changed_at >= since]
     seen: set[tuple[str, int]] = set()
-    for reader, number, _ in base_state.spots(ENDED, recent):
+    for reader, number, _ in base_state.jobs_in(ENDED, recent):
         first = reader.result_of(number)
         if first is None or (reader.run, first) in seen:
             continue

@@ -1,7 +1,7 @@
-"""What is known of a run's results, written down, so that months of them are not read each time.
+"""A cache of a run's results in one file, so that months of results are not read each time.
 
-Results never change, so neither does what was learned of them. A tally is a saving, never the
-truth: what it lacks is read from the results, and one that cannot be read is as good as none.
+Results never change, so the cache stays valid. It is never the truth: what it lacks is read from
+the results, and a cache that cannot be read is ignored.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ LIMIT = 64 << 20
 
 @dataclass
 class ResultCache:
-    """The results of one run, as far as they were read."""
+    """The results of one run that were read."""
 
-    changed_ns: int = 0  # the folder's time of change when all in it were read; 0: never
-    counts: dict[int, int] = field(default_factory=dict)  # first job of a parcel: how many
-    failures: dict[int, dict[int, str]] = field(default_factory=dict)  # first: job, outcome
-    ended_at: dict[int, float] = field(default_factory=dict)  # first: when it came
+    changed_ns: int = 0  # the folder's time when all in it was read; 0: never
+    counts: dict[int, int] = field(default_factory=dict)  # first job of a parcel: number of jobs
+    failures: dict[int, dict[int, str]] = field(default_factory=dict)  # first job: {job: outcome}
+    ended_at: dict[int, float] = field(default_factory=dict)  # first job: when it was written
 
     def encode(self) -> bytes:
         """As JSON."""
@@ -34,7 +34,7 @@ class ResultCache:
 
     @classmethod
     def decode(cls, data: bytes) -> ResultCache:
-        """Read what `encode` made; what makes no sense is a ValueError."""
+        """Read what `encode` made; bad data is a ValueError."""
         try:
             fields = json.loads(data)
             if fields["version"] != VERSION:
@@ -53,18 +53,18 @@ class ResultCache:
                 ended_at={int(first): float(at) for first, at in fields["ended_at"].items()},
             )
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"is no tally: {error}") from None
+            raise ValueError(f"is not a result cache: {error}") from None
 
 
 def read_result_cache(files: Files, base: Base, run: str) -> ResultCache:
-    """What was written down of a run; nothing when nothing was, or nothing that can be read."""
+    """The cache of a run; an empty one when there is none that can be read."""
     with contextlib.suppress(OSError, BadFileError, ValueError):
         return ResultCache.decode(files.read(base.result_cache(run), LIMIT))
     return ResultCache()
 
 
 def write_result_cache(files: Files, base: Base, run: str, cache: ResultCache) -> None:
-    """Write down what is known of a run; where that can't be, it is known next time as before."""
+    """Save the cache of a run; where that fails, the results are read again next time."""
     temporary = base.temporary()
     with contextlib.suppress(OSError):
         files.write_new(temporary, [cache.encode()])

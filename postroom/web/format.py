@@ -1,7 +1,8 @@
-"""Figures and times as people read them."""
+"""Numbers and times in the form that people read."""
 
 from __future__ import annotations
 
+import re
 import time
 from datetime import datetime
 
@@ -9,6 +10,7 @@ from ..store.job_ids import JobId
 from ..text.durations import format_duration, format_time
 
 NONE = "\u2013"
+_COMMAND_AT_END = re.compile(r": postroom [^;]+$")
 
 
 def duration(seconds: float | None) -> str:
@@ -22,12 +24,12 @@ def clock(at: float | None) -> str:
 
 
 def iso(at: float | None) -> str:
-    """When, for machines."""
+    """A time for machines."""
     return datetime.fromtimestamp(at).astimezone().isoformat("T", "seconds") if at else ""
 
 
 def since(at: float | None) -> str:
-    """How long it has been."""
+    """The duration from a time to now."""
     return duration(time.time() - at) if at else NONE
 
 
@@ -39,24 +41,26 @@ def memory(mib: float | None) -> str:
 
 
 def count(number: int | None) -> str:
-    """A number with its thousands apart."""
+    """A number with a space between thousands."""
     return NONE if number is None else f"{number:,}".replace(",", "\u202f")
 
 
 def kind(state: str) -> str:
-    """The class that gives a state its colour."""
+    """The CSS class of a state."""
     return "state-" + state.replace(" ", "-")
 
 
-def sentence(said: object) -> str:
-    """What somebody said, as a sentence."""
-    text = str(said).strip()
+def sentence(message: object) -> str:
+    """A message with a capital letter and a full stop; none after a command, which people copy."""
+    text = str(message).strip()
     text = text[:1].upper() + text[1:]
-    return text if not text or text.endswith((".", "!", "?", ":")) else f"{text}."
+    if not text or text.endswith((".", "!", "?", ":")) or _COMMAND_AT_END.search(text):
+        return text
+    return f"{text}."
 
 
 def short(job: str) -> str:
-    """What people type of a whole id."""
+    """The short form of a full job id."""
     return JobId.parse(job).short
 
 

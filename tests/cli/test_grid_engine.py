@@ -41,7 +41,7 @@ def test_qsub_reads_the_lines_of_a_script(
     assert [row.name for row in rows] == ["train.2", "train.4", "train.6"]
     assert f'Your job-array {rows[0].short}-2 ("train")' in capsys.readouterr().out
     (tmp_path / "job.sh").write_text("changed")
-    detail = view.job(view.look().readers[rows[0].run].job_id(0))
+    detail = view.job(view.read_state().readers[rows[0].run].job_id(0))
     assert detail.job.command == f"set -- 'two words'\n{SCRIPT}"
     assert (detail.cwd, detail.timeout_s) == (str(tmp_path), 3600)
     assert detail.scheduling == {"priority": 3, "gpus": 2}
@@ -63,7 +63,7 @@ def test_jobs_wait_for_others_by_id_and_by_name(
         grid_engine.qsub(["-N", "then", "-hold_jid", word, "-b", "y", "echo", "a b"])
         row = view.jobs(text="then").jobs[-1]
         assert (row.state, row.command) == ("waiting", "echo 'a b'")
-        detail = view.job(view.look().readers[row.run].job_id(row.number))
+        detail = view.job(view.read_state().readers[row.run].job_id(row.number))
         assert [(one.name, one.any_end) for one in detail.after] == [
             ("train.2", True),
             ("train.4", True),

@@ -12,7 +12,7 @@ from .kit import call
 
 def test_logs_of_a_job_are_printed_from_any_line_on(base: Base) -> None:
     (job,) = queue(base, "a")
-    assert "is queued: no Master acts" in call(base, "logs", job.short).stderr
+    assert "is queued: no scheduler is running" in call(base, "logs", job.short).stderr
     folder = Path(base.job_folder(job.run, job.number))
     folder.mkdir(parents=True)
     (folder / f"{job.number}.OUT").write_text("".join(f"line {n}\n" for n in range(50_000)))

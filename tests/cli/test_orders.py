@@ -15,7 +15,7 @@ from .kit import asked, call
 def test_requests_are_written_for_the_master(base: Base) -> None:
     first, second, third = queue(base, "a", "b", "c")
     done = call(base, "kill", first.short)
-    assert "no Master acts, so it waits until one stands" in done.stderr
+    assert "no scheduler is running, so this waits until you start it" in done.stderr
     call(base, "hold", f"{second.run[-6:]}/1-2")
     call(base, "release", second.short)
     call(base, "priority", third.short, "-5")

@@ -26,7 +26,7 @@ from .kit import call
         (["submit", "--snapshot", "-C", "/nowhere", "x"], "does not exist"),
         (["show", "nothing/1"], "there is no run"),
         (["show", "no job"], "names no job"),
-        (["jobs", "-s", "broken"], "no job is ever 'broken'"),
+        (["jobs", "-s", "broken"], "there is no state 'broken'"),
         (["kill", "zzzzzz"], "there is no run"),
         (["rerun"], "name jobs, or give --failed"),
         (["wait"], "name jobs, or a project"),

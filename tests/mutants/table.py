@@ -35,7 +35,7 @@ MINDER = "postroom/commands/minder.py"
 INTAKE = "postroom/dispatch/job_writer.py"
 NOTIFY = "postroom/queue/notify.py"
 CLEANING = "postroom/queue/cleaning.py"
-SHELF = "postroom/queue/run_reader.py"
+RUN_READER = "postroom/queue/run_reader.py"
 
 PACKER = "postroom/batch/memory_packer.py"
 PACKED = "tests/batch/test_memory_packer.py"
@@ -676,7 +676,7 @@ MUTANTS = [
     Mutant(
         "a held job is not ready",
         STANDING,
-        "if self._missing.get(job) or self._orders.held.get(name, scheduling.held):",
+        "if self._missing.get(job) or is_held(self._orders, name, scheduling):",
         "if self._missing.get(job):",
         "tests/dispatch/test_request_executor.py",
     ),
@@ -804,7 +804,7 @@ MUTANTS = [
         "postroom/web/log_reader.py",
         "here = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC",
         "here = os.O_RDONLY | os.O_CLOEXEC",
-        "tests/text/test_safe_text.py",
+        "tests/web/test_log_reader.py",
     ),
     Mutant(
         "the page looks only while somebody listens",
@@ -816,9 +816,23 @@ MUTANTS = [
     Mutant(
         "a form of the page leads back to the page",
         "postroom/web/forms.py",
-        "return path if _BACK.fullmatch(path) else usual",
-        "return path or usual",
+        "return path if _BACK.fullmatch(path) else default",
+        "return path or default",
         "tests/web/test_forms.py",
+    ),
+    Mutant(
+        "runs of equal priority take turns",
+        "postroom/dispatch/send_order.py",
+        "return -priority, age <= last, age",
+        "return -priority, False, age",
+        "tests/queue/test_waiting_order.py",
+    ),
+    Mutant(
+        "a listing shows the order of the dispatcher, from one priority to the next too",
+        "postroom/queue/waiting_order.py",
+        "                    last = run.age\n",
+        "",
+        "tests/queue/test_waiting_order.py",
     ),
     Mutant(
         "a message that was sent is not sent again",
@@ -832,18 +846,18 @@ MUTANTS = [
         CLEANING,
         ' or logged_until(files, f"{place}/jobs.log") != logged:',
         ":",
-        "tests/queue/test_cleaning.py::test_a_job_that_is_appended_at_the_last_moment_stays",
+        "tests/queue/test_cleaning.py",
     ),
     Mutant(
         "only a folder that is unchanged for a while is taken as seen",
-        SHELF,
+        RUN_READER,
         "settled = time.time_ns() - changed > _TICK_NS",
         "settled = True",
-        "tests/queue/test_cleaning.py::test_two_results_of_one_tick_are_both_seen",
+        "tests/queue/test_run_reader.py::test_two_results_of_one_tick_are_both_seen",
     ),
     Mutant(
         "a bad result is looked at again",
-        SHELF,
+        RUN_READER,
         "if not self.counts.get(first):",
         "if first not in self.counts:",
         "tests/queue/test_result_cache.py",

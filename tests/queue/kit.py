@@ -1,4 +1,4 @@
-"""A queue to look at: commands queued and ended with no process to run them."""
+"""Commands that are queued and ended with no process to run them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def end(base: Base, job: JobId, failure: Failure | None = None, *, at: float | N
 
 
 def make_old(base: Base, run: str, *, days: float = 10) -> None:
-    """Let a run have been begun, and have changed last, long ago."""
+    """Make a run look as if it was created and last changed long ago."""
     at = time.time() - days * 86_400
     info = replace(read_run_info(FILES, base, run), created_at=at)
     Path(base.run_info(run)).write_bytes(info.encode())

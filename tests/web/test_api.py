@@ -1,4 +1,4 @@
-"""The API, fuzzed from its own description: no fault of the page's, no change without the token."""
+"""The API, fuzzed from its own description: no internal error, no change without the token."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from postroom.queue.actions import verbs_for
 
 from .conftest import Page
 
@@ -160,7 +162,7 @@ def test_without_the_token_nothing_is_changed(page: Page, description: dict[str,
     assert page.listing() == before
 
 
-def test_every_way_of_the_api_is_described(description: dict[str, Any]) -> None:
+def test_every_address_of_the_api_is_described(description: dict[str, Any]) -> None:
     assert {
         "/api/overview",
         "/api/jobs",
@@ -173,3 +175,13 @@ def test_every_way_of_the_api_is_described(description: dict[str, Any]) -> None:
         "/api/requests/queue",
         "/api/requests/agents",
     } <= set(description["paths"])
+
+
+def test_the_description_names_the_verbs_of_the_command_line(description: dict[str, Any]) -> None:
+    schemas = description["components"]["schemas"]
+    for name, target in (
+        ("JobsAction", "jobs"),
+        ("QueueAction", "queue"),
+        ("AgentsAction", "agents"),
+    ):
+        assert schemas[name]["properties"]["verb"]["enum"] == verbs_for(target)

@@ -14,8 +14,7 @@ import pytest
 
 from postroom.store.base import Base, create_base
 from postroom.testing import wait_until
-
-from .conftest import TOKEN
+from tests.web.conftest import TOKEN
 
 
 @pytest.fixture
