@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ..commands.command_source import CommandLine, CommandSourceError
+from ..commands.command_source import CommandSourceError
+from ..commands.spec import CommandSpec
 from ..gpus.cards.inventory import Card, CardWatch
 from ..gpus.ledger.allocation import Share
 from ..gpus.ledger.card_overview import overview
@@ -89,7 +90,7 @@ class Packer:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def check(self, line: CommandLine) -> CommandLine:
+    def check(self, line: CommandSpec) -> CommandSpec:
         """Return a line that some card could hold; else raise FeedError with both figures."""
         memory_mib = declared_mib(line.memory or self._memory)
         largest = max(self.cards, key=lambda card: card.memory_mib, default=None)
@@ -100,13 +101,13 @@ class Packer:
             )
         return line
 
-    def add(self, job: Job, line: CommandLine) -> None:
+    def add(self, job: Job, line: CommandSpec) -> None:
         """Have a line wait for room."""
         kind = kind_of_command(line.command, folder=job.arguments["cwd"])
         memory_mib = declared_mib(line.memory or self._memory)
         if memory_mib is not None:
             job.arguments["memory_mib"] = memory_mib
-        self._waiting.append(Held(job, kind, memory_mib, line.priority))
+        self._waiting.append(Held(job, kind, memory_mib, line.scheduling.priority))
         self._look_at = 0.0
 
     def jobs(self) -> Iterable[Job]:

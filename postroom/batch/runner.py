@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TYPE_CHECKING, Protocol
 
-from ..commands.attempt import COMMAND, GRACE_S, OUTPUT_BYTES
-from ..commands.command_source import AHEAD, CommandLine, Source
+from ..commands.command_source import AHEAD, Source
 from ..commands.job_folder import JobFolder
+from ..commands.spec import CommandSpec
 from ..gpus.cards.gpu_list import MOST_SLOTS, GpuFile, cards_of
 from ..jobs import Finished, Job, JobPool, Status
 from ..master import Master
@@ -25,6 +25,7 @@ from ..session.crew import Crew
 from ..store.files import LocalFiles
 from ..store.mailbox import is_plain_name
 from ..store.runs import list_runs
+from ..store.scheduling import SchedulingOptions
 from .line_order import InOrder, Waiting
 
 if TYPE_CHECKING:
@@ -39,27 +40,20 @@ PATIENCE_S = 2.0
 
 @dataclass(frozen=True)
 class BatchOptions:
-    """What holds for every line of a batch that does not say otherwise."""
+    """What is asked for a whole batch."""
 
-    prefix: str = "job_"
-    timeout_s: float | None = None
-    retries: int = 0
-    nice: int = 0
-    shell: str = "bash"
-    grace_s: float = GRACE_S
-    output_bytes: int = OUTPUT_BYTES
-    before: str = ""
-    after: str = ""
-    rerun: str = ""  # "all", "failed", or what is missing or failed
-    stop_after: int | None = None
+    defaults: CommandSpec  # for commands that do not say otherwise
+    prefix: str = "job_"  # of the jobs' folders
+    rerun: str = ""  # "all", "failed", or "": what is missing or failed
+    stop_after: int | None = None  # begin no more when this many have failed
     snapshot: tuple[str, str] | None = None  # the folder that was copied, and its copy
-    ahead: int | None = None  # so many lines of a generator wait at most; None: all of them
+    ahead: int | None = None  # at most this many commands of a generator wait; None: all
 
 
 class Runner:
     """What is done for each line; subclass it in a file of your own, for `--runner FILE`."""
 
-    def prepare(self, line: CommandLine) -> CommandLine | None:
+    def prepare(self, line: CommandSpec) -> CommandSpec | None:
         """Return the line as it is to be run, or None to leave it out."""
         return line
 
@@ -95,7 +89,7 @@ class Batch:
         self,
         master: Master,
         output: str,
-        scheduling: BatchOptions,
+        options: BatchOptions,
         *,
         sessions: Crew,
         view: BatchView,
@@ -107,7 +101,7 @@ class Batch:
         self.sessions = sessions
         self.counts = BatchCounts()
         self.started = time.monotonic()
-        self._scheduling = scheduling
+        self._options = options
         self._view = view
         self._runner = runner or Runner()
         self._packer = packer
@@ -137,7 +131,7 @@ class Batch:
         self._gpu_file = file
         self._look_at_gpus(time.monotonic())
 
-    def forget(self, wanted: Sequence[CommandLine] | None) -> None:
+    def forget(self, wanted: Sequence[CommandSpec] | None) -> None:
         """Cancel what earlier repetitions left waiting and this one does not ask for.
 
         With None it is not known yet what will be asked for: all that waits is cancelled, and
@@ -186,8 +180,7 @@ class Batch:
     def stopped(self) -> bool:
         """Whether so many jobs have failed that no more are begun."""
         return (
-            self._scheduling.stop_after is not None
-            and self.counts.failed >= self._scheduling.stop_after
+            self._options.stop_after is not None and self.counts.failed >= self._options.stop_after
         )
 
     def _over(self) -> bool:
@@ -209,18 +202,18 @@ class Batch:
 
     def _room(self) -> bool:
         """Whether one more line may be taken from the feed now."""
-        scheduling = self._scheduling
+        options = self._options
         outstanding = self.outstanding
         if (
-            scheduling.stop_after is not None
-            and outstanding + self.counts.failed >= scheduling.stop_after
+            options.stop_after is not None
+            and outstanding + self.counts.failed >= options.stop_after
         ):
             return False  # never more than may still fail: so it stops exactly there
-        if scheduling.ahead is None:
+        if options.ahead is None:
             return True
         # To choose among lines takes lines to choose from.
         more = AHEAD if self._held.choosy else 0
-        return outstanding < scheduling.ahead + 2 * len(self.sessions.places) + more
+        return outstanding < options.ahead + 2 * len(self.sessions.places) + more
 
     def _hand_in(self, now: float) -> None:
         """Hand to the Master what is to begin next."""
@@ -243,7 +236,7 @@ class Batch:
             self._idle_since = inf
             self.sessions.say(f"waiting for room: {packer.why()}")
 
-    def _admit(self, line: CommandLine) -> Job | None:
+    def _admit(self, line: CommandSpec) -> Job | None:
         """Make a job of a line, unless it is done or under way."""
         self.counts.asked += 1
         known = self._job_of.get(line.key)
@@ -255,50 +248,42 @@ class Batch:
             earlier = self.pool[known]
             folder = self.pool.jobs[known].arguments["folder"]
             self._complete(earlier, JobFolder(folder))
-            if earlier.outcome is Outcome.OK and self._scheduling.rerun != "all":
+            if earlier.outcome is Outcome.OK and self._options.rerun != "all":
                 self.counts.skipped += 1
                 return None
-        if self._scheduling.rerun == "failed" and known is None:
+        if self._options.rerun == "failed" and known is None:
             self.counts.skipped += 1
             return None
         return self._job(line, folder or self._new_folder(line))
 
-    def _job(self, line: CommandLine, folder: str) -> Job:
-        scheduling = self._scheduling
-        return Job(
-            COMMAND,
-            os.path.basename(folder),
-            retries=scheduling.retries if line.retries is None else line.retries,
-            timeout_s=scheduling.timeout_s if line.timeout_s is None else line.timeout_s,
-            command=line.command,
+    def _job(self, line: CommandSpec, folder: str) -> Job:
+        spec = replace(
+            line.with_defaults(self._options.defaults),
+            name=os.path.basename(folder),
             cwd=self._place(line.cwd),
-            env=line.env,
             folder=folder,
-            key=line.key,
-            arguments=line.arguments,
             number=self.counts.asked,
-            nice=scheduling.nice,
-            shell=scheduling.shell,
-            grace_s=scheduling.grace_s,
-            output_bytes=scheduling.output_bytes,
-            before=scheduling.before,
-            after=scheduling.after,
+            # The batch itself sees to these.
+            scheduling=SchedulingOptions(),
+            memory="",
+            repeat=0,
         )
+        job = spec.to_job()
+        job.arguments["key"] = line.key
+        return job
 
     def _place(self, cwd: str) -> str:
         """Where a line runs: in its folder, or at the same place of the snapshot."""
-        if self._scheduling.snapshot is None:
+        if self._options.snapshot is None:
             return cwd
-        source, copy = self._scheduling.snapshot
+        source, copy = self._options.snapshot
         inside = cwd == source or cwd.startswith(source + "/")
         return copy + cwd.removeprefix(source) if inside else cwd
 
-    def _new_folder(self, line: CommandLine) -> str:
+    def _new_folder(self, line: CommandSpec) -> str:
         name = line.name if is_plain_name(line.name) else ""
         while not name or name in self._names:
-            name = (
-                f"{line.name if is_plain_name(line.name) else self._scheduling.prefix}{self._next}"
-            )
+            name = f"{line.name if is_plain_name(line.name) else self._options.prefix}{self._next}"
             self._next += 1
         self._names.add(name)
         return f"{self.output}/{name}"
@@ -345,10 +330,10 @@ class Batch:
             self.sessions.want([])
 
 
-def completer(cwd: str, env: dict[str, str]) -> Callable[[CommandLine], CommandLine]:
+def completer(cwd: str, env: dict[str, str]) -> Callable[[CommandSpec], CommandSpec]:
     """Give every line a working folder, and the environment that the whole batch was given."""
 
-    def complete(line: CommandLine) -> CommandLine:
+    def complete(line: CommandSpec) -> CommandSpec:
         folder = os.path.abspath(os.path.join(cwd, line.cwd))
         return replace(line, cwd=folder, env={**env, **line.env})
 

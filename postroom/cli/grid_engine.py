@@ -13,18 +13,19 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import click
 
+from ..commands.spec import CommandSpec
 from ..errors import PostroomError
 from ..queue import actions
 from ..queue.queue_view import QueueView
 from ..queue.rows import PENDING, RUNNING, JobView
-from ..queue.submission import DEFAULT_PROJECT, QueuedCommand, check, submit
+from ..queue.submission import DEFAULT_PROJECT, check, submit
 from ..store.base import create_base, open_base
 from ..store.job_ids import JobId, UnknownJobError, find_jobs
-from ..store.scheduling import SchedulingOptions
 from ..text.values import array, duration
 from .queue_options import CONTEXT, DEFAULT_BASE, settle, table, talk
 from .submit import shell_environment
@@ -75,26 +76,29 @@ def _is_ours(path: str) -> bool:
 
 @dataclass(frozen=True)
 class GridOptions:
-    """What qsub's options ask for."""
+    """What qsub's options ask for: the command's own, and what only qsub knows."""
 
-    name: str = ""
-    cwd: str = ""
+    spec: CommandSpec
     numbers: Sequence[int] = ()
-    hold: bool = False
     after: tuple[str, ...] = ()
-    priority: int = 0
     project: str = DEFAULT_PROJECT
-    env: dict[str, str] = field(default_factory=dict)
     out: str = ""
     err: str = ""
     join: bool = False
     binary: bool = False
-    shell: str = ""
-    gpus: int = 1
-    timeout_s: float | None = None
     sync: bool = False
     terse: bool = False
 
+    def ask(self, **fields: Any) -> GridOptions:
+        """Change what is asked for the command."""
+        return replace(self, spec=replace(self.spec, **fields))
+
+    def schedule(self, **fields: Any) -> GridOptions:
+        """Change when and where it runs."""
+        return self.ask(scheduling=replace(self.spec.scheduling, **fields))
+
+
+_NOTHING_SAID = GridOptions(CommandSpec("", shell=""))
 
 # Options that take a word and that nothing here corresponds to.
 _LEFT_OUT = ("-q", "-pe", "-m", "-M", "-A", "-r", "-w", "-tc", "-R", "-ckpt", "-a", "-notify")
@@ -123,9 +127,9 @@ def _resources(wanted: GridOptions, text: str) -> GridOptions:
     for part in text.split(","):
         name, _, value = part.partition("=")
         if name in ("gpu", "gpus", "ngpus") and value.isdecimal():
-            wanted = replace(wanted, gpus=int(value))
+            wanted = wanted.schedule(gpus=int(value))
         elif name in ("h_rt", "s_rt"):
-            wanted = replace(wanted, timeout_s=duration(value))
+            wanted = wanted.ask(timeout_s=duration(value))
         else:
             talk(f"qsub: -l {part} is left out")
     return wanted
@@ -134,32 +138,32 @@ def _resources(wanted: GridOptions, text: str) -> GridOptions:
 def _variables(wanted: GridOptions, text: str) -> GridOptions:
     pairs = (part.partition("=") for part in text.split(","))
     found = {name: value if equals else os.environ.get(name, "") for name, equals, value in pairs}
-    return replace(wanted, env={**wanted.env, **found})
+    return wanted.ask(env={**wanted.spec.env, **found})
 
 
 def _everything(wanted: GridOptions) -> GridOptions:
-    return replace(wanted, env={**os.environ, **wanted.env})
+    return wanted.ask(env={**os.environ, **wanted.spec.env})
 
 
 _SWITCHES: dict[str, Callable[[GridOptions], GridOptions]] = {
-    "-cwd": lambda wanted: replace(wanted, cwd=os.getcwd()),
-    "-h": lambda wanted: replace(wanted, hold=True),
+    "-cwd": lambda wanted: wanted.ask(cwd=os.getcwd()),
+    "-h": lambda wanted: wanted.schedule(held=True),
     "-V": _everything,
     "-terse": lambda wanted: replace(wanted, terse=True),
 }
 _VALUES: dict[str, Callable[[GridOptions, str], GridOptions]] = {
-    "-N": lambda wanted, text: replace(wanted, name=text),
-    "-wd": lambda wanted, text: replace(wanted, cwd=os.path.abspath(text)),
+    "-N": lambda wanted, text: wanted.ask(name=text),
+    "-wd": lambda wanted, text: wanted.ask(cwd=os.path.abspath(text)),
     "-t": lambda wanted, text: replace(wanted, numbers=_tasks(text)),
     "-hold_jid": lambda wanted, text: replace(wanted, after=tuple(text.split(","))),
-    "-p": lambda wanted, text: replace(wanted, priority=_number(text)),
+    "-p": lambda wanted, text: wanted.schedule(priority=_number(text)),
     "-P": lambda wanted, text: replace(wanted, project=text),
     "-v": _variables,
     "-o": lambda wanted, text: replace(wanted, out=text),
     "-e": lambda wanted, text: replace(wanted, err=text),
     "-j": lambda wanted, text: replace(wanted, join=text.startswith("y")),
     "-b": lambda wanted, text: replace(wanted, binary=text.startswith("y")),
-    "-S": lambda wanted, text: replace(wanted, shell=os.path.basename(text)),
+    "-S": lambda wanted, text: wanted.ask(shell=os.path.basename(text)),
     "-l": _resources,
     "-sync": lambda wanted, text: replace(wanted, sync=text.startswith("y")),
 }
@@ -183,7 +187,7 @@ def script_options(script: str) -> list[str]:
 
 def qsub(words: Sequence[str]) -> int:
     """Queue a script, as grid engine does: it is read now, and may change afterwards."""
-    typed, rest = read_options(words, GridOptions())
+    typed, rest = read_options(words, _NOTHING_SAID)
     if not rest:
         raise PostroomError("qsub: name a script, or a command with -b y")
     script, *arguments = rest
@@ -192,14 +196,13 @@ def qsub(words: Sequence[str]) -> int:
         line, name = shlex.join(rest), os.path.basename(script)
     else:
         text, name = _read_script(script)
-        inside, _ = read_options(script_options(text), GridOptions())
+        inside, _ = read_options(script_options(text), _NOTHING_SAID)
         wanted, _ = read_options(words, inside)  # what is typed counts more than what is inside
         line = _as_command(text, script, arguments)
-        wanted = replace(wanted, shell=wanted.shell or _shell_of(text))
-    wanted = replace(wanted, name=wanted.name or name)
+        wanted = wanted.ask(shell=wanted.spec.shell or _shell_of(text))
+    wanted = wanted.ask(name=wanted.spec.name or name)
     view = QueueView(create_base(_base()))
-    asks = [_ask(view, wanted, line, number) for number in wanted.numbers or [0]]
-    jobs = submit(view.files, view.base, asks, project=wanted.project)
+    jobs = submit(view.files, view.base, _specs(view, wanted, line), project=wanted.project)
     _print_ids(jobs, wanted)
     return wait_for(view, jobs) if wanted.sync else 0
 
@@ -229,27 +232,20 @@ def _as_command(text: str, path: str, arguments: Sequence[str]) -> str:
     return f"set -- {shlex.join(arguments)}\n{text}" if arguments else text
 
 
-def _ask(view: QueueView, wanted: GridOptions, line: str, number: int) -> QueuedCommand:
-    several = len(wanted.numbers) > 1
-    name = f"{wanted.name}.{number}" if several else wanted.name
-    env = {**shell_environment(), **wanted.env, "JOB_NAME": wanted.name}
-    return check(
-        QueuedCommand(
-            command=_redirected(wanted, line),
-            name=name,
-            cwd=wanted.cwd or os.path.expanduser("~"),
-            env=env,
-            timeout_s=wanted.timeout_s,
-            shell=wanted.shell or "bash",
-            number=number,
-            scheduling=SchedulingOptions(
-                priority=wanted.priority,
-                held=wanted.hold,
-                after_any=tuple(_named(view, wanted.after)),
-                gpus=wanted.gpus,
-            ),
-        )
+def _specs(view: QueueView, wanted: GridOptions, line: str) -> list[CommandSpec]:
+    """The script as a command: one for each number of an array."""
+    name = wanted.spec.name
+    wanted = wanted.schedule(after_any=tuple(_named(view, wanted.after))).ask(
+        command=_redirected(wanted, line),
+        cwd=wanted.spec.cwd or os.path.expanduser("~"),
+        env={**shell_environment(), **wanted.spec.env, "JOB_NAME": name},
+        shell=wanted.spec.shell or "bash",
     )
+    several = len(wanted.numbers) > 1
+    return [
+        check(replace(wanted.spec, name=f"{name}.{number}" if several else name, number=number))
+        for number in wanted.numbers or [0]
+    ]
 
 
 def _redirected(wanted: GridOptions, line: str) -> str:
@@ -294,7 +290,7 @@ def _print_ids(jobs: Sequence[JobId], wanted: GridOptions) -> None:
         click.echo(word)
     else:
         kind = "job-array" if len(jobs) > 1 else "job"
-        click.echo(f'Your {kind} {word} ("{wanted.name}") has been submitted')
+        click.echo(f'Your {kind} {word} ("{wanted.spec.name}") has been submitted')
 
 
 def qstat(words: Sequence[str]) -> int:

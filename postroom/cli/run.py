@@ -17,7 +17,6 @@ from ..batch.line_order import InOrder
 from ..batch.runner import Batch, BatchOptions, BatchView, Runner, completer
 from ..commands.code_snapshot import take_snapshot
 from ..commands.command_source import (
-    CommandLine,
     Feed,
     Listed,
     Numbering,
@@ -25,6 +24,7 @@ from ..commands.command_source import (
     read_lines,
     read_yielder,
 )
+from ..commands.spec import CommandSpec
 from ..errors import PostroomError
 from ..gpus.cards.gpu_list import GpuFile, SlotSpec, cards_of, parse_gpus
 from ..master import Master
@@ -102,8 +102,8 @@ def command(
     file = file or job_file
     if sum((file is not None, bool(lines), yielder is not None)) != 1:
         raise click.UsageError("name a file of commands, or -, or -c CMD, or --yielder FILE")
-    known: list[CommandLine] | None = None
-    source: Iterable[CommandLine]
+    known: list[CommandSpec] | None = None
+    source: Iterable[CommandSpec]
     if yielder is not None:
         _must_exist(yielder)
         source = read_yielder(yielder)
@@ -114,7 +114,7 @@ def command(
         with open(file, encoding="utf-8", errors="surrogateescape") as opened:
             source = known = list(read_lines(opened))
     else:
-        source = known = [CommandLine(line) for line in lines]
+        source = known = [CommandSpec(line) for line in lines]
     code = run_batch(source, known, options)
     if yielder is None and options["runner"] is None:
         _leave(code)
@@ -132,7 +132,7 @@ def _leave(code: int) -> NoReturn:
 
 
 def run_batch(
-    source: Iterable[CommandLine], known: list[CommandLine] | None, options: dict[str, Any]
+    source: Iterable[CommandSpec], known: list[CommandSpec] | None, options: dict[str, Any]
 ) -> int:
     """Run lines to their end; return the exit code."""
     output = os.path.abspath(options["output"])
@@ -141,7 +141,7 @@ def run_batch(
     if options["detach"]:
         return _detach(output, again)
     complete = completer(os.getcwd(), environment(options["env"]))
-    scheduling = _scheduling(options, output, lazy=known is None)
+    batch_options = _batch_options(options, output, lazy=known is None)
     say = _say
     packer = _packer(options, output)
     check = (InOrder() if packer is None else packer).check
@@ -164,7 +164,7 @@ def run_batch(
         batch = Batch(
             master,
             output,
-            scheduling,
+            batch_options,
             sessions=sessions,
             view=view,
             runner=_load_runner(options["runner"]),
@@ -231,13 +231,13 @@ def _packer(options: dict[str, Any], output: str) -> Packer | None:
     return Packer(cards, memory, where=f" of {output}", ledger=open_ledger(), profiles=Profiles())
 
 
-def _scheduling(options: dict[str, Any], output: str, *, lazy: bool) -> BatchOptions:
+def _batch_options(options: dict[str, Any], output: str, *, lazy: bool) -> BatchOptions:
     snapshot = None
     if options["snapshot"]:
         here = os.getcwd()
         snapshot = here, take_snapshot(here, output)
-    return BatchOptions(
-        prefix=options["prefix"],
+    defaults = CommandSpec(
+        "",
         timeout_s=options["timeout"],
         retries=options["retries"],
         nice=options["nice"],
@@ -246,6 +246,10 @@ def _scheduling(options: dict[str, Any], output: str, *, lazy: bool) -> BatchOpt
         output_bytes=options["output_mib"] << 20,
         before=options["before"],
         after=options["after"],
+    )
+    return BatchOptions(
+        defaults,
+        prefix=options["prefix"],
         rerun=options["rerun"] or "",
         stop_after=options["stop_after"],
         snapshot=snapshot,

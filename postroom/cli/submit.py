@@ -7,17 +7,19 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import click
 
 from ..commands.code_snapshot import take_snapshot
 from ..commands.command_source import read_lines
+from ..commands.spec import GRACE_S, CommandSpec
 from ..errors import PostroomError
 from ..queue.notices import notify_of
 from ..queue.notify import check_target
 from ..queue.queue_view import QueueView
-from ..queue.submission import DEFAULT_PROJECT, QueuedCommand, check, submit
+from ..queue.submission import DEFAULT_PROJECT, check, submit
 from ..store.job_ids import JobId
 from ..store.scheduling import SchedulingOptions
 from ..text.memory_sizes import to_mib
@@ -104,20 +106,20 @@ def command(view: QueueView, words: tuple[str, ...], json_: bool, **options: Any
 
     The command runs in this folder, with the PATH and virtual environment of this shell.
     """
-    asks = _asks(view, words, options)
+    specs = _specs(view, words, options)
     if options["notify"]:
         check_target(options["notify"])
     if options["dry_run"]:
         if json_:
-            print_json(asks)
+            print_json(specs)
         else:
-            rows = [[ask.name or "-", ask.cwd, ask.command] for ask in asks]
+            rows = [[spec.name or "-", spec.cwd, spec.command] for spec in specs]
             table([["NAME", "FOLDER", "COMMAND"], *rows])
-        count = "1 job" if len(asks) == 1 else f"{len(asks)} jobs"
+        count = "1 job" if len(specs) == 1 else f"{len(specs)} jobs"
         talk(f"{count} would be queued in project {options['project']}")
         return 0
     make_base(view)
-    jobs = submit(view.files, view.base, asks, project=options["project"])
+    jobs = submit(view.files, view.base, specs, project=options["project"])
     if options["notify"]:
         notify_of(view.files, view.base, jobs, options["notify"])
     if json_:
@@ -129,14 +131,14 @@ def command(view: QueueView, words: tuple[str, ...], json_: bool, **options: Any
     return wait_for(view, jobs, json_=json_) if options["wait"] else 0
 
 
-def _asks(view: QueueView, words: Sequence[str], options: dict[str, Any]) -> list[QueuedCommand]:
+def _specs(view: QueueView, words: Sequence[str], options: dict[str, Any]) -> list[CommandSpec]:
     if bool(words) == (options["file"] is not None):
         raise click.UsageError("name a command (postroom submit -- python train.py) or -f FILE")
     if words:
         # One word is a line that the shell reads; several are what the shell has read already.
         lines = [words[0] if len(words) == 1 else shlex.join(words)]
     else:
-        lines = [line.command for line in read_lines(options["file"])]
+        lines = [spec.command for spec in read_lines(options["file"])]
         if not lines:
             raise PostroomError(f"{options['file'].name} holds no commands")
     cwd = os.path.abspath(options["cwd"] or os.getcwd())
@@ -145,14 +147,15 @@ def _asks(view: QueueView, words: Sequence[str], options: dict[str, Any]) -> lis
     if options["snapshot"] and not options["dry_run"]:
         make_base(view)
         cwd = take_snapshot(cwd, view.base.root)
-    template = {
-        "cwd": cwd,
-        "env": {**shell_environment(), **environment(options["env"])},
-        "timeout_s": options["time_limit"],
-        "retries": options["retries"],
-        "grace_s": options["grace"],
-        "shell": options["shell"],
-        "scheduling": SchedulingOptions(
+    common = CommandSpec(
+        "",
+        cwd=cwd,
+        env={**shell_environment(), **environment(options["env"])},
+        timeout_s=options["time_limit"],
+        retries=options["retries"],
+        grace_s=GRACE_S if options["grace"] is None else options["grace"],
+        shell=options["shell"],
+        scheduling=SchedulingOptions(
             priority=options["priority"],
             held=options["hold"],
             after=_named(view, options["after"]),
@@ -160,16 +163,16 @@ def _asks(view: QueueView, words: Sequence[str], options: dict[str, Any]) -> lis
             gpus=options["gpus"],
             memory_mib=to_mib(options["memory"]) if options["memory"] else 0,
         ),
-    }
+    )
     name = options["name"]
     numbers = options["array"]
     several = len(lines) * len(numbers or [0]) > 1
-    asks = []
+    specs = []
     for place, line in enumerate(lines, 1):
         for number in numbers or [place]:
             own = f"{name}.{number}" if name and several else name
-            asks.append(check(QueuedCommand(command=line, name=own, number=number, **template)))
-    return asks
+            specs.append(check(replace(common, command=line, name=own, number=number)))
+    return specs
 
 
 def _named(view: QueueView, words: Sequence[str]) -> tuple[JobId, ...]:

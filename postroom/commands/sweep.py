@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ..errors import PostroomError
-from .command_source import CommandLine
+from .spec import CommandSpec
 
 _FIELD = re.compile(r"\{([A-Za-z_]\w*)\}")
 _RANGE = re.compile(r"([^:]+):([^:]+)(?::(x?)([^:]+))?")
@@ -27,7 +27,7 @@ class SweepError(PostroomError):
 
 def sweep(
     template: str, assignments: Sequence[str], where: str = "", *, most_tried: int | None = None
-) -> Iterator[CommandLine]:
+) -> Iterator[CommandSpec]:
     """Make the lines of a sweep, the last name varying fastest."""
     axes = dict(map(_axis, assignments))
     asked = set(_FIELD.findall(template))
@@ -44,7 +44,7 @@ def sweep(
         texts = dict(zip(axes, combination, strict=True))
         values = {name: number(text) for name, text in texts.items()}
         if keep is None or keep(values):
-            yield CommandLine(_FIELD.sub(lambda m: texts[m[1]], template), arguments=values)  # noqa: B023
+            yield CommandSpec(_FIELD.sub(lambda m: texts[m[1]], template), arguments=values)  # noqa: B023
 
 
 def _axis(assignment: str) -> tuple[str, list[str]]:

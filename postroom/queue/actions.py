@@ -11,7 +11,7 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
-from ..commands.attempt import COMMAND
+from ..commands.spec import COMMAND, CommandSpec
 from ..errors import BadFileError, PostroomError
 from ..store.job_ids import JobId, UnknownJobError, find_run
 from ..store.requests import Request, RequestVerb, ask, is_settled
@@ -22,7 +22,6 @@ from .cleaning import find_over, remove_run, sweep
 from .queue_view import QueueView
 from .rows import FAILED
 from .run_reader import RunReader, plain
-from .submission import QueuedCommand
 from .submission import rerun as hand_in_again
 
 LOOK_S = 0.02
@@ -161,17 +160,17 @@ def rerun(view: QueueView, jobs: Sequence[JobId]) -> Answer:
     """Queue commands again; what they did before stays where it is."""
     base_state = view.look()
     known = _known(base_state, jobs)
-    asks = {job: _ask_of(_reader(base_state, job), job.number) for job in known}
+    specs = {job: _spec_of(_reader(base_state, job), job.number) for job in known}
     new: dict[JobId, JobId] = {}
     # One that waited for another of them now waits for that one's successor: the first ones first.
     left = list(known)
     while left:
-        ready = [job for job in left if not set(asks[job].scheduling.after).intersection(left)]
+        ready = [job for job in left if not set(specs[job].scheduling.after).intersection(left)]
         batch = []
         for job in ready or left:
-            scheduling = asks[job].scheduling
+            scheduling = specs[job].scheduling
             after = tuple(new[one] for one in scheduling.after if one in new)
-            again = replace(asks[job], scheduling=replace(scheduling, after=after, after_any=()))
+            again = replace(specs[job], scheduling=replace(scheduling, after=after, after_any=()))
             batch.append((job, again, _reader(base_state, job).project))
         order = _as_handed_in(batch)
         for job, number in zip(order, hand_in_again(view.files, view.base, batch), strict=True):
@@ -344,38 +343,22 @@ def _count(jobs: Collection[JobId]) -> str:
     return f"job {next(iter(jobs)).short}" if len(jobs) == 1 else f"{len(jobs)} jobs"
 
 
-def _ask_of(reader: RunReader, number: int) -> QueuedCommand:
+def _spec_of(reader: RunReader, number: int) -> CommandSpec:
     """What a job was asked, so that it can be asked again."""
     job = reader.job_id(number)
     try:
         sheet = reader.read_jobs(number)
-    except (BadFileError, OSError) as error:
+        if sheet.task == COMMAND and reader.info.queue:
+            return CommandSpec.of_job(sheet, number)
+    except (BadFileError, OSError, TypeError) as error:
         raise PostroomError(f"job {job.short} cannot be read: {error}") from None
-    if sheet.task != COMMAND or not reader.info.queue:
-        raise PostroomError(
-            f"job {job.short} was not submitted to the queue ({sheet.task}): start the program "
-            "again that handed it in"
-        )
-    passed = plain(sheet, number)
-    scheduling = SchedulingOptions()
-    with contextlib.suppress(ValueError):
-        scheduling = SchedulingOptions.decode(passed.get("scheduling", {}))
-    return QueuedCommand(
-        command=str(passed.get("command", "")),
-        name=str(passed.get("label", "")),
-        cwd=str(passed.get("cwd", "")),
-        env=dict(passed.get("env") or {}),
-        timeout_s=sheet.options.timeout_s,
-        retries=sheet.options.retries,
-        scheduling=scheduling,
-        grace_s=passed.get("grace_s"),
-        shell=str(passed.get("shell", "bash")),
-        number=int(passed.get("number", 0)),
-        arguments=dict(passed.get("arguments") or {}),
+    raise PostroomError(
+        f"job {job.short} was not submitted to the queue ({sheet.task}): start the program "
+        "again that handed it in"
     )
 
 
-def _as_handed_in(batch: Sequence[tuple[JobId, QueuedCommand, str]]) -> list[JobId]:
+def _as_handed_in(batch: Sequence[tuple[JobId, CommandSpec, str]]) -> list[JobId]:
     """The order in which a batch comes back: project by project."""
     by_project: dict[str, list[JobId]] = {}
     for job, _, project in batch:

@@ -15,8 +15,9 @@ from ..gpus.cards.gpu_list import SlotSpec
 from ..store.base import Base
 from ..store.files import LocalFiles
 from ..store.snapshot import living_agents
+from ..system.fork import ForkedProcess
 from ..system.process_tree import holders
-from .forked_worker import ForkedWorker, fork_session
+from .forked_worker import fork_session
 from .launch import new_session_log, session_log, spawn_session
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ TEND_S = 0.25
 # A session that does not serve by then has something to wait for.
 SILENT_S = 2.0
 
-Session = subprocess.Popen[bytes] | ForkedWorker
+Session = subprocess.Popen[bytes] | ForkedProcess
 
 
 class CrewError(PostroomError):

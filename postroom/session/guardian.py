@@ -23,6 +23,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import IO, Any, TypeVar
 
+from ..commands.attempt import ATTEMPT
 from ..commands.minder import MinderContext
 from ..errors import BadFileError, PostroomError
 from ..parcel.sheets import Origin
@@ -36,11 +37,12 @@ from ..store.runs import Note, close_outboxes, read_run_info, take_back_letter, 
 from ..store.snapshot import living_agents
 from ..system import cgroups
 from ..system.file_events import listen
+from ..system.fork import ForkedProcess
 from ..system.process_tree import MARK, SHARES, adopt_orphans, below, mark_of, reap, sweep
 from ..system.processes import myself
 from .card_health import CardHealth, ask_driver, quarantine
-from .command_relay import CommandRelay
-from .forked_worker import ForkedWorker, fork_worker
+from .command_relay import LOST, CommandRelay
+from .forked_worker import fork_worker
 from .task_output import TaskOutput
 from .timeouts import job_in_hand
 
@@ -89,7 +91,7 @@ class Guardian:
         self._cgroup = cgroups.make(self._mark)
         self._selector = selectors.DefaultSelector()
         self._signals = 0
-        self._worker: subprocess.Popen[bytes] | ForkedWorker | None = None
+        self._worker: subprocess.Popen[bytes] | ForkedProcess | None = None
         self._socket: socket.socket | None = None
         self._ready = False
         self._told = False  # the worker is ended because its task was to
@@ -101,16 +103,18 @@ class Guardian:
         )
         self._output: TaskOutput | None = None
         self._heard = b""
-        self._post = MinderContext(
+        self._context = MinderContext(
             base,
             slot.agent_id,
+            slot.gpu,
+            slot.gpu_name,
             slot.environment,
             slot.lease_fds,
             self._lock.fd,
             self._cgroup,
             shares=slot.shares,
         )
-        self._relay = CommandRelay(self._post, self._selector, ended=self._end_errand)
+        self._relay = CommandRelay(self._context, self._selector, ended=self._end_attempt)
 
     def run(self, while_pid: int | None = None) -> int:
         """Serve until told to stop, or until another process has ended; return the exit code."""
@@ -233,7 +237,7 @@ class Guardian:
                 start_new_session=True,
             )
         else:
-            self._worker = fork_worker(self._post, settings, theirs)
+            self._worker = fork_worker(self._context, settings, theirs)
         theirs.close()
         ours.setblocking(False)
         self._socket = ours
@@ -287,7 +291,7 @@ class Guardian:
         The note takes the place of the blame, and the Master does what the order says.
         """
         worker = self._worker
-        if worker is None or self._relay.busy or isinstance(worker, ForkedWorker):
+        if worker is None or self._relay.busy or isinstance(worker, ForkedProcess):
             return
         found = job_in_hand(self._files, self._base, self._slot.agent_id)
         if found is None:
@@ -311,12 +315,13 @@ class Guardian:
                 return
             *lines, self._heard = (self._heard + data).split(b"\n")
             for text in lines:
-                self._obey(json.loads(text))
+                if text.startswith(ATTEMPT):
+                    self._pass_on(text)
+                else:
+                    self._obey(json.loads(text))
 
     def _obey(self, message: dict[str, Any]) -> None:
-        if "command" in message:
-            self._begin_errand(message)
-        elif message.get("ready"):
+        if message.get("ready"):
             assert self._worker is not None
             self._ready = True
             self._health.was_ready()
@@ -324,7 +329,7 @@ class Guardian:
             where = f"{self._slot.gpu_name}, {message['device']}"
             self._say(f"ready on {where} (worker pid {self._worker.pid})")
             if self._signals:
-                self._tell_worker("stop")
+                self._tell_worker(b"stop\n")
         elif "touch_failed" in message:
             self._health.touch_failed = str(message["touch_failed"])
         elif message.get("deadline_s") is not None:
@@ -333,16 +338,17 @@ class Guardian:
         else:
             self._deadline = None
 
-    def _begin_errand(self, errand: dict[str, Any]) -> None:
-        if self._signals:  # what has not begun is not begun any more
-            self._tell_worker("stopped")
+    def _pass_on(self, attempt: bytes) -> None:
+        """Give an attempt to the minder; once we are told to stop, none is begun any more."""
+        if self._signals:
+            self._tell_worker(b"stopped\n")
         else:
-            self._relay.give(json.dumps(errand).encode() + b"\n")
+            self._relay.give(attempt)
 
-    def _end_errand(self, word: str) -> None:
-        """The minder is done with a command, or died with it."""
+    def _end_attempt(self, word: bytes) -> None:
+        """The minder has ended a command, or died with it."""
         worker = self._worker
-        if word == "lost":
+        if word == LOST:
             self._journal.log("error", "the minder of a command died")
             spared = {worker.pid, *below(worker.pid)} if worker is not None else set()
             self._sweep(spared)
@@ -492,7 +498,7 @@ class Guardian:
             self._selector.unregister(fd)
             os.close(fd)
             self._stop()
-            if self._relay.busy or isinstance(self._worker, ForkedWorker):
+            if self._relay.busy or isinstance(self._worker, ForkedProcess):
                 self._stop()  # a command may take for ever, and nobody waits for it any more
 
         self._selector.register(pidfd, selectors.EVENT_READ, ended)
@@ -504,14 +510,14 @@ class Guardian:
             self._relay.stop()
         if self._worker is None:
             return
-        if self._signals == 2 and isinstance(self._worker, ForkedWorker) and self._ready:
+        if self._signals == 2 and isinstance(self._worker, ForkedProcess) and self._ready:
             self._worker.terminate()  # the command in hand may have something to save
             return
         if self._signals > 1 or not self._ready:
             self._worker.kill()
             return
         self._say("finishing the job in hand; again to stop at once")
-        self._tell_worker("stop")
+        self._tell_worker(b"stop\n")
 
     def _reap_orphans(self) -> None:
         """Reap what we adopted; the worker itself is left to `Popen.poll`."""
@@ -526,11 +532,11 @@ class Guardian:
                     return
                 os.waitpid(seen.si_pid, os.WNOHANG)
 
-    def _tell_worker(self, word: str) -> None:
-        """Say "stop", or how an errand ended."""
+    def _tell_worker(self, word: bytes) -> None:
+        """Say "stop", or how an attempt ended."""
         assert self._socket is not None
         with contextlib.suppress(OSError):
-            self._socket.send(word.encode() + b"\n")
+            self._socket.send(word)
 
     def _say(self, text: str) -> None:
         if self._talk:

@@ -16,7 +16,7 @@ import enum
 import errno
 from typing import Protocol
 
-from ..commands.attempt import COMMAND
+from ..commands.spec import COMMAND
 from ..errors import BadFileError, PayloadError
 from ..parcel.container import Buffer
 from ..parcel.sheets import Done, Failure, JobOptions, JobSheet, Origin, Outcome, pack_outcomes

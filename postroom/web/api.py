@@ -29,7 +29,7 @@ from .page_actions import (
     queue_up,
     scope_of,
 )
-from .submit_plan import Commands, Sweep, asks_of
+from .submit_plan import Commands, Sweep, specs_of
 
 api = APIRouter(prefix="/api")
 outside = APIRouter()
@@ -245,7 +245,7 @@ async def _history(context: In, since: float | None, until: float | None) -> lis
 
 async def _submit(context: In, wanted: Commands | Sweep) -> Queued:
     asks = await context.reader.look(
-        lambda _: asks_of(context.reader.files, context.base, wanted, context.here)
+        lambda _: specs_of(context.reader.files, context.base, wanted, context.here)
     )
     ids: list[str] = []
     if not wanted.dry_run:

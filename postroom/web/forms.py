@@ -26,7 +26,7 @@ from .page_actions import (
     scope_of,
 )
 from .request_guard import fields_of
-from .submit_plan import Commands, Sweep, asks_of, commands_of, sweep_of
+from .submit_plan import Commands, Sweep, commands_of, specs_of, sweep_of
 
 forms = APIRouter(include_in_schema=False)
 
@@ -147,7 +147,7 @@ async def _plan(
     try:
         wanted = read(fields)
         asks = await context.reader.look(
-            lambda _: asks_of(context.reader.files, context.base, wanted, context.here)
+            lambda _: specs_of(context.reader.files, context.base, wanted, context.here)
         )
         if fields.get("action") != "queue":
             plan = {"asks": asks[:SHOWN], "count": len(asks), "project": wanted.project}

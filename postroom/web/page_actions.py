@@ -6,12 +6,13 @@ import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ..commands.spec import CommandSpec
 from ..errors import PostroomError
 from ..gpus.cards.gpu_list import parse_gpus
 from ..queue import actions
 from ..queue.actions import Answer, Scope
 from ..queue.queue_view import QueueView
-from ..queue.submission import QueuedCommand, submit
+from ..queue.submission import submit
 from ..store.job_ids import JobId
 from .context import PageContext
 
@@ -110,12 +111,10 @@ async def add_agents(context: PageContext, gpus: str) -> PageAction:
     return await _do(context, lambda view: actions.add_agents(view, gpus))
 
 
-async def queue_up(
-    context: PageContext, asks: Sequence[QueuedCommand], project: str
-) -> list[JobId]:
+async def queue_up(context: PageContext, specs: Sequence[CommandSpec], project: str) -> list[JobId]:
     """Queue jobs; they are on disk by then."""
     found = await context.reader.look(
-        lambda _: submit(context.reader.files, context.base, asks, project=project)
+        lambda _: submit(context.reader.files, context.base, specs, project=project)
     )
     context.reader.forget()
     return found

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from postroom import Job
+from postroom.commands.spec import CommandSpec
 from postroom.master import Master
 from postroom.parcel.sheets import Failure, Outcome, OutcomeSheet
-from postroom.queue.submission import QueuedCommand, submit
+from postroom.queue.submission import submit
 from postroom.store.files import LocalFiles
 from postroom.store.job_ids import JobId
 from postroom.store.requests import Request, RequestVerb, ask, is_settled
@@ -25,7 +26,7 @@ FILES = LocalFiles()
 
 
 def queue(room: Sessions, command: str, **fields: Any) -> JobId:
-    made = QueuedCommand(command, cwd=str(room.import_folder), **{"grace_s": 5.0, **fields})
+    made = CommandSpec(command, cwd=str(room.import_folder), **{"grace_s": 5.0, **fields})
     return submit(FILES, room.base, [made])[0]
 
 

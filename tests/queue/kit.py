@@ -7,8 +7,9 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from postroom.commands.spec import CommandSpec
 from postroom.parcel.sheets import Done, Failure, Origin, Outcome, pack_outcomes
-from postroom.queue.submission import QueuedCommand, submit
+from postroom.queue.submission import submit
 from postroom.store.base import Base
 from postroom.store.files import LocalFiles
 from postroom.store.job_ids import JobId
@@ -21,7 +22,7 @@ FAILURE = Failure(Outcome.FAILED, "failed", "exit code 3: no such data", "Traceb
 
 def queue(base: Base, *commands: str, project: str = "p", **scheduling: object) -> list[JobId]:
     asks = [
-        QueuedCommand(one, cwd="/", name=one, scheduling=SchedulingOptions(**scheduling))
+        CommandSpec(one, cwd="/", name=one, scheduling=SchedulingOptions(**scheduling))
         for one in commands
     ]  # type: ignore[arg-type]
     return submit(FILES, base, asks, project=project)

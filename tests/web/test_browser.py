@@ -14,7 +14,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from postroom.queue.submission import QueuedCommand, submit
+from postroom.commands.spec import CommandSpec
+from postroom.queue.submission import submit
 from postroom.session.launch import stop_sessions
 from postroom.store.files import LocalFiles
 from postroom.store.scheduling import SchedulingOptions
@@ -299,7 +300,7 @@ def test_a_hidden_page_holds_no_line(inbox: Desk) -> None:
 
 def test_a_list_holds_still_while_jobs_are_chosen(inbox: Desk) -> None:
     def hand_in(name: str) -> None:
-        asks = [QueuedCommand("true", name=name, cwd="/", scheduling=SchedulingOptions(held=True))]
+        asks = [CommandSpec("true", name=name, cwd="/", scheduling=SchedulingOptions(held=True))]
         submit(LocalFiles(), inbox.room.base, asks, project="still")
 
     hand_in("first")

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from postroom.commands.spec import CommandSpec
 from postroom.queue.rows import Interval
-from postroom.queue.submission import QueuedCommand, submit
+from postroom.queue.submission import submit
 from postroom.store.base import create_base
 from postroom.store.files import LocalFiles
 from postroom.web import live_updates as streams
@@ -48,7 +49,7 @@ def test_news_come_while_somebody_listens_and_no_look_is_taken_after(tmp_path: P
         assert (await next_event(other))[0] in ("cards", "change")
         poller = stream._poller
         assert poller is not None
-        submit(LocalFiles(), base, [QueuedCommand("true", cwd="/")])
+        submit(LocalFiles(), base, [CommandSpec("true", cwd="/")])
         while (event := await next_event(heard))[0] != "change":
             assert event[0] == "cards"
         await heard.aclose()  # type: ignore[attr-defined]
@@ -64,7 +65,7 @@ def test_news_come_while_somebody_listens_and_no_look_is_taken_after(tmp_path: P
 
 def test_the_log_of_a_job_comes_as_it_grows(tmp_path: Path) -> None:
     base = create_base(tmp_path / "base")
-    (job,) = submit(LocalFiles(), base, [QueuedCommand("true", cwd="/")])
+    (job,) = submit(LocalFiles(), base, [CommandSpec("true", cwd="/")])
     folder = Path(base.job_folder(job.run, job.number))
     folder.mkdir(parents=True)
     log = folder / f"{job.number}.OUT"
@@ -139,7 +140,7 @@ def test_the_trace_is_what_a_browser_reads() -> None:
 
 def test_the_metrics_are_what_prometheus_reads(tmp_path: Path) -> None:
     base = create_base(tmp_path / "base")
-    submit(LocalFiles(), base, [QueuedCommand("true", cwd="/")] * 3, project='quo"te\\')
+    submit(LocalFiles(), base, [CommandSpec("true", cwd="/")] * 3, project='quo"te\\')
     reader = QueueReader(base)
     text = metrics(asyncio.run(reader.overview()), 2).decode()
     reader.close()

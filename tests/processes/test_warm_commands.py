@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from postroom import Job, Outcome
-from postroom.commands.attempt import COMMAND
+from postroom.commands.spec import COMMAND
 from postroom.store.files import LocalFiles
 from postroom.store.runs import read_notes
 from postroom.testing import Sessions
