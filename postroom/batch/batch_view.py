@@ -85,7 +85,7 @@ def look(base: Base, pool: JobPool, places: Sequence[tuple[str, str]]) -> list[S
 
 def now_of(batch: Batch) -> Now:
     """Reckon how far a batch is."""
-    places = [(place.agent, "" if place.share else place.gpu) for place in batch.sessions.places]
+    places = [(place.agent, "" if place.share else place.gpu) for place in batch.sessions.slots]
     slots = look(batch.master.base, batch.pool, places)
     counts = batch.counts
     running = sum(bool(slot.job) for slot in slots)

@@ -21,7 +21,7 @@ from ..gpus.cards.gpu_list import MOST_SLOTS, GpuFile, cards_of
 from ..jobs import Finished, Job, JobPool, Status
 from ..master import Master
 from ..parcel.sheets import Outcome
-from ..session.crew import Crew
+from ..session.sessions import Sessions
 from ..store.files import LocalFiles
 from ..store.mailbox import is_plain_name
 from ..store.runs import list_runs
@@ -91,7 +91,7 @@ class Batch:
         output: str,
         options: BatchOptions,
         *,
-        sessions: Crew,
+        sessions: Sessions,
         view: BatchView,
         runner: Runner | None = None,
         packer: Packer | None = None,
@@ -213,11 +213,11 @@ class Batch:
             return True
         # To choose among lines takes lines to choose from.
         more = AHEAD if self._held.choosy else 0
-        return outstanding < options.ahead + 2 * len(self.sessions.places) + more
+        return outstanding < options.ahead + 2 * len(self.sessions.slots) + more
 
     def _hand_in(self, now: float) -> None:
         """Hand to the Master what is to begin next."""
-        slots = MOST_SLOTS if self._packer is not None else len(self.sessions.places)
+        slots = MOST_SLOTS if self._packer is not None else len(self.sessions.slots)
         jobs = self._held.begin(now, slots - len(self._mine))
         if jobs:
             numbers = self.master.extend(self.pool, jobs)
@@ -324,10 +324,10 @@ class Batch:
         if places is None:
             return
         if self._packer is None:
-            self.sessions.want(places)
+            self.sessions.keep(places)
         else:
             self._packer.cards = cards_of(places)
-            self.sessions.want([])
+            self.sessions.keep([])
 
 
 def completer(cwd: str, env: dict[str, str]) -> Callable[[CommandSpec], CommandSpec]:

@@ -9,10 +9,10 @@ from dataclasses import asdict
 import click
 
 from ..gpus.cards import inventory
-from ..gpus.cards.gpu_list import parse_gpus
+from ..gpus.cards.gpu_list import SlotSpec, parse_gpus
 from ..queue import actions
 from ..queue.queue_view import QueueView
-from ..session.launch import start_sessions, stop_sessions
+from ..session.sessions import Sessions
 from ..session.slots import choose_gpus
 from ..store.base import create_base, open_base
 from ..store.snapshot import AgentStatus, snapshot
@@ -24,16 +24,13 @@ def command() -> None:
     """Start, stop and list the agents of a base.
 
     \b
-      agent.py start 4 ./base          one agent on each of four GPUs
-      agent.py list ./base             who is there, and what they do
-      agent.py stop ./base             all of them, after the jobs in hand
-      agent.py stop ./base 2 --now     agent 2, at once
-
-    \b
-    While a Master stands at the base:
-      postroom agents add ./base 2,3       two cards more
-      postroom agents drain ./base 2       agent 2 gets no more work; `fill` gives it work again
-      postroom agents remove ./base 2      agent 2 goes after the job in hand
+      postroom agents start 4 ./base         one agent on each of four GPUs
+      postroom agents list ./base            the agents, and what they do
+      postroom agents stop ./base            stop all, after their running jobs
+      postroom agents stop ./base 2 --now    stop agent 2 now
+      postroom agents add ./base 2,3         two GPUs more
+      postroom agents drain ./base 2         no more work for agent 2, until `fill`
+      postroom agents remove ./base 2        stop agent 2 after its running job
     """
 
 
@@ -46,33 +43,33 @@ def start(words: tuple[str, ...], gpus: str | None) -> None:
     Agents that live already are left as they are; only what is missing is started.
 
     \b
-      agent.py start 4 ./base
-      agent.py start ./base --gpus 0,0,1
+      postroom agents start 4 ./base
+      postroom agents start ./base --gpus 0,0,1
     """
     if len(words) == 2 and gpus is None:
         count, base = words
         if not count.isdecimal() or not int(count):
             raise click.UsageError(f"{count!r} is no number of agents: write start 4 ./base")
-        slots = [(gpu, gpu) for gpu in choose_gpus(int(count), say=click.echo)]
+        slots = [SlotSpec(gpu, gpu) for gpu in choose_gpus(int(count), say=click.echo)]
     elif len(words) == 1 and gpus is not None:
         (base,) = words
         slots = _slots(gpus)
     else:
         raise click.UsageError("say how many agents to start, or name cards with --gpus 0,0,1")
-    start_sessions(create_base(base), slots, say=click.echo)
+    Sessions(create_base(base), say=click.echo).start(slots, outlive=True)
 
 
 @command.command()
 @click.argument("base")
 @click.argument("agents", nargs=-1)
-@click.option("--now", is_flag=True, help="Do not let the job in hand finish; it is given on.")
+@click.option("--now", is_flag=True, help="Stop now; the running job is requeued.")
 def stop(base: str, agents: tuple[str, ...], now: bool) -> None:
     """Stop the AGENTS of BASE (all of them, if none is named)."""
     opened = open_base(base)
     known = [agent.agent for agent in snapshot(opened, runs=False).agents if agent.state != "dead"]
     if not (agents or known):
         click.echo("no agent lives")
-    stop_sessions(opened, agents or known, now=now, say=click.echo)
+    Sessions(opened, say=click.echo).stop(agents or known, now=now)
 
 
 @command.command()
@@ -87,13 +84,13 @@ def add(base: str, gpus: str) -> None:
       postroom agents add ./base "0,1;2,3" two sessions with two cards each
       postroom agents add ./base cpu       one on the CPU
     """
-    start_sessions(create_base(base), _slots(gpus), say=click.echo)
+    Sessions(create_base(base), say=click.echo).start(_slots(gpus), outlive=True)
 
 
 @command.command()
 @click.argument("base")
 @click.argument("agents", nargs=-1)
-@click.option("--now", is_flag=True, help="Stop the jobs in hand; they go on elsewhere, or later.")
+@click.option("--now", is_flag=True, help="Stop now; the running jobs are requeued.")
 def drain(base: str, agents: tuple[str, ...], now: bool) -> None:
     """Give the AGENTS of BASE (all of them, if none is named) no more work; they stay."""
     with QueueView(open_base(base)) as view:
@@ -112,10 +109,10 @@ def fill(base: str, agents: tuple[str, ...]) -> None:
 @command.command()
 @click.argument("base")
 @click.argument("agents", nargs=-1, required=True)
-@click.option("--now", is_flag=True, help="Do not let the job in hand finish; it is given on.")
+@click.option("--now", is_flag=True, help="Stop now; the running job is requeued.")
 def remove(base: str, agents: tuple[str, ...], now: bool) -> None:
     """Take AGENTS away from BASE, after the jobs in hand."""
-    stop_sessions(open_base(base), agents, now=now, say=click.echo)
+    Sessions(open_base(base), say=click.echo).stop(agents, now=now)
 
 
 @command.command(name="list")
@@ -128,7 +125,7 @@ def list_(base: str, as_json: bool) -> None:
         click.echo(json.dumps([asdict(agent) for agent in agents], indent=1))
         return
     if not agents:
-        click.echo(f"no agents; start some: python agent.py start 1 {base}")
+        click.echo(f"no agents; start some: postroom agents start 1 {base}")
         return
     rows = [["agent", "GPU", "state", "job", "done", "pid", "up"], *map(_row, agents)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
@@ -137,11 +134,11 @@ def list_(base: str, as_json: bool) -> None:
         click.echo(line.rstrip())
 
 
-def _slots(gpus: str) -> list[tuple[str, str]]:
+def _slots(gpus: str) -> list[SlotSpec]:
     def known() -> list[str]:
         return [str(card.index) for card in inventory.cards() if not card.problem]
 
-    return [(place.agent, place.gpu) for place in parse_gpus(gpus, known)]
+    return parse_gpus(gpus, known)
 
 
 def _row(agent: AgentStatus) -> list[str]:

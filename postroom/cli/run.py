@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-import subprocess
+import signal
 import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -28,7 +28,8 @@ from ..commands.spec import CommandSpec
 from ..errors import PostroomError
 from ..gpus.cards.gpu_list import GpuFile, SlotSpec, cards_of, parse_gpus
 from ..master import Master
-from ..session.crew import Crew, turn_signals_into_interrupts
+from ..session.sessions import COMMANDS_ONLY, Sessions
+from ..system.own_python import start_detached
 from ..text.values import environment
 from . import codes
 
@@ -148,9 +149,9 @@ def run_batch(
     if known is not None:
         known = [check(line) for line in known]
     checked = (check(line) for line in source)
-    turn_signals_into_interrupts()
+    _turn_signals_into_interrupts()
     with Master(f"{output}/.base", spin=False) as master, contextlib.ExitStack() as stack:
-        sessions = Crew(master.base, say=say)
+        sessions = Sessions(master.base, say=say, options=COMMANDS_ONLY)
         view: BatchView
         if sys.stderr.isatty() and not options["keep_order"]:
             view = stack.enter_context(LiveView())
@@ -175,7 +176,7 @@ def run_batch(
             if options["gpu_file"]:
                 batch.watch_gpus(GpuFile(options["gpu_file"], _known_gpus))
             elif packer is None:
-                sessions.want(_places(options["gpus"]))
+                sessions.keep(_places(options["gpus"]))
             feed: Source
             if known is not None:
                 numbering = Numbering(complete)
@@ -185,12 +186,12 @@ def run_batch(
                 feed = Feed(checked, complete=complete, wake=master.wake, ahead=1)
             batch.forget(known if options["stop_after"] is None else None)
             batch.run(feed)
-            sessions.dismiss()
+            sessions.finish()
             master.rest()
         except KeyboardInterrupt:
             stack.close()
             say("stopping; again to kill at once")
-            sessions.stop()
+            sessions.stop_now()
             write_results(output)
             say(
                 f"stopped: {batch.counts.done} jobs of this call are done and kept, "
@@ -198,7 +199,7 @@ def run_batch(
             )
             return codes.INTERRUPTED
         except BaseException:
-            sessions.stop()
+            sessions.stop_now()
             raise
         stack.close()
         write_results(output)
@@ -209,6 +210,16 @@ def run_batch(
             say(f"the lines ended early:\n{feed.error.rstrip()}")
         summary(batch, _words(again), sys.stderr)
         return codes.JOB_FAILED if batch.counts.failed or feed.error else codes.OK
+
+
+def _turn_signals_into_interrupts() -> None:
+    """Let SIGTERM and the end of the terminal stop a batch as Ctrl-C does."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupt)
 
 
 def _packer(options: dict[str, Any], output: str) -> Packer | None:
@@ -288,13 +299,8 @@ def _detach(output: str, again: list[str]) -> int:
     """Start the same command in the background, where the terminal's end does not reach it."""
     log = f"{output}/run.log"
     with open(log, "ab") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "postroom", *_verb(again)],
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=file,
-            start_new_session=True,
-        )
+        words = _verb(again)
+        process = start_detached("postroom", *words, log=file.fileno(), cwd=os.getcwd())
     click.echo(f"running as pid {process.pid}; log: {log}")
     click.echo(f"show it: postroom attach {shlex.quote(output)};  stop it: kill {process.pid}")
     return codes.OK

@@ -25,6 +25,7 @@ from ..commands.job_folder import tail
 from ..errors import BadFileError, PostroomError
 from ..store.base import Base
 from ..store.files import Files, LocalFiles
+from ..system.own_python import own_python
 from .rows import FAILED
 from .run_reader import RunReader, command_of, folder_of, words_of
 
@@ -253,7 +254,7 @@ class Envelope:
 def start(envelope: Envelope) -> subprocess.Popen[bytes]:
     """Send a message in a process of its own; its exit code is 0 when it was sent."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "postroom.queue.notify"],
+        own_python("postroom.queue.notify"),
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

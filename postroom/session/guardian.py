@@ -38,6 +38,7 @@ from ..store.snapshot import living_agents
 from ..system import cgroups
 from ..system.file_events import listen
 from ..system.fork import ForkedProcess
+from ..system.own_python import PACKAGE_PARENT, own_python
 from ..system.process_tree import MARK, SHARES, adopt_orphans, below, mark_of, reap, sweep
 from ..system.processes import myself
 from .card_health import CardHealth, ask_driver, quarantine
@@ -50,7 +51,6 @@ from .timeouts import job_in_hand
 BLOCKED_S = 0.5
 # How often a guardian that hears nothing sees whether its base is still there.
 LOOK_S = 2.0
-PACKAGE_PARENT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 T = TypeVar("T")
 
@@ -227,7 +227,7 @@ class Guardian:
         }
         if self._slot.preload:
             self._worker = subprocess.Popen(
-                [sys.executable, "-m", "postroom.session.worker", json.dumps(settings)],
+                own_python("postroom.session.worker", json.dumps(settings)),
                 cwd=PACKAGE_PARENT,
                 env=self._environment(),
                 stdin=subprocess.DEVNULL,

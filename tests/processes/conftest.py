@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from postroom.master import Master
-from postroom.testing import Sessions, sessions, wait_until
+from postroom.testing import RealSessions, sessions, wait_until
 
 
 @pytest.fixture
-def room(tmp_path: Path) -> Iterator[Sessions]:
-    """Sessions on a new base, none of which outlives the test."""
+def room(tmp_path: Path) -> Iterator[RealSessions]:
+    """RealSessions on a new base, none of which outlives the test."""
     project = tmp_path / "project"
     project.mkdir()
     shutil.copy(Path(__file__).with_name("kernels.py"), project)

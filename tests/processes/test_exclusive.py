@@ -9,13 +9,13 @@ from pathlib import Path
 from postroom import Job
 from postroom.session.gpu_sharing import GpuSharing
 from postroom.store.base import create_base
-from postroom.testing import Sessions, wait_until
+from postroom.testing import RealSessions, wait_until
 
 KINDS = ("exclusive", "ordinary")
 
 
 def test_an_exclusive_job_never_overlaps_another_on_its_card(
-    room: Sessions, tmp_path: Path
+    room: RealSessions, tmp_path: Path
 ) -> None:
     for agent_id in ("0", "0b", "0c"):
         room.start(agent_id, gpu="0")
@@ -37,7 +37,7 @@ def test_an_exclusive_job_never_overlaps_another_on_its_card(
     assert [pair for pair in overlaps if "exclusive" in pair] == []
 
 
-def test_ordinary_jobs_share_a_card_at_the_same_time(room: Sessions, tmp_path: Path) -> None:
+def test_ordinary_jobs_share_a_card_at_the_same_time(room: RealSessions, tmp_path: Path) -> None:
     room.start("0", gpu="0")
     room.start("0b", gpu="0")
     folder = str(tmp_path)
@@ -49,7 +49,7 @@ def test_ordinary_jobs_share_a_card_at_the_same_time(room: Sessions, tmp_path: P
         assert master.run(jobs).failures() == []
 
 
-def test_an_exclusive_job_does_not_wait_for_other_cards(room: Sessions, tmp_path: Path) -> None:
+def test_an_exclusive_job_does_not_wait_for_other_cards(room: RealSessions, tmp_path: Path) -> None:
     room.start("0", gpu="0")
     room.start("1", gpu="1")
     folder = str(tmp_path)
@@ -61,7 +61,7 @@ def test_an_exclusive_job_does_not_wait_for_other_cards(room: Sessions, tmp_path
         assert master.run(jobs).failures() == []
 
 
-def test_the_death_of_a_worker_gives_the_card_back(room: Sessions, tmp_path: Path) -> None:
+def test_the_death_of_a_worker_gives_the_card_back(room: RealSessions, tmp_path: Path) -> None:
     room.start("0", gpu="0")
     room.start("0b", gpu="0")
     log = str(tmp_path / "log")

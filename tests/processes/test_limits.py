@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from postroom import Job, Outcome
-from postroom.testing import Sessions
+from postroom.testing import RealSessions
 
 from .conftest import drive, running
 
@@ -22,7 +22,7 @@ def attempts(log: Path) -> list[int]:
     return [int(line) for line in log.read_text().split()]
 
 
-def test_a_job_is_tried_again_as_often_as_it_asks(room: Sessions, tmp_path: Path) -> None:
+def test_a_job_is_tried_again_as_often_as_it_asks(room: RealSessions, tmp_path: Path) -> None:
     room.start()
     log = tmp_path / "log"
     with room.master() as master:
@@ -31,7 +31,9 @@ def test_a_job_is_tried_again_as_often_as_it_asks(room: Sessions, tmp_path: Path
     assert attempts(log) == [1, 2, 3]
 
 
-def test_a_job_that_fails_more_often_than_it_may_is_failed(room: Sessions, tmp_path: Path) -> None:
+def test_a_job_that_fails_more_often_than_it_may_is_failed(
+    room: RealSessions, tmp_path: Path
+) -> None:
     room.start()
     log = tmp_path / "log"
     with room.master() as master:
@@ -41,7 +43,7 @@ def test_a_job_that_fails_more_often_than_it_may_is_failed(room: Sessions, tmp_p
     assert attempts(log) == [1, 2]
 
 
-def test_a_job_without_retries_is_tried_once(room: Sessions, tmp_path: Path) -> None:
+def test_a_job_without_retries_is_tried_once(room: RealSessions, tmp_path: Path) -> None:
     room.start()
     log = tmp_path / "log"
     with room.master() as master:
@@ -51,7 +53,7 @@ def test_a_job_without_retries_is_tried_once(room: Sessions, tmp_path: Path) -> 
 
 
 def test_a_job_past_its_time_is_timed_out_and_its_neighbours_are_done(
-    room: Sessions, tmp_path: Path
+    room: RealSessions, tmp_path: Path
 ) -> None:
     room.start()
     log = tmp_path / "log"
@@ -65,7 +67,7 @@ def test_a_job_past_its_time_is_timed_out_and_its_neighbours_are_done(
     assert attempts(log) == [1]
 
 
-def test_a_time_out_is_a_failure_that_retries_cover(room: Sessions, tmp_path: Path) -> None:
+def test_a_time_out_is_a_failure_that_retries_cover(room: RealSessions, tmp_path: Path) -> None:
     room.start()
     log = tmp_path / "log"
     with room.master() as master:
@@ -74,7 +76,7 @@ def test_a_time_out_is_a_failure_that_retries_cover(room: Sessions, tmp_path: Pa
     assert attempts(log) == [1, 2]
 
 
-def test_the_death_of_a_worker_is_a_free_retry(room: Sessions, tmp_path: Path) -> None:
+def test_the_death_of_a_worker_is_a_free_retry(room: RealSessions, tmp_path: Path) -> None:
     room.start()
     log = tmp_path / "log"
     with room.master() as master:
@@ -83,7 +85,7 @@ def test_the_death_of_a_worker_is_a_free_retry(room: Sessions, tmp_path: Path) -
     assert attempts(log) == [1, 2, 3]
 
 
-def test_a_job_that_three_workers_died_with_is_lost(room: Sessions, tmp_path: Path) -> None:
+def test_a_job_that_three_workers_died_with_is_lost(room: RealSessions, tmp_path: Path) -> None:
     room.start()
     log = tmp_path / "log"
     jobs = [Job("kernels:double", x=n) for n in range(10)]
@@ -98,7 +100,7 @@ def test_a_job_that_three_workers_died_with_is_lost(room: Sessions, tmp_path: Pa
 
 
 def test_an_agent_whose_workers_die_with_three_jobs_in_a_row_stops_itself(
-    room: Sessions, tmp_path: Path
+    room: RealSessions, tmp_path: Path
 ) -> None:
     room.start()
     log = tmp_path / "log"
@@ -112,7 +114,7 @@ def test_an_agent_whose_workers_die_with_three_jobs_in_a_row_stops_itself(
         assert pool.n_done == 2  # those that had three attempts; the others wait for a better agent
 
 
-def test_an_agent_that_finishes_jobs_in_between_goes_on(room: Sessions, tmp_path: Path) -> None:
+def test_an_agent_that_finishes_jobs_in_between_goes_on(room: RealSessions, tmp_path: Path) -> None:
     room.start()
     log = tmp_path / "log"
     with room.master() as master:
@@ -122,7 +124,9 @@ def test_an_agent_that_finishes_jobs_in_between_goes_on(room: Sessions, tmp_path
 
 
 @pytest.mark.parametrize("end", ["time-out", "worker killed", "stopped at once", "stopped twice"])
-def test_the_end_of_a_job_is_the_end_of_every_process_it_started(room: Sessions, end: str) -> None:
+def test_the_end_of_a_job_is_the_end_of_every_process_it_started(
+    room: RealSessions, end: str
+) -> None:
     room.start()
     token = f"tree-{uuid.uuid4().hex}"
     timeout_s = 1.0 if end == "time-out" else None
@@ -143,7 +147,7 @@ def test_the_end_of_a_job_is_the_end_of_every_process_it_started(room: Sessions,
 
 
 @pytest.mark.parametrize("who", ["the Master", "a new session"])
-def test_what_a_killed_session_leaves_running_is_ended_by(room: Sessions, who: str) -> None:
+def test_what_a_killed_session_leaves_running_is_ended_by(room: RealSessions, who: str) -> None:
     room.start()
     token = f"tree-{uuid.uuid4().hex}"
     with room.master() as master:
@@ -160,7 +164,7 @@ def test_what_a_killed_session_leaves_running_is_ended_by(room: Sessions, who: s
             drive(master, lambda: running(token) == [], what="the end of the tree")
 
 
-def test_a_session_that_ends_leaves_nothing_behind(room: Sessions) -> None:
+def test_a_session_that_ends_leaves_nothing_behind(room: RealSessions) -> None:
     room.start()
     token = f"tree-{uuid.uuid4().hex}"
     with room.master() as master:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from postroom.store.snapshot import snapshot
-from postroom.testing import Sessions, wait_until
+from postroom.testing import RealSessions, wait_until
 
 # Says that it is there, and goes on until it is told to stop; then from where it was.
 SAVING = """
@@ -29,7 +29,7 @@ while true; do sleep 600 & wait; done
 class Desk:
     """Calls verbs on a base."""
 
-    def __init__(self, room: Sessions) -> None:
+    def __init__(self, room: RealSessions) -> None:
         self.room = room
         self.environment = {**room.environment, "POSTROOM_BASE": room.base.root}
 
@@ -56,7 +56,7 @@ class Desk:
 
 
 @pytest.fixture
-def inbox(room: Sessions) -> Iterator[Desk]:
+def inbox(room: RealSessions) -> Iterator[Desk]:
     """A Master in a process of its own, and one session."""
     room.start(options=("--preload", ""))
     words = [sys.executable, "-m", "postroom", "master", room.base.root]

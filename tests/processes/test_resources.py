@@ -17,7 +17,7 @@ import pytest
 from postroom import Job
 from postroom.errors import BaseFolderError
 from postroom.store.snapshot import snapshot
-from postroom.testing import Sessions, sessions
+from postroom.testing import RealSessions, sessions
 
 from .conftest import drive
 
@@ -49,8 +49,8 @@ def disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
 
 
 @pytest.fixture
-def room(tmp_path: Path, disk: Path) -> Iterator[Sessions]:
-    """Sessions on a base on that disk."""
+def room(tmp_path: Path, disk: Path) -> Iterator[RealSessions]:
+    """RealSessions on a base on that disk."""
     project = tmp_path / "project"
     project.mkdir()
     shutil.copy(Path(__file__).with_name("kernels.py"), project)
@@ -66,7 +66,7 @@ def right() -> list[bytes]:
     return [bytes([n % 251]) * SIZE for n in range(JOBS)]
 
 
-def listed(room: Sessions) -> list[dict[str, object]]:
+def listed(room: RealSessions) -> list[dict[str, object]]:
     """What `agent.py list` says."""
     command = [sys.executable, "agent.py", "list", room.base.root, "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
@@ -75,7 +75,9 @@ def listed(room: Sessions) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("disk", ["size=1m"], indirect=True)
-def test_a_full_disk_blocks_and_says_so_and_then_all_is_done(room: Sessions, disk: Path) -> None:
+def test_a_full_disk_blocks_and_says_so_and_then_all_is_done(
+    room: RealSessions, disk: Path
+) -> None:
     room.start()
     with room.master() as master:
         pool = master.submit(blobs())
@@ -96,7 +98,7 @@ def fill(path: Path, *, leave: int) -> None:
 
 
 @pytest.mark.parametrize("disk", ["size=4m,nr_inodes=100"], indirect=True)
-def test_a_disk_without_inodes_blocks_and_then_all_is_done(room: Sessions, disk: Path) -> None:
+def test_a_disk_without_inodes_blocks_and_then_all_is_done(room: RealSessions, disk: Path) -> None:
     room.start()
     fillers = []
     with room.master() as master:
@@ -115,7 +117,7 @@ def test_a_disk_without_inodes_blocks_and_then_all_is_done(room: Sessions, disk:
 
 @pytest.mark.parametrize("disk", ["size=1m"], indirect=True)
 def test_a_full_disk_at_submit_is_one_sentence_and_nothing_is_handed_in(
-    room: Sessions, disk: Path
+    room: RealSessions, disk: Path
 ) -> None:
     with room.master() as master:
         fill(disk / "filler", leave=4096)
@@ -129,7 +131,7 @@ def test_a_full_disk_at_submit_is_one_sentence_and_nothing_is_handed_in(
 
 
 @pytest.mark.parametrize("disk", ["size=1m"], indirect=True)
-def test_a_session_on_a_full_disk_can_be_stopped(room: Sessions, disk: Path) -> None:
+def test_a_session_on_a_full_disk_can_be_stopped(room: RealSessions, disk: Path) -> None:
     room.start()
     with room.master() as master:
         master.submit(blobs())
@@ -140,7 +142,7 @@ def test_a_session_on_a_full_disk_can_be_stopped(room: Sessions, disk: Path) -> 
 
 @pytest.mark.parametrize("disk", ["size=4m"], indirect=True)
 def test_a_read_only_base_is_refused_in_a_sentence_and_works_again_later(
-    room: Sessions, disk: Path
+    room: RealSessions, disk: Path
 ) -> None:
     with room.master() as master:
         run = master.submit(blobs()).run
@@ -160,7 +162,7 @@ def test_a_read_only_base_is_refused_in_a_sentence_and_works_again_later(
 
 @pytest.mark.parametrize("disk", ["size=4m"], indirect=True)
 def test_a_disk_that_turns_read_only_under_a_worker_blocks_it_until_it_turns_back(
-    room: Sessions,
+    room: RealSessions,
 ) -> None:
     if shutil.which("strace") is None:
         pytest.skip("a disk in use cannot be remounted; strace can say the same, and is missing")
@@ -191,7 +193,7 @@ def test_a_disk_that_turns_read_only_under_a_worker_blocks_it_until_it_turns_bac
 
 
 @pytest.mark.parametrize("disk", ["size=64m"], indirect=True)
-def test_64_open_files_are_enough(room: Sessions) -> None:
+def test_64_open_files_are_enough(room: RealSessions) -> None:
     guardian = room.start(wait=False)
     resource.prlimit(guardian, resource.RLIMIT_NOFILE, (64, 64))
     room.wait_until(room.ready)
@@ -222,7 +224,7 @@ with Master(sys.argv[1], import_folder=sys.argv[2]) as master:
 @pytest.mark.parametrize("disk", ["size=4m"], indirect=True)
 @pytest.mark.parametrize("busy", [True, False], ids=["at work", "idle"])
 def test_a_base_that_is_removed_is_said_and_every_process_ends(
-    room: Sessions, tmp_path: Path, busy: bool
+    room: RealSessions, tmp_path: Path, busy: bool
 ) -> None:
     room.start()
     never = str(tmp_path / "never")
@@ -245,7 +247,7 @@ def test_a_base_that_is_removed_is_said_and_every_process_ends(
 
 
 @pytest.mark.parametrize("disk", ["size=4m"], indirect=True)
-def test_work_goes_on_when_the_log_cannot_be_written(room: Sessions) -> None:
+def test_work_goes_on_when_the_log_cannot_be_written(room: RealSessions) -> None:
     for path in (room.base.log, room.base.events):
         os.mkdir(path)
     room.start()
@@ -254,7 +256,7 @@ def test_work_goes_on_when_the_log_cannot_be_written(room: Sessions) -> None:
 
 
 @pytest.mark.parametrize("disk", ["size=4m"], indirect=True)
-def test_a_mailbox_that_is_removed_by_hand_comes_back(room: Sessions) -> None:
+def test_a_mailbox_that_is_removed_by_hand_comes_back(room: RealSessions) -> None:
     room.start()
     os.unlink(room.base.mailbox("0"))
     room.wait_until(room.ready, what="a new mailbox")

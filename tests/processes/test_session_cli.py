@@ -14,7 +14,7 @@ import pytest
 
 from postroom.gpus.cards import simulated
 from postroom.jobs import Job
-from postroom.testing import PATIENCE_S, Sessions, wait_until
+from postroom.testing import PATIENCE_S, RealSessions, wait_until
 
 from .conftest import drive
 
@@ -32,20 +32,20 @@ def wait_for(path):
 
 
 @pytest.fixture
-def gate(room: Sessions, tmp_path: Path) -> Path:
+def gate(room: RealSessions, tmp_path: Path) -> Path:
     """The file that lets the job of `wait_for` end."""
     assert room.import_folder is not None
     Path(room.import_folder, "until.py").write_text(UNTIL)
     return tmp_path / "gate"
 
 
-def attempts(room: Sessions) -> list[Path]:
+def attempts(room: RealSessions) -> list[Path]:
     return list(Path(room.base.root, "attempts").glob("*/*.json"))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_lets_the_job_in_hand_finish(
-    room: Sessions, gate: Path, number: signal.Signals
+    room: RealSessions, gate: Path, number: signal.Signals
 ) -> None:
     room.start()
     with room.master() as master:
@@ -63,7 +63,7 @@ def test_a_signal_lets_the_job_in_hand_finish(
 
 
 def test_a_second_signal_stops_at_once_and_the_job_is_given_on_without_blame(
-    room: Sessions, gate: Path
+    room: RealSessions, gate: Path
 ) -> None:
     room.start()
     with room.master() as master:
@@ -80,7 +80,7 @@ def test_a_second_signal_stops_at_once_and_the_job_is_given_on_without_blame(
         assert pool.agents.keys() == {"1"}
 
 
-def test_stop_now_ends_an_agent_that_is_at_work(room: Sessions, gate: Path) -> None:
+def test_stop_now_ends_an_agent_that_is_at_work(room: RealSessions, gate: Path) -> None:
     room.start()
     with room.master() as master:
         master.submit([Job("until:wait_for", path=str(gate))])
@@ -91,7 +91,7 @@ def test_stop_now_ends_an_agent_that_is_at_work(room: Sessions, gate: Path) -> N
         assert room.guardians["0"].wait(PATIENCE_S) == 0
 
 
-def test_stopping_never_touches_a_process_that_took_over_the_pid(room: Sessions) -> None:
+def test_stopping_never_touches_a_process_that_took_over_the_pid(room: RealSessions) -> None:
     """A card of a dead session names a pid that somebody else has now."""
     room.start()
     innocent = subprocess.Popen(["sleep", "600"])
@@ -109,7 +109,7 @@ def test_stopping_never_touches_a_process_that_took_over_the_pid(room: Sessions)
         innocent.wait()
 
 
-def test_a_worker_is_pinned_before_anything_is_imported(room: Sessions) -> None:
+def test_a_worker_is_pinned_before_anything_is_imported(room: RealSessions) -> None:
     assert room.import_folder is not None
     Path(room.import_folder, "pinned.py").write_text(
         "import os\n"
@@ -121,7 +121,7 @@ def test_a_worker_is_pinned_before_anything_is_imported(room: Sessions) -> None:
         assert master.run([Job("pinned:pins")]).results() == [["PCI_BUS_ID", "2"]]
 
 
-def test_two_sessions_of_one_base_share_a_card_that_is_named_twice(room: Sessions) -> None:
+def test_two_sessions_of_one_base_share_a_card_that_is_named_twice(room: RealSessions) -> None:
     start = [sys.executable, "-m", "postroom", "agents", "start", room.base.root, "--gpus", "0,0,1"]
     done = subprocess.run(start, env=room.environment, capture_output=True, text=True, check=True)
     try:
@@ -132,7 +132,7 @@ def test_two_sessions_of_one_base_share_a_card_that_is_named_twice(room: Session
 
 
 @pytest.fixture
-def driver(room: Sessions, tmp_path: Path) -> Path:
+def driver(room: RealSessions, tmp_path: Path) -> Path:
     """Real nvidia-ml-py on a stub of the driver with one card; returns the scenario's file."""
     compiler = shutil.which("gcc")
     if compiler is None:
@@ -147,7 +147,7 @@ def driver(room: Sessions, tmp_path: Path) -> Path:
     return scenario
 
 
-def test_exclusive_mode_is_set_and_put_back(room: Sessions, driver: Path) -> None:
+def test_exclusive_mode_is_set_and_put_back(room: RealSessions, driver: Path) -> None:
     modes = Path(f"{driver}.mode")
     modes.write_text("0 2\n")  # somebody had set it to PROHIBITED
     room.start("0", "0", options=["--exclusive"])
@@ -157,7 +157,7 @@ def test_exclusive_mode_is_set_and_put_back(room: Sessions, driver: Path) -> Non
 
 
 def test_a_refused_exclusive_mode_is_said_and_the_session_works(
-    room: Sessions, driver: Path
+    room: RealSessions, driver: Path
 ) -> None:
     driver.write_text(CARD + "mode_refused 0\n")
     room.start("0", "0", options=["--exclusive"])
@@ -166,26 +166,26 @@ def test_a_refused_exclusive_mode_is_said_and_the_session_works(
         assert master.run([Job("kernels:double", x=4)]).results() == [8]
 
 
-def test_foreign_processes_on_the_card_are_told_of(room: Sessions, driver: Path) -> None:
+def test_foreign_processes_on_the_card_are_told_of(room: RealSessions, driver: Path) -> None:
     driver.write_text(CARD + f"process 0 {os.getpid()} 5000 compute\n")
     room.start("0", "0")
     words = Path(room.words("0")).read_text()
     assert f"pid {os.getpid()}" in words and "5000 MiB" in words
 
 
-def test_a_sick_card_is_refused_with_its_reason(room: Sessions, driver: Path) -> None:
+def test_a_sick_card_is_refused_with_its_reason(room: RealSessions, driver: Path) -> None:
     driver.write_text(CARD + "lost 0\n")
     with pytest.raises(AssertionError, match="lost"):
         room.start("0", "0")
 
 
-def room_is_at_work(room: Sessions) -> bool:
+def room_is_at_work(room: RealSessions) -> bool:
     path = Path(room.base.in_hand("0"))
     return path.exists() and path.read_bytes().startswith(b"running")
 
 
 def test_a_card_that_gets_sick_under_a_session_is_quarantined_and_its_job_given_on(
-    room: Sessions, tmp_path: Path
+    room: RealSessions, tmp_path: Path
 ) -> None:
     """Scripted while it runs: the worker dies, and then the driver calls the card lost."""
     cards = tmp_path / "cards"
@@ -213,7 +213,7 @@ def test_a_card_that_gets_sick_under_a_session_is_quarantined_and_its_job_given_
 
 
 def test_a_session_that_may_wait_gets_its_card_when_the_holder_ends(
-    room: Sessions, tmp_path: Path
+    room: RealSessions, tmp_path: Path
 ) -> None:
     room.start("0", "0")
     command = [sys.executable, "-m", "postroom.session", "0", str(tmp_path / "other"), "--wait"]

@@ -15,21 +15,21 @@ from postroom.parcel.sheets import Done, JobOptions, Origin, pack_jobs, pack_out
 from postroom.store.files import LocalFiles
 from postroom.store.runs import first_missing
 from postroom.store.snapshot import snapshot
-from postroom.testing import Sessions
+from postroom.testing import RealSessions
 
 from .conftest import drive
 
 ROOT = Path(__file__).parent.parent.parent
 
 
-def agent_at_work(room: Sessions) -> str | None:
+def agent_at_work(room: RealSessions) -> str | None:
     busy = [one.agent for one in snapshot(room.base).agents if one.state == "running"]
     return busy[0] if busy else None
 
 
 @pytest.mark.parametrize("victim", ["worker", "guardian"])
 def test_the_job_of_a_killed_process_is_given_to_another_agent(
-    room: Sessions, tmp_path: Path, victim: str
+    room: RealSessions, tmp_path: Path, victim: str
 ) -> None:
     for agent_id in ("0", "1"):
         room.start(agent_id, gpu=agent_id)
@@ -48,7 +48,7 @@ def test_the_job_of_a_killed_process_is_given_to_another_agent(
         assert pool[0].agent != first
 
 
-def test_a_waiting_master_takes_over_from_a_killed_one(room: Sessions) -> None:
+def test_a_waiting_master_takes_over_from_a_killed_one(room: RealSessions) -> None:
     room.start()
     command = [sys.executable, "-m", "postroom", "master", room.base.root]
     standing = [
@@ -74,7 +74,7 @@ def test_a_waiting_master_takes_over_from_a_killed_one(room: Sessions) -> None:
             one.wait()
 
 
-def test_a_client_that_waits_takes_over_from_a_killed_master(room: Sessions) -> None:
+def test_a_client_that_waits_takes_over_from_a_killed_master(room: RealSessions) -> None:
     room.start()
     command = [sys.executable, "-m", "postroom", "master", room.base.root]
     standing = subprocess.Popen(command, cwd=ROOT, env=room.environment, stderr=subprocess.DEVNULL)
@@ -93,7 +93,7 @@ def test_a_client_that_waits_takes_over_from_a_killed_master(room: Sessions) -> 
         standing.wait()
 
 
-def test_a_new_master_goes_on_among_thousands_of_one_job_parcels(room: Sessions) -> None:
+def test_a_new_master_goes_on_among_thousands_of_one_job_parcels(room: RealSessions) -> None:
     many = 2000
     with room.master() as master:
         pool = master.submit([])

@@ -10,7 +10,7 @@ import pytest
 
 from postroom import Job
 from postroom.system.process_tree import MARK, mark_of
-from postroom.testing import Sessions, sessions, wait_until
+from postroom.testing import RealSessions, sessions, wait_until
 
 
 def test_waiting_in_vain_shows_what_the_folder_holds(tmp_path: Path) -> None:
@@ -42,12 +42,12 @@ def test_a_process_that_outlives_its_session_is_ended_and_fails_the_test(tmp_pat
     assert stray.wait(60) == -9
 
 
-def test_a_session_that_cannot_start_says_why(room: Sessions) -> None:
+def test_a_session_that_cannot_start_says_why(room: RealSessions) -> None:
     with pytest.raises(AssertionError, match=r"session x ended: .*77"):
         room.start("x", gpu="77")
 
 
-def test_an_example_from_the_module_itself_works(room: Sessions) -> None:
+def test_an_example_from_the_module_itself_works(room: RealSessions) -> None:
     room.start("0")
     with room.master() as master:
         assert master.run([Job("kernels:double", x=4)]).results() == [8]

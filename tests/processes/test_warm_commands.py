@@ -15,12 +15,12 @@ from postroom import Job, Outcome
 from postroom.commands.spec import COMMAND
 from postroom.store.files import LocalFiles
 from postroom.store.runs import read_notes
-from postroom.testing import Sessions
+from postroom.testing import RealSessions
 
 from .conftest import drive, running
 
 
-def shell(room: Sessions, line: str, **options: object) -> Job:
+def shell(room: RealSessions, line: str, **options: object) -> Job:
     assert room.import_folder is not None
     name = f"job_{uuid.uuid4().hex[:6]}"
     return Job(
@@ -40,20 +40,20 @@ def held(tmp_path: Path) -> tuple[Path, Path, str]:
     return log, go, f"echo begun >> {log}; until test -e {go}; do sleep 0.02; done"
 
 
-def children(room: Sessions) -> list[psutil.Process]:
+def children(room: RealSessions) -> list[psutil.Process]:
     return psutil.Process(room.guardians["0"].pid).children()
 
 
-def minder(room: Sessions) -> psutil.Process:
+def minder(room: RealSessions) -> psutil.Process:
     (found,) = [each for each in children(room) if "postroom.session.worker" not in each.cmdline()]
     return found
 
 
-def notes(room: Sessions, run: str) -> list[str]:
+def notes(room: RealSessions, run: str) -> list[str]:
     return [note.kind for note in read_notes(LocalFiles(), room.base, run)]
 
 
-def test_commands_and_tasks_share_a_session(room: Sessions) -> None:
+def test_commands_and_tasks_share_a_session(room: RealSessions) -> None:
     room.start()
     with room.master() as master:
         jobs = [Job("kernels:double", x=4), shell(room, "exit 3"), shell(room, "true")]
@@ -63,7 +63,7 @@ def test_commands_and_tasks_share_a_session(room: Sessions) -> None:
     assert pool[2].outcome is Outcome.OK
 
 
-def test_a_killed_worker_costs_its_command_nothing(room: Sessions, tmp_path: Path) -> None:
+def test_a_killed_worker_costs_its_command_nothing(room: RealSessions, tmp_path: Path) -> None:
     room.start()
     log, go, line = held(tmp_path)
     with room.master() as master:
@@ -80,7 +80,7 @@ def test_a_killed_worker_costs_its_command_nothing(room: Sessions, tmp_path: Pat
 
 
 def test_a_killed_session_and_a_killed_master_cost_it_nothing(
-    room: Sessions, tmp_path: Path
+    room: RealSessions, tmp_path: Path
 ) -> None:
     room.start()
     log, go, line = held(tmp_path)
@@ -103,7 +103,7 @@ def test_a_killed_session_and_a_killed_master_cost_it_nothing(
     room.wait_until(room.ready)
 
 
-def test_a_killed_minder_is_a_lost_attempt(room: Sessions) -> None:
+def test_a_killed_minder_is_a_lost_attempt(room: RealSessions) -> None:
     room.start()
     token = f"stray-{uuid.uuid4().hex}"
     line = f"test $POSTROOM_ATTEMPT = 2 || exec -a {token} sleep 600"
@@ -121,7 +121,7 @@ def test_a_killed_minder_is_a_lost_attempt(room: Sessions) -> None:
 
 @pytest.mark.parametrize("preload", ["numpy", ""])
 def test_told_twice_to_stop_a_session_ends_the_command_and_blames_nobody(
-    room: Sessions, preload: str
+    room: RealSessions, preload: str
 ) -> None:
     room.environment["POSTROOM_PRELOAD"] = preload
     room.start()
@@ -139,7 +139,9 @@ def test_told_twice_to_stop_a_session_ends_the_command_and_blames_nobody(
         assert pool.n_done == 0
 
 
-def test_out_of_the_cards_memory_it_is_tried_again_alone(room: Sessions, tmp_path: Path) -> None:
+def test_out_of_the_cards_memory_it_is_tried_again_alone(
+    room: RealSessions, tmp_path: Path
+) -> None:
     room.start("0", "0")
     room.start("0b", "0")
     log, go, line = held(tmp_path)

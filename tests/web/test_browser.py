@@ -16,11 +16,11 @@ import pytest
 
 from postroom.commands.spec import CommandSpec
 from postroom.queue.submission import submit
-from postroom.session.launch import stop_sessions
+from postroom.session.sessions import Sessions
 from postroom.store.files import LocalFiles
 from postroom.store.scheduling import SchedulingOptions
 from postroom.store.snapshot import AgentStatus, snapshot
-from postroom.testing import Sessions, sessions
+from postroom.testing import RealSessions, sessions
 
 from .conftest import chromium, start_page
 
@@ -46,7 +46,7 @@ DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 class Desk:
     """One browser before one page."""
 
-    room: Sessions
+    room: RealSessions
     browser: Any
     address: str
     shots: Path | None
@@ -105,10 +105,10 @@ def inbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
                 process.terminate()
                 process.wait(20)
             # The Master's sessions are not the room's to end; and none is to wait for its job.
-            stop_sessions(room.base, [agent.agent for agent in living(room)], now=True, say=print)
+            Sessions(room.base).stop([agent.agent for agent in living(room)], now=True)
 
 
-def living(room: Sessions) -> list[AgentStatus]:
+def living(room: RealSessions) -> list[AgentStatus]:
     agents = snapshot(room.base, runs=False).agents
     return [agent for agent in agents if agent.state != "dead"]
 
