@@ -1,8 +1,8 @@
-"""`postroom run`: lines in, a folder for each, and only what is missing or failed is run.
+"""`postroom run`: each line gets a folder, and only lines that are missing or failed are run.
 
 Every output folder has a base of its own, in `.base`, with one run to which each repetition of the
-batch appends. A line is known by its key: one that has succeeded is skipped, one that still waits
-or runs is waited for, one that failed becomes a new job with the same folder.
+batch appends. A line is recognised by its key: if it has succeeded it is skipped, if it waits or
+runs the batch waits for it, if it failed it becomes a new job with the same folder.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from .line_order import InOrder, Waiting
 if TYPE_CHECKING:
     from .memory_packer import Packer
 
-# So many lines are handed in between two rounds of the Master, so that none of both waits.
+# At most this many lines are submitted between two rounds of the Master.
 BURST = 256
 GPU_FILE_S = 1.0
-# After so long without a job that runs, it is said why.
+# After this long without a running job, say why.
 PATIENCE_S = 2.0
 
 
@@ -51,18 +51,18 @@ class BatchOptions:
 
 
 class Runner:
-    """What is done for each line; subclass it in a file of your own, for `--runner FILE`."""
+    """Hooks for each line; subclass it in a file of your own, for `--runner FILE`."""
 
     def prepare(self, line: CommandSpec) -> CommandSpec | None:
-        """Return the line as it is to be run, or None to leave it out."""
+        """Return the line to run, changed or not, or None to leave it out."""
         return line
 
     def finished(self, job: Finished, folder: JobFolder) -> None:
-        """Called when a job of this batch has ended, well or not."""
+        """Called when a job of this batch has ended, successfully or not."""
 
 
 class BatchView(Protocol):
-    """Where a batch shows how it goes."""
+    """Shows the progress of a batch."""
 
     def finished(self, job: Finished, folder: JobFolder) -> None:
         """One job has ended."""
@@ -73,7 +73,7 @@ class BatchView(Protocol):
 
 @dataclass
 class BatchCounts:
-    """What became of the lines so far."""
+    """The lines so far, counted."""
 
     asked: int = 0
     skipped: int = 0  # they had succeeded before
@@ -109,7 +109,7 @@ class Batch:
         self._gpu_file: GpuFile | None = None
         self._gpu_file_at = 0.0
         runs = list_runs(LocalFiles(), master.base)
-        # Lines that share cards are planned one by one, and travel so.
+        # Lines that share GPUs are placed one by one, so each is sent by itself.
         self.pool: JobPool = (
             master.resume(runs[-1])
             if runs
@@ -132,10 +132,10 @@ class Batch:
         self._look_at_gpus(time.monotonic())
 
     def forget(self, wanted: Sequence[CommandSpec] | None) -> None:
-        """Cancel what earlier repetitions left waiting and this one does not ask for.
+        """Cancel waiting jobs of earlier repetitions that this one does not ask for.
 
-        With None it is not known yet what will be asked for: all that waits is cancelled, and
-        becomes a new job when its line comes.
+        With None it is not known yet what will be asked for: all waiting jobs are cancelled, and
+        become new jobs when their lines come.
         """
         keys = {line.key for line in wanted or ()}
         waiting = {
@@ -148,19 +148,19 @@ class Batch:
             self.master.cancel(self.pool, waiting, "its line is not asked for any more")
 
     def run(self, feed: Source) -> None:
-        """Work until every line has ended, or too many have failed."""
+        """Run until every line has ended, or too many have failed."""
         self.feed = feed
         self._admit_lines()
-        self._hand_in(time.monotonic())
+        self._submit(time.monotonic())
         for _ in self.master.rounds(self.pool, until=self._over):
             now = time.monotonic()
-            self._gather()
+            self._collect()
             self._admit_lines()
-            self._hand_in(now)
+            self._submit(now)
             self._look_at_gpus(now)
             self.sessions.tend(now)
             self._view.update(self)
-        self._gather()
+        self._collect()
         self._view.update(self)
 
     # How far it is
@@ -172,13 +172,13 @@ class Batch:
 
     @property
     def ended_until(self) -> int:
-        """No line with a number up to this one is still waited for."""
+        """All lines up to this number have ended."""
         jobs = [*(self.pool.jobs[number] for number in self._mine), *self._held.jobs()]
         return min((job.arguments["number"] for job in jobs), default=self.counts.asked + 1) - 1
 
     @property
     def stopped(self) -> bool:
-        """Whether so many jobs have failed that no more are begun."""
+        """Whether too many jobs have failed to begin more."""
         return (
             self._options.stop_after is not None and self.counts.failed >= self._options.stop_after
         )
@@ -192,7 +192,7 @@ class Batch:
     def _admit_lines(self) -> None:
         assert self.feed is not None
         for _ in range(BURST):
-            line = self.feed.take() if self._room() else None
+            line = self.feed.take() if self._may_take() else None
             if line is None:
                 return
             prepared = self._runner.prepare(line)
@@ -200,7 +200,7 @@ class Batch:
             if prepared is not None and job is not None:
                 self._held.add(job, prepared)
 
-    def _room(self) -> bool:
+    def _may_take(self) -> bool:
         """Whether one more line may be taken from the feed now."""
         options = self._options
         outstanding = self.outstanding
@@ -208,15 +208,15 @@ class Batch:
             options.stop_after is not None
             and outstanding + self.counts.failed >= options.stop_after
         ):
-            return False  # never more than may still fail: so it stops exactly there
+            return False  # never more than may still fail, so that it stops exactly there
         if options.ahead is None:
             return True
-        # To choose among lines takes lines to choose from.
+        # To choose by priority or memory, it must know more lines than it can run.
         more = AHEAD if self._held.choosy else 0
         return outstanding < options.ahead + 2 * len(self.sessions.slots) + more
 
-    def _hand_in(self, now: float) -> None:
-        """Hand to the Master what is to begin next."""
+    def _submit(self, now: float) -> None:
+        """Submit the jobs that begin next."""
         slots = MOST_SLOTS if self._packer is not None else len(self.sessions.slots)
         jobs = self._held.begin(now, slots - len(self._mine))
         if jobs:
@@ -234,10 +234,10 @@ class Batch:
             self._idle_since = now
         elif now >= self._idle_since + PATIENCE_S:
             self._idle_since = inf
-            self.sessions.say(f"waiting for room: {packer.why()}")
+            self.sessions.say(f"waiting for GPU memory: {packer.why()}")
 
     def _admit(self, line: CommandSpec) -> Job | None:
-        """Make a job of a line, unless it is done or under way."""
+        """Make a job of a line, unless it is done, waits or runs."""
         self.counts.asked += 1
         known = self._job_of.get(line.key)
         folder = ""
@@ -273,7 +273,7 @@ class Batch:
         return job
 
     def _place(self, cwd: str) -> str:
-        """Where a line runs: in its folder, or at the same place of the snapshot."""
+        """Where a line runs: in its folder, or in the same folder of the snapshot."""
         if self._options.snapshot is None:
             return cwd
         source, copy = self._options.snapshot
@@ -290,7 +290,7 @@ class Batch:
 
     # Outcomes out
 
-    def _gather(self) -> None:
+    def _collect(self) -> None:
         arrived = self.pool.arrived
         while self._seen < len(arrived):
             number = arrived[self._seen]
@@ -310,7 +310,7 @@ class Batch:
             self._view.finished(job, folder)
 
     def _complete(self, job: Finished, folder: JobFolder) -> None:
-        """Put up the mark that a minder did not live to put up, or that was never its to."""
+        """Write SUCCESS or FAILURE where the minder was killed before it did, or never ran."""
         if job.outcome is Outcome.CANCELLED or folder.finished:
             return
         os.makedirs(folder.path, exist_ok=True)
@@ -331,7 +331,7 @@ class Batch:
 
 
 def completer(cwd: str, env: dict[str, str]) -> Callable[[CommandSpec], CommandSpec]:
-    """Give every line a working folder, and the environment that the whole batch was given."""
+    """Give every line a working folder, and the environment of the batch."""
 
     def complete(line: CommandSpec) -> CommandSpec:
         folder = os.path.abspath(os.path.join(cwd, line.cwd))

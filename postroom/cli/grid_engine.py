@@ -1,8 +1,8 @@
-"""Grid engine's names for the queue: qsub, qstat, qdel, written only where somebody asks for them.
+"""`postroom grid-engine`: qsub, qstat and qdel for scripts that were written for grid engine.
 
     postroom grid-engine ~/bin      writes three scripts there, each a call of this module
 
-They understand what most scripts use, and say what they leave out.
+They understand the options that most scripts use, and report those that they ignore.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _CODES = {"running": "r", "stopping": "dr", "queued": "qw"}
 @click.command(context_settings=CONTEXT)
 @click.argument("folder", type=click.Path(file_okay=False))
 def command(folder: str) -> None:
-    """Write `qsub`, `qstat` and `qdel` into FOLDER, for scripts that were made for grid engine.
+    """Write `qsub`, `qstat` and `qdel` into FOLDER, for scripts that were written for grid engine.
 
     \b
       postroom grid-engine ~/bin
@@ -47,9 +47,9 @@ def command(folder: str) -> None:
       qstat
       qdel 0b859f/3-9
 
-    The queue is that of $POSTROOM_BASE, or ./base. Known to qsub: -N -cwd -wd -t -hold_jid -p -P -v
-    -V -h -b -S -o -e -j -sync -terse, -l gpu=N and -l h_rt=TIME; the rest it leaves out, and says
-    so.
+    They use the queue of $POSTROOM_BASE, or of ./base. qsub knows -N -cwd -wd -t -hold_jid -p -P
+    -v -V -h -b -S -o -e -j -sync -terse, -l gpu=N and -l h_rt=TIME; it reports other options and
+    ignores them.
     """
     os.makedirs(folder, exist_ok=True)
     for name in NAMES:
@@ -100,12 +100,12 @@ class GridOptions:
 
 _NOTHING_SAID = GridOptions(CommandSpec("", shell=""))
 
-# Options that take a word and that nothing here corresponds to.
+# Options that take a word, and that are ignored.
 _LEFT_OUT = ("-q", "-pe", "-m", "-M", "-A", "-r", "-w", "-tc", "-R", "-ckpt", "-a", "-notify")
 
 
 def read_options(words: Sequence[str], wanted: GridOptions) -> tuple[GridOptions, list[str]]:
-    """Read qsub's options; return what they ask for, and what comes behind them."""
+    """Read qsub's options; return what they ask for, and the words after them."""
     left = list(words)
     while left and left[0].startswith("-") and left[0] != "-":
         option = left.pop(0)
@@ -113,7 +113,7 @@ def read_options(words: Sequence[str], wanted: GridOptions) -> tuple[GridOptions
             wanted = _SWITCHES[option](wanted)
         elif option in _VALUES:
             if not left:
-                raise PostroomError(f"qsub: {option} needs a word behind it")
+                raise PostroomError(f"qsub: {option} needs a value")
             wanted = _VALUES[option](wanted, left.pop(0))
         else:
             count = {"-pe": 2, "-notify": 0}.get(option, 1 if option in _LEFT_OUT else 0)
@@ -186,7 +186,7 @@ def script_options(script: str) -> list[str]:
 
 
 def qsub(words: Sequence[str]) -> int:
-    """Queue a script, as grid engine does: it is read now, and may change afterwards."""
+    """Queue a script. It is read now; later changes do not matter, as with grid engine."""
     typed, rest = read_options(words, _NOTHING_SAID)
     if not rest:
         raise PostroomError("qsub: name a script, or a command with -b y")
@@ -197,7 +197,7 @@ def qsub(words: Sequence[str]) -> int:
     else:
         text, name = _read_script(script)
         inside, _ = read_options(script_options(text), _NOTHING_SAID)
-        wanted, _ = read_options(words, inside)  # what is typed counts more than what is inside
+        wanted, _ = read_options(words, inside)  # what is typed overrides what is inside
         line = _as_command(text, script, arguments)
         wanted = wanted.ask(shell=wanted.spec.shell or _shell_of(text))
     wanted = wanted.ask(name=wanted.spec.name or name)
@@ -225,7 +225,7 @@ def _shell_of(text: str) -> str:
 
 
 def _as_command(text: str, path: str, arguments: Sequence[str]) -> str:
-    """A shell script as the line that a shell runs; of any other, a call of it."""
+    """The command for a script: its text for a shell script, a call for any other."""
     first = text.partition("\n")[0]
     if first.startswith("#!") and not any(re.search(rf"\b{name}\b", first) for name in _SHELLS):
         return shlex.join([os.path.abspath(path), *arguments])
@@ -249,7 +249,7 @@ def _specs(view: QueueView, wanted: GridOptions, line: str) -> list[CommandSpec]
 
 
 def _redirected(wanted: GridOptions, line: str) -> str:
-    """The line with -o and -e honoured, where they name files; a folder is left out."""
+    """The command with the redirections of -o and -e; folders are ignored."""
     ends = []
     for sign, path in ((">", wanted.out), ("2>", wanted.err)):
         if not path:
@@ -257,7 +257,7 @@ def _redirected(wanted: GridOptions, line: str) -> str:
         if os.path.isdir(path) or path.endswith("/"):
             talk(f"qsub: the folder {path} is left out; read with: postroom logs JOB")
         else:
-            # Of grid engine's own variables, the one that tells the tasks of an array apart.
+            # Of grid engine's variables, only the one that tells the tasks of an array apart.
             place = '"$SGE_TASK_ID"'.join(map(shlex.quote, path.split("$TASK_ID")))
             ends.append(f"exec {sign}{place}")
     if wanted.join:
@@ -266,7 +266,7 @@ def _redirected(wanted: GridOptions, line: str) -> str:
 
 
 def _named(view: QueueView, words: Sequence[str]) -> Iterator[JobId]:
-    """The jobs that ids, or names as grid engine allows them, mean."""
+    """The jobs with these ids, or with these names, as grid engine allows."""
     for word in words:
         try:
             yield from find_jobs(view.files, view.base, word)

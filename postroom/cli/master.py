@@ -1,4 +1,4 @@
-"""`postroom master`, and `python master.py`: a standing Master."""
+"""`postroom master`, and `python master.py`: run the scheduler of a base."""
 
 from __future__ import annotations
 
@@ -22,19 +22,21 @@ from ..store.journal import Journal
 from ..store.snapshot import acting_master
 from ..system.own_python import start_detached
 
-# A Master that says nothing for so long after its start is looked at.
+# A Master should print something within this time of its start.
 START_S = 30.0
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("base")
-@click.option("--detach", is_flag=True, help="Go on in the background, when the terminal is gone.")
-@click.option("--notify", default="", metavar="CMD|URL", help="Tell when a run fails or is done.")
+@click.option("--detach", is_flag=True, help="Run in the background; survives the terminal.")
+@click.option(
+    "--notify", default="", metavar="CMD|URL", help="Send a message when a run fails or is done."
+)
 def command(base: str, detach: bool, notify: str) -> None:
-    """Stand at BASE: give its agents whatever is handed in, until Ctrl-C.
+    """Run the scheduler of BASE: send jobs to its agents, until Ctrl-C.
 
-    More than one may stand at a base; one acts, the others take over when it dies. Stopping a
-    Master loses nothing: jobs in hand go on, and the next Master takes up the rest.
+    Several may run for one base: one acts, the others take over when it dies. Stopping a Master
+    loses nothing: running jobs go on, and the next Master sends the rest.
 
     \b
       postroom master ./base --detach
@@ -70,10 +72,12 @@ def command(base: str, detach: bool, notify: str) -> None:
 
 
 def _detach(base: Base, options: list[str]) -> None:
-    """Start a Master in a session of its own, and say how to end it."""
+    """Start a Master in the background, and say how to stop it."""
     acting = acting_master(LocalFiles(), base)
     if acting is not None:
-        click.echo(f"a Master acts already (pid {acting}); another stands by", err=True)
+        click.echo(
+            f"a Master acts already (pid {acting}); this one takes over when it ends", err=True
+        )
     path = f"{os.path.dirname(base.log)}/master.txt"
     log = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     try:

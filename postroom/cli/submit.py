@@ -37,14 +37,14 @@ from .queue_options import (
 )
 from .wait import wait_for
 
-# Which program a command finds depends on these: they go with it from the shell it comes from.
+# Which programs a command finds depends on these, so they are taken from the submitting shell.
 SHELL = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "PYTHONPATH")
 
 
 @click.command(context_settings=CONTEXT)
 @click.argument("words", nargs=-1, metavar="[--] CMD...")
-@click.option("-f", "--file", type=click.File("r"), help="Queue every line of a file; - is stdin.")
-@click.option("-n", "--name", default="", help="What to call it.")
+@click.option("-f", "--file", type=click.File("r"), help="Queue every line of a file; - for stdin.")
+@click.option("-n", "--name", default="", help="Name of the job.")
 @click.option("-P", "--project", default=DEFAULT_PROJECT, show_default=True)
 @click.option("-p", "--priority", type=int, default=0, help="Higher goes first.  [default: 0]")
 @click.option(
@@ -54,15 +54,17 @@ SHELL = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "PYTHONPATH
     default=1,
     show_default=True,
     metavar="N",
-    help="Cards of the session that runs it.",
+    help="GPUs that its session must have.",
 )
-@click.option("-m", "--memory", metavar="SIZE", help="Memory that its card must have: 40G.")
+@click.option("-m", "--memory", metavar="SIZE", help="Memory that each GPU must have: 40G.")
 @click.option(
-    "-t", "--time-limit", type=duration, metavar="TIME", help="90s, 30m, 2h: then it is ended."
+    "-t", "--time-limit", type=duration, metavar="TIME", help="End it after 90s, 30m, 2h."
 )
-@click.option("--retries", type=click.IntRange(0), default=0, help="After a failure.")
 @click.option(
-    "--grace", type=duration, metavar="TIME", help="From SIGTERM to SIGKILL.  [default: 10s]"
+    "--retries", type=click.IntRange(0), default=0, help="How often to retry after a failure."
+)
+@click.option(
+    "--grace", type=duration, metavar="TIME", help="Time from SIGTERM to SIGKILL.  [default: 10s]"
 )
 @click.option(
     "-a",
@@ -70,34 +72,40 @@ SHELL = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "PYTHONPATH
     multiple=True,
     metavar="JOB",
     shell_complete=complete_jobs,
-    help="Begin when JOB has ended well; if it fails, this is cancelled.",
+    help="Start after JOB has succeeded; cancel if it fails.",
 )
 @click.option(
     "--after-any",
     multiple=True,
     metavar="JOB",
     shell_complete=complete_jobs,
-    help="Begin when JOB has ended, however.",
+    help="Start after JOB has ended, successfully or not.",
 )
-@click.option("--hold", is_flag=True, help="Begin only after `postroom release`.")
-@click.option("--array", type=array, metavar="1-100[:STEP]", help="Once for each $SGE_TASK_ID.")
-@click.option("--snapshot", is_flag=True, help="Run in a copy of this folder, as it is now.")
-@click.option("-C", "--cwd", type=click.Path(), help="Where to run.  [default: here]")
-@click.option("-e", "--env", multiple=True, metavar="NAME=VALUE", help="For the command.")
-@click.option("--shell", default="bash", show_default=True, help="SHELL -c runs it.")
+@click.option("--hold", is_flag=True, help="Wait for `postroom release`.")
 @click.option(
-    "--notify", metavar="CMD|URL", help="Tell when the first has failed, and when all have ended."
+    "--array", type=array, metavar="1-100[:STEP]", help="Queue it once for each $SGE_TASK_ID."
 )
-@click.option("--wait", is_flag=True, help="Until it has ended; exit 1 if it failed.")
-@click.option("--dry-run", is_flag=True, help="Show what would be queued.")
+@click.option("--snapshot", is_flag=True, help="Copy this folder now, and run in the copy.")
+@click.option("-C", "--cwd", type=click.Path(), help="Folder to run in.  [default: this folder]")
+@click.option(
+    "-e", "--env", multiple=True, metavar="NAME=VALUE", help="Set an environment variable."
+)
+@click.option("--shell", default="bash", show_default=True, help="The shell that runs it.")
+@click.option(
+    "--notify",
+    metavar="CMD|URL",
+    help="Send a message at the first failure, and when all have ended.",
+)
+@click.option("--wait", is_flag=True, help="Wait for its end; exit 1 if it failed.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be queued.")
 @as_json
 @in_new_base
 def command(view: QueueView, words: tuple[str, ...], json_: bool, **options: Any) -> int:
-    """Queue a command, and print its id. It is on disk by then, and survives everything.
+    """Queue a command and print its id. By then it is on disk, and survives a power loss.
 
     \b
       postroom submit -- python train.py --lr 0.1
-      postroom submit "python train.py > log.txt"        one word: a line for the shell
+      postroom submit "python train.py > log.txt"        one word: the shell reads it
       postroom submit -P vae -p 5 -t 2h --retries 1 -- python train.py
       postroom submit --array 1-100 'python train.py --seed $SGE_TASK_ID'
       postroom submit --after 0b859f/17 -- python evaluate.py
@@ -135,7 +143,7 @@ def _specs(view: QueueView, words: Sequence[str], options: dict[str, Any]) -> li
     if bool(words) == (options["file"] is not None):
         raise click.UsageError("name a command (postroom submit -- python train.py) or -f FILE")
     if words:
-        # One word is a line that the shell reads; several are what the shell has read already.
+        # One word is read by a shell; several were read by the submitting shell already.
         lines = [words[0] if len(words) == 1 else shlex.join(words)]
     else:
         lines = [spec.command for spec in read_lines(options["file"])]
@@ -180,12 +188,12 @@ def _named(view: QueueView, words: Sequence[str]) -> tuple[JobId, ...]:
 
 
 def shell_environment() -> dict[str, str]:
-    """What of this shell's environment goes with a command."""
+    """The part of this shell's environment that a command gets."""
     return {name: os.environ[name] for name in SHELL if name in os.environ}
 
 
 def _advise(view: QueueView) -> None:
-    """Say what is missing for anything to run; on a terminal only, where somebody reads it."""
+    """Say what is missing for a job to run; only on a terminal, where somebody reads it."""
     if not sys.stderr.isatty():
         return
     base_state = view.look()

@@ -44,7 +44,7 @@ from ..store.requests import StopOrder, read_stop
 from ..store.runs import RunInfo, read_run_info
 from ..system import cgroups
 from ..system.fork import SIGNALS, ForkedProcess, fork_process, hear_signals
-from ..system.process_tree import MARK, adopt_orphans, below, mark_of, parent_of, reap
+from ..system.process_tree import MARK, adopt_orphans, below, mark_of, parent_of, reap, reap_orphans
 from .attempt import CONTINUE_LATER, LINGER_S, AttemptEnd, CommandAttempt, Stopped
 from .failure import Cause, End, count_oom_kills, explain, is_out_of_memory
 from .gpu_use import GpuUse
@@ -318,7 +318,9 @@ class Minder:
             except OSError as error:
                 if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                     raise
-                self._journal.log("error", f"a command waits for room: {error.strerror}")
+                self._journal.log(
+                    "error", f"a command waits for room on the disk: {error.strerror}"
+                )
             if self._stops:
                 raise Stopped
             time.sleep(BLOCKED_S)
@@ -446,7 +448,7 @@ class Minder:
                 if pidfd in ready:
                     return False
                 watch.look(time.monotonic())
-                _reap_orphans(pid)
+                reap_orphans(pid)
                 self._gpu_use.look()
                 if self._stop_order is None:
                     self._look_for_stop(attempt)
@@ -529,13 +531,3 @@ def _ending(end: End, failure: Failure | None, seconds: float) -> dict[str, obje
         **({} if end.refused else {exit_by[0]: exit_by[1]}),
         **({"error": failure.message} if failure is not None else {}),
     }
-
-
-def _reap_orphans(child: int) -> None:
-    """Reap dead orphans, but not the command itself."""
-    with contextlib.suppress(ChildProcessError):
-        while True:
-            seen = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if seen is None or seen.si_pid == child:
-                return
-            os.waitpid(seen.si_pid, os.WNOHANG)

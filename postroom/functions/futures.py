@@ -51,7 +51,7 @@ class FuturePool:
         self._cards: list[Card] = []
         self._grow_at = 0.0
         self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="postroom clerk", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="postroom futures", daemon=True)
         self._thread.start()
         atexit.register(self.close)
 
@@ -170,14 +170,14 @@ def _refuse_our_own(cards: list[Card]) -> None:
         )
 
 
-_clerks: dict[tuple[int, str, str], FuturePool] = {}
+_pools: dict[tuple[int, str, str], FuturePool] = {}
 _making = threading.Lock()
 
 
 def future_pool_for(base: str, project: str, *, say: Say) -> FuturePool:
-    """Return this process's clerk for a base and a project."""
+    """Return this process's pool for a base and a project."""
     key = (os.getpid(), os.path.realpath(base), project)  # a thread does not survive a fork
     with _making:
-        if key not in _clerks:
-            _clerks[key] = FuturePool(base, project, say=say)
-        return _clerks[key]
+        if key not in _pools:
+            _pools[key] = FuturePool(base, project, say=say)
+        return _pools[key]

@@ -45,9 +45,9 @@ def check(spec: CommandSpec) -> CommandSpec:
     if not os.path.isdir(spec.cwd):
         raise PostroomError(f"the folder {spec.cwd!r} to run in does not exist")
     if spec.timeout_s is not None and spec.timeout_s <= 0:
-        raise PostroomError("a time limit is longer than nothing")
+        raise PostroomError("a time limit must be longer than 0 s")
     if spec.retries is not None and spec.retries < 0:
-        raise PostroomError("retries are 0 or more")
+        raise PostroomError("retries must be 0 or more")
     check_priority(spec.scheduling.priority)
     return spec
 

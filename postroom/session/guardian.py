@@ -1,11 +1,11 @@
 """The guardian: pins a GPU, holds its locks, watches the worker, kills it and starts it again.
 
-    STARTING --ready--> SERVING --worker dies--> STARTING (what it had is noted and given on)
+    STARTING --ready--> SERVING --worker dies--> STARTING (its job is noted, its letter requeued)
         |                  |--SIGTERM, Ctrl-C--> DRAINING --worker ends--> gone
         |                  |--again------------> worker killed ----------> gone
         '-- three workers in a row die with different jobs, or three before they are ready: gone
 
-It never imports torch, so it starts at once, stays small, and is not hurt by what hurts a worker.
+It never imports torch, so it starts at once, stays small, and survives what kills a worker.
 """
 
 from __future__ import annotations
@@ -39,7 +39,16 @@ from ..system import cgroups
 from ..system.file_events import listen
 from ..system.fork import ForkedProcess
 from ..system.own_python import PACKAGE_PARENT, own_python
-from ..system.process_tree import MARK, SHARES, adopt_orphans, below, mark_of, reap, sweep
+from ..system.process_tree import (
+    MARK,
+    SHARES,
+    adopt_orphans,
+    below,
+    mark_of,
+    reap,
+    reap_orphans,
+    sweep,
+)
 from ..system.processes import myself
 from .card_health import CardHealth, ask_driver, quarantine
 from .command_relay import LOST, CommandRelay
@@ -49,7 +58,7 @@ from .timeouts import job_in_hand
 
 # A full disk is tried again after this long.
 BLOCKED_S = 0.5
-# How often a guardian that hears nothing sees whether its base is still there.
+# How often an idle guardian looks whether its base still exists.
 LOOK_S = 2.0
 
 T = TypeVar("T")
@@ -57,18 +66,18 @@ T = TypeVar("T")
 
 @dataclass
 class SessionSlot:
-    """What a session is to run on."""
+    """What a session runs on, and how."""
 
     agent_id: str
-    gpu: str  # the card's uuid, or "cpu"
+    gpu: str  # the uuids of its GPUs, or "cpu"
     gpu_name: str
     environment: dict[str, str]  # pins the worker
     lease_fds: tuple[int, ...] = ()  # handed down to every process of the session
     threads: int | None = None
     preload: list[str] = field(default_factory=lambda: ["torch"])
-    gpus: int = 0  # how many cards
+    gpus: int = 0  # how many GPUs
     memory_mib: int = 0  # of the smallest of them
-    shares: bool = False  # they are not leased: each job books its part of one
+    shares: bool = False  # the GPUs are not leased: each job books its part of one
 
 
 class SessionError(PostroomError):
@@ -76,7 +85,7 @@ class SessionError(PostroomError):
 
 
 class Guardian:
-    """One session's watching half."""
+    """The process of a session that watches its worker."""
 
     def __init__(self, base: Base, slot: SessionSlot, *, talk: bool = True) -> None:
         self._files = LocalFiles()
@@ -85,7 +94,9 @@ class Guardian:
         self._talk = talk
         self._journal = Journal(base, f"guardian {slot.agent_id}")
         self._mark = mark_of(base.root, slot.agent_id)
-        self._helpers = below(os.getpid())  # a ledger may have given its lease a process
+        self._helpers = below(
+            os.getpid()
+        )  # a ledger may have started a process that renews the lease
         self._lock = self._take_lock()
         self._strays = self._end_strays()
         self._cgroup = cgroups.make(self._mark)
@@ -94,10 +105,10 @@ class Guardian:
         self._worker: subprocess.Popen[bytes] | ForkedProcess | None = None
         self._socket: socket.socket | None = None
         self._ready = False
-        self._told = False  # the worker is ended because its task was to
+        self._task_stopped = False  # the worker was killed because its task had a stop order
         self._deadline: float | None = None
         self._timeout: dict[str, Any] = {}
-        # A session that shares cards can't say which of them was to blame.
+        # A session that shares GPUs can't tell which of them was to blame.
         self._health = CardHealth(
             "cpu" if slot.shares else slot.gpu, ask_driver=ask_driver, quarantine=quarantine
         )
@@ -117,7 +128,7 @@ class Guardian:
         self._relay = CommandRelay(self._context, self._selector, ended=self._end_attempt)
 
     def run(self, while_pid: int | None = None) -> int:
-        """Serve until told to stop, or until another process has ended; return the exit code."""
+        """Serve until told to stop, or until the process `while_pid` ends; return the exit code."""
         adopt_orphans()
         if self._strays:
             words = f"{self._strays} processes of an earlier session were ended"
@@ -128,7 +139,7 @@ class Guardian:
         with self._catching_signals():
             if while_pid is not None:
                 self._watch_process(while_pid)
-            if self._slot.preload:  # what has only commands leaves that to their minder
+            if self._slot.preload:  # in a session for commands only, the minder looks for them
                 self._listen_for_stops()
             self._write_info()
             try:
@@ -139,11 +150,11 @@ class Guardian:
                 self._leave()
         return 0
 
-    # Locks and cards
+    # The lock and the agent's file
 
     def _take_lock(self) -> LocalLock:
-        # A Master that clears up behind a dead session holds the lock for a moment, the minder of a
-        # command that outlived its session until that ends.
+        # A Master that clears away a dead agent holds the lock for a moment. The minder of a
+        # command that outlived its session holds it until the command ends.
         give_up_at = time.monotonic() + 2.0
         waits = False
         while True:
@@ -161,13 +172,13 @@ class Guardian:
                 who = f" (pid {info.pid}, on {info.gpu_name})" if info else ""
                 raise SessionError(
                     f"agent {self._slot.agent_id} of {self._base.root} lives already{who}: "
-                    f"stop it first with python agent.py stop {self._base.root} "
+                    f"stop it first with postroom agents stop {self._base.root} "
                     f"{self._slot.agent_id}"
                 )
             time.sleep(0.02)
 
     def _end_strays(self) -> int:
-        """End what an earlier session left; who left in peace took its card, and left nobody."""
+        """End processes of an earlier session; one that ended normally has removed its file."""
         if not self._files.exists(self._base.agent_info(self._slot.agent_id)):
             return 0
         info = read_agent_info(self._files, self._base, self._slot.agent_id)
@@ -175,7 +186,7 @@ class Guardian:
         return strays + (cgroups.end(info.cgroup, self._mark) if info is not None else 0)
 
     def _sweep(self, spared: Collection[int] = ()) -> None:
-        """End all that was started here, and nobody minds any more."""
+        """End all processes that were started here and have no parent of ours any more."""
         sweep(self._mark, own_but={*self._helpers, *spared})
         cgroups.end(self._cgroup, self._mark)
 
@@ -250,7 +261,7 @@ class Guardian:
             self._selector.register(self._worker.stdout, selectors.EVENT_READ, self._read_output)
 
     def _environment(self) -> dict[str, str]:
-        """What a worker finds in its environment, and what it starts after it."""
+        """The environment of the worker, and of what it starts."""
         shares = {SHARES: str(os.getpid())} if self._slot.shares else {}
         inherited = {name: value for name, value in os.environ.items() if name != SHARES}
         return {**inherited, **self._slot.environment, MARK: self._mark, **shares}
@@ -268,16 +279,16 @@ class Guardian:
         if self._deadline is not None and time.monotonic() >= self._deadline:
             self._deadline = None
             self._end_overdue_job()
-        # While its minder has a command in hand, a dead worker's letter is not laid down.
+        # While the minder runs a command, a dead worker's letter is not taken back.
         dead = self._worker is not None and self._worker.poll() is not None
         if dead and not self._relay.busy:
-            self._bury_worker()
+            self._clear_away_worker()
 
     def _listen_for_stops(self) -> None:
         self._files.make_folder(self._base.control)
         events = listen(self._base.control)
         if events is None:
-            return  # it is looked for now and then anyway
+            return  # orders are looked for every LOOK_S anyway
 
         def heard(fd: int) -> None:
             os.read(fd, 1 << 16)
@@ -286,9 +297,10 @@ class Guardian:
         self._selector.register(events, selectors.EVENT_READ, heard)
 
     def _look_for_stop(self) -> None:
-        """See whether the task in the worker's hand is to end; a command's minder looks itself.
+        """End the worker if its task has a stop order; a minder looks for those of commands.
 
-        The note takes the place of the blame, and the Master does what the order says.
+        The note says that the task was stopped, so that it is not blamed for the worker's death.
+        The Master does what the order says.
         """
         worker = self._worker
         if worker is None or self._relay.busy or isinstance(worker, ForkedProcess):
@@ -302,7 +314,7 @@ class Guardian:
             agent_id, reason = self._slot.agent_id, stop.reason
             note = Note(run, job, attempt, "stopped", agent_id, reason=reason, at=time.time())
             self._insist(lambda: write_note(self._files, self._base, note))
-            self._told = True
+            self._task_stopped = True
             worker.kill()
 
     def _hear(self, line: socket.socket) -> None:
@@ -359,7 +371,7 @@ class Guardian:
         if not self._output.read():  # it was readable, so this is its end
             self._selector.unregister(pipe)
 
-    def _bury_worker(self) -> None:
+    def _clear_away_worker(self) -> None:
         """The worker is dead: end what it started, note what it had in hand, start another."""
         worker, self._worker = self._worker, None
         assert worker is not None and self._socket is not None
@@ -372,7 +384,7 @@ class Guardian:
             self._output = None
         self._socket.close()
         self._deadline = None
-        told, self._told = self._told, False
+        stopped, self._task_stopped = self._task_stopped, False
         self._relay.close()
         self._sweep()
         self._check_base()
@@ -380,10 +392,10 @@ class Guardian:
         if self._health.touch_failed:
             reason = f"its card failed: {self._health.touch_failed}"
         hand = read_in_hand(self._files, self._base, self._slot.agent_id)
-        note = self._lay_down(reason, blame=not (self._signals or told))
+        note = self._take_back(reason, blame=not (self._signals or stopped))
         if self._signals:
             return
-        if told:
+        if stopped:
             self._start_worker()
             return
         self._journal.log("error", f"worker {worker.pid} {_describe_exit(worker.returncode or 0)}")
@@ -398,8 +410,8 @@ class Guardian:
             raise SessionError(f"session {self._slot.agent_id}: {why}; see {self._base.log}")
         self._start_worker()
 
-    def _lay_down(self, reason: str, *, blame: bool) -> Note | None:
-        """Note what the worker died with; that of one that was told to end is nobody's fault."""
+    def _take_back(self, reason: str, *, blame: bool) -> Note | None:
+        """Take back the dead worker's letter, and note the job in its hand if that is to blame."""
         left = self._insist(
             lambda: take_back_letter(
                 self._files,
@@ -413,9 +425,9 @@ class Guardian:
         return left[1] if left else None
 
     def _insist(self, action: Callable[[], T]) -> T | None:
-        """Do what must come before anything else: a full disk is waited for, unless told to stop.
+        """Do what must be done before anything else: wait while the disk is full, unless stopped.
 
-        None also when the run is gone, so that nobody wants it any more.
+        None when it was not done: we were told to stop, or the run was removed.
         """
         while True:
             try:
@@ -425,10 +437,10 @@ class Guardian:
                 return None
             except OSError as error:
                 self._journal.log("error", f"blocked, and trying again: {error}")
-                told = self._signals
+                before = self._signals
                 for key, _ in self._selector.select(BLOCKED_S):
                     key.data(key.fileobj)
-                if self._signals > told:
+                if self._signals > before:
                     return None
 
     def _check_base(self) -> None:
@@ -438,13 +450,13 @@ class Guardian:
             )
 
     def _kind_of(self, run: str) -> str:
-        """What the jobs of a run are called, to tell a bad kernel from a bad card."""
+        """The tasks of a run's jobs, to tell a bad kernel from a bad GPU."""
         with contextlib.suppress(OSError, BadFileError):
             return ", ".join(read_run_info(self._files, self._base, run).kernels) or run
         return run
 
     def _end_overdue_job(self) -> None:
-        """A job is past its time: the worker is ended, and the job's outcome written for it."""
+        """A task is past its time limit: end the worker, and write the task's outcome."""
         assert self._worker is not None
         limit_s, retries = float(self._timeout["deadline_s"]), int(self._timeout["retries"])
         files, base, agent_id = self._files, self._base, self._slot.agent_id
@@ -499,38 +511,32 @@ class Guardian:
             os.close(fd)
             self._stop()
             if self._relay.busy or isinstance(self._worker, ForkedProcess):
-                self._stop()  # a command may take for ever, and nobody waits for it any more
+                self._stop()  # a command may take very long, and nobody waits for it any more
 
         self._selector.register(pidfd, selectors.EVENT_READ, ended)
 
     def _stop(self) -> None:
-        """Once: after the job in hand. Twice: at once."""
+        """Once: stop after the running job. Twice: stop now."""
         self._signals += 1
         if self._signals > 1:
             self._relay.stop()
         if self._worker is None:
             return
         if self._signals == 2 and isinstance(self._worker, ForkedProcess) and self._ready:
-            self._worker.terminate()  # the command in hand may have something to save
+            self._worker.terminate()  # the command may have something to save
             return
         if self._signals > 1 or not self._ready:
             self._worker.kill()
             return
-        self._say("finishing the job in hand; again to stop at once")
+        self._say("finishing the running job; press again to stop now")
         self._tell_worker(b"stop\n")
 
     def _reap_orphans(self) -> None:
-        """Reap what we adopted; the worker itself is left to `Popen.poll`."""
-        worker = self._worker
-        if worker is None:
+        """Reap orphans; the worker itself is left to `Popen.poll`."""
+        if self._worker is None:
             reap()
-            return
-        with contextlib.suppress(ChildProcessError):
-            while True:
-                seen = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-                if seen is None or seen.si_pid == worker.pid:
-                    return
-                os.waitpid(seen.si_pid, os.WNOHANG)
+        else:
+            reap_orphans(self._worker.pid)
 
     def _tell_worker(self, word: bytes) -> None:
         """Say "stop", or how an attempt ended."""

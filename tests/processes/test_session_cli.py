@@ -52,7 +52,7 @@ def test_a_signal_lets_the_job_in_hand_finish(
         pool = master.submit([Job("until:wait_for", path=str(gate)) for _ in range(2)])
         drive(master, lambda: master.agents() and room_is_at_work(room))
         room.guardians["0"].send_signal(number)
-        wait_until(lambda: "finishing the job in hand" in Path(room.words("0")).read_text())
+        wait_until(lambda: "finishing the running job" in Path(room.words("0")).read_text())
         gate.touch()
         assert room.guardians["0"].wait(PATIENCE_S) == 0
         drive(master, lambda: pool.n_done == 1)
