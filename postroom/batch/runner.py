@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Protocol
 
@@ -257,8 +257,7 @@ class Batch:
         return self._job(line, folder or self._new_folder(line))
 
     def _job(self, line: CommandSpec, folder: str) -> Job:
-        spec = replace(
-            line.with_defaults(self._options.defaults),
+        spec = line.with_defaults(self._options.defaults).but(
             name=os.path.basename(folder),
             cwd=self._place(line.cwd),
             folder=folder,
@@ -335,6 +334,6 @@ def completer(cwd: str, env: dict[str, str]) -> Callable[[CommandSpec], CommandS
 
     def complete(line: CommandSpec) -> CommandSpec:
         folder = os.path.abspath(os.path.join(cwd, line.cwd))
-        return replace(line, cwd=folder, env={**env, **line.env})
+        return line.but(cwd=folder, env={**env, **line.env})
 
     return complete

@@ -12,7 +12,6 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any, Protocol, TextIO
 
 from ..errors import PostroomError
@@ -86,7 +85,7 @@ class Numbering:
         whole = self._complete(line)
         repeat = self._seen.get(whole.key, 0)
         self._seen[whole.key] = repeat + 1
-        return replace(whole, repeat=repeat)
+        return whole.but(repeat=repeat) if repeat else whole
 
 
 class Source(Protocol):

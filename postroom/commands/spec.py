@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
@@ -68,10 +68,20 @@ class CommandSpec:
         known = json.dumps([self.command, self.cwd, self.env, self.repeat], sort_keys=True)
         return hashlib.sha256(known.encode()).hexdigest()[:20]
 
+    def but(self, **changes: Any) -> CommandSpec:
+        """A copy with changes, in 1 µs: `replace` takes 14, and a batch makes three for a line."""
+        made = object.__new__(CommandSpec)
+        made.__dict__.update(self.__dict__)
+        made.__dict__.pop("key", None)
+        made.__dict__.update(changes)
+        return made
+
     def with_defaults(self, defaults: CommandSpec) -> CommandSpec:
         """Fill in what it does not say."""
-        unsaid = [name for name, usual in _USUAL.items() if getattr(self, name) == usual]
-        return replace(self, **{name: getattr(defaults, name) for name in unsaid})
+        said, more = self.__dict__, defaults.__dict__
+        return self.but(
+            **{name: more[name] for name, usual in _USUAL.items() if said[name] == usual}
+        )
 
     def encode(self) -> dict[str, Any]:
         """As plain JSON, without what is as usual."""

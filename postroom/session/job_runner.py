@@ -8,7 +8,6 @@ itself, it goes to a larger GPU that another session of the base has.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..commands.attempt import AttemptEnd, CommandAttempt
@@ -147,7 +146,7 @@ class JobRunner:
         except (BadFileError, TypeError) as error:
             return Done(failure=Failure(Outcome.FAILED, type(error).__name__, str(error)))
         if not spec.folder:
-            spec = replace(spec, folder=self._base.job_folder(info.run, job))
+            spec = spec.but(folder=self._base.job_folder(info.run, job))
         made = CommandAttempt(spec, info.run, job, attempt, self.turn.failed, elsewhere)
         ended = self._ask_minder(made, self.turn.linger)
         if ended is None:
