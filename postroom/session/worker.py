@@ -59,14 +59,16 @@ class GuardianLink:
     def listen(self, waiter: Waiter) -> None:
         """Read the guardian's words; "stop", or the end of the socket, stops the worker."""
         heard = b""
-        while data := self._socket.recv(4096):
-            *lines, heard = (heard + data).split(b"\n")
-            for word in lines:
-                if word == b"stop":
-                    self.stopping.set()
-                    waiter.wake()
-                else:
-                    self._words.put(word.decode())
+        # A guardian that is killed with words of ours unread resets the connection.
+        with contextlib.suppress(ConnectionResetError):
+            while data := self._socket.recv(4096):
+                *lines, heard = (heard + data).split(b"\n")
+                for word in lines:
+                    if word == b"stop":
+                        self.stopping.set()
+                        waiter.wake()
+                    else:
+                        self._words.put(word.decode())
         # Whoever waits for a word goes on waiting, and dies with the guardian in a moment. If it
         # gave up the letter of a command that its minder still runs, the command would run twice.
         self.stopping.set()
