@@ -12,16 +12,16 @@ KINDS = ("exclusive", "ordinary")
 
 
 def test_an_exclusive_job_never_overlaps_another_on_its_card(
-    room: RealSessions, tmp_path: Path
+    sessions: RealSessions, tmp_path: Path
 ) -> None:
     for agent_id in ("0", "0b", "0c"):
-        room.start(agent_id, gpu="0")
+        sessions.start(agent_id, gpu="0")
     log = tmp_path / "log"
     jobs = [
         Job("kernels:occupy", log=str(log), kind=kind, card="0", exclusive=kind == "exclusive")
         for kind in KINDS * 25
     ]
-    with room.master() as master:
+    with sessions.master() as master:
         assert master.run(jobs).failures() == []
     rows = [line.split() for line in log.read_text().splitlines()]
     assert len(rows) == len(jobs)
@@ -34,37 +34,41 @@ def test_an_exclusive_job_never_overlaps_another_on_its_card(
     assert [pair for pair in overlaps if "exclusive" in pair] == []
 
 
-def test_ordinary_jobs_share_a_card_at_the_same_time(room: RealSessions, tmp_path: Path) -> None:
-    room.start("0", gpu="0")
-    room.start("0b", gpu="0")
+def test_ordinary_jobs_share_a_card_at_the_same_time(
+    sessions: RealSessions, tmp_path: Path
+) -> None:
+    sessions.start("0", gpu="0")
+    sessions.start("0b", gpu="0")
     folder = str(tmp_path)
     jobs = [
         Job("kernels:meet", folder=folder, me="a", other="b"),
         Job("kernels:meet", folder=folder, me="b", other="a"),
     ]
-    with room.master() as master:
+    with sessions.master() as master:
         assert master.run(jobs).failures() == []
 
 
-def test_an_exclusive_job_does_not_wait_for_other_cards(room: RealSessions, tmp_path: Path) -> None:
-    room.start("0", gpu="0")
-    room.start("1", gpu="1")
+def test_an_exclusive_job_does_not_wait_for_other_cards(
+    sessions: RealSessions, tmp_path: Path
+) -> None:
+    sessions.start("0", gpu="0")
+    sessions.start("1", gpu="1")
     folder = str(tmp_path)
     jobs = [
         Job("kernels:meet", folder=folder, me="a", other="b", exclusive=True),
         Job("kernels:meet", folder=folder, me="b", other="a", exclusive=True),
     ]
-    with room.master() as master:
+    with sessions.master() as master:
         assert master.run(jobs).failures() == []
 
 
-def test_the_death_of_a_worker_gives_the_card_back(room: RealSessions, tmp_path: Path) -> None:
-    room.start("0", gpu="0")
-    room.start("0b", gpu="0")
+def test_the_death_of_a_worker_gives_the_card_back(sessions: RealSessions, tmp_path: Path) -> None:
+    sessions.start("0", gpu="0")
+    sessions.start("0b", gpu="0")
     log = str(tmp_path / "log")
     jobs = [
         Job("kernels:die", log=log, until=3, exclusive=True),
         *(Job("kernels:double", x=n) for n in range(20)),
     ]
-    with room.master() as master:
+    with sessions.master() as master:
         assert master.run(jobs).results() == ["survived", *(n * 2 for n in range(20))]

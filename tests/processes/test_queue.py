@@ -25,34 +25,34 @@ from .conftest import drive, running
 FILES = LocalFiles()
 
 
-def queue(room: RealSessions, command: str, **fields: Any) -> JobId:
-    made = CommandSpec(command, cwd=str(room.import_folder), **{"grace_s": 5.0, **fields})
-    return submit(FILES, room.base, [made])[0]
+def queue(sessions: RealSessions, command: str, **fields: Any) -> JobId:
+    made = CommandSpec(command, cwd=str(sessions.import_folder), **{"grace_s": 5.0, **fields})
+    return submit(FILES, sessions.base, [made])[0]
 
 
-def outcome(room: RealSessions, job: JobId) -> Failure | None:
-    path = room.base.result(job.run, job.number)
+def outcome(sessions: RealSessions, job: JobId) -> Failure | None:
+    path = sessions.base.result(job.run, job.number)
     return OutcomeSheet(path, read_parcel_bytes(FILES, path)).done(job.number).failure
 
 
-def wait_for(master: Master, room: RealSessions, job: JobId) -> Failure | None:
-    result = room.base.result(job.run, job.number)
+def wait_for(master: Master, sessions: RealSessions, job: JobId) -> Failure | None:
+    result = sessions.base.result(job.run, job.number)
     drive(master, lambda: os.path.exists(result), what=f"the end of {job}")
-    return outcome(room, job)
+    return outcome(sessions, job)
 
 
 def request(
-    master: Master, room: RealSessions, verb: RequestVerb, *jobs: JobId, **fields: Any
+    master: Master, sessions: RealSessions, verb: RequestVerb, *jobs: JobId, **fields: Any
 ) -> None:
-    name = ask(FILES, room.base, Request(verb, jobs=jobs, by="ada", **fields))
-    drive(master, lambda: is_settled(FILES, room.base, name), what=verb.value)
+    name = ask(FILES, sessions.base, Request(verb, jobs=jobs, by="ada", **fields))
+    drive(master, lambda: is_settled(FILES, sessions.base, name), what=verb.value)
 
 
 @pytest.fixture(params=["warm", "commands only"])
-def session(request: pytest.FixtureRequest, room: RealSessions) -> RealSessions:
+def session(request: pytest.FixtureRequest, sessions: RealSessions) -> RealSessions:
     """A session that keeps a worker warm, or one that has nothing to keep warm."""
-    room.start(options=() if request.param == "warm" else ("--preload", ""))
-    return room
+    sessions.start(options=() if request.param == "warm" else ("--preload", ""))
+    return sessions
 
 
 def test_a_running_command_is_killed_with_all_that_it_started(
@@ -120,17 +120,17 @@ def test_one_killed_from_outside_is_said_to_be(session: RealSessions, tmp_path: 
     assert failure is not None and failure.kind == "killed from outside"
 
 
-def test_a_task_is_killed_and_its_session_goes_on(room: RealSessions, tmp_path: Path) -> None:
-    room.start()
+def test_a_task_is_killed_and_its_session_goes_on(sessions: RealSessions, tmp_path: Path) -> None:
+    sessions.start()
     begun = tmp_path / "begun"
-    with room.master() as master:
+    with sessions.master() as master:
         pool = master.submit([Job("kernels:hang", log=str(begun))])
         drive(master, begun.exists, what="the task")
-        request(master, room, RequestVerb.KILL, JobId(pool.run, 0))
+        request(master, sessions, RequestVerb.KILL, JobId(pool.run, 0))
         pool.wait(60)
         assert pool[0].outcome is Outcome.CANCELLED
         assert master.run([Job("kernels:double", x=2)])[0].result() == 4
-    assert [note.kind for note in read_notes(FILES, room.base, pool.run)] == ["stopped"]
+    assert [note.kind for note in read_notes(FILES, sessions.base, pool.run)] == ["stopped"]
 
 
 def test_orders_outlive_the_master_and_the_guardian(session: RealSessions, tmp_path: Path) -> None:
