@@ -50,7 +50,7 @@ def test_a_signal_lets_the_job_in_hand_finish(
     sessions.start()
     with sessions.master() as master:
         pool = master.submit([Job("until:wait_for", path=str(gate)) for _ in range(2)])
-        drive(master, lambda: master.agents() and room_is_at_work(sessions))
+        drive(master, lambda: master.agents() and is_at_work(sessions))
         sessions.guardians["0"].send_signal(number)
         wait_until(lambda: "finishing the running job" in Path(sessions.words("0")).read_text())
         gate.touch()
@@ -62,15 +62,15 @@ def test_a_signal_lets_the_job_in_hand_finish(
         assert pool.n_failed == 0
 
 
-def test_a_second_signal_stops_at_once_and_the_job_is_given_on_without_blame(
+def test_a_second_signal_stops_now_and_the_job_is_requeued_without_blame(
     sessions: RealSessions, gate: Path
 ) -> None:
     sessions.start()
     with sessions.master() as master:
         pool = master.submit([Job("until:wait_for", path=str(gate))])
-        drive(master, lambda: room_is_at_work(sessions))
+        drive(master, lambda: is_at_work(sessions))
         sessions.guardians["0"].send_signal(signal.SIGINT)
-        wait_until(lambda: "again to stop at once" in Path(sessions.words("0")).read_text())
+        wait_until(lambda: "again to stop now" in Path(sessions.words("0")).read_text())
         sessions.guardians["0"].send_signal(signal.SIGINT)
         assert sessions.guardians["0"].wait(PATIENCE_S) == 0
         assert pool.n_done == 0 and attempts(sessions) == []
@@ -84,7 +84,7 @@ def test_stop_now_ends_an_agent_that_is_at_work(sessions: RealSessions, gate: Pa
     sessions.start()
     with sessions.master() as master:
         master.submit([Job("until:wait_for", path=str(gate))])
-        drive(master, lambda: room_is_at_work(sessions))
+        drive(master, lambda: is_at_work(sessions))
         command = [sys.executable, "-m", "postroom", "agents", "stop", sessions.base.root, "--now"]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         assert "agent 0 stopped" in done.stdout
@@ -190,7 +190,7 @@ def test_a_sick_card_is_refused_with_its_reason(sessions: RealSessions, driver: 
         sessions.start("0", "0")
 
 
-def room_is_at_work(sessions: RealSessions) -> bool:
+def is_at_work(sessions: RealSessions) -> bool:
     path = Path(sessions.base.in_hand("0"))
     return path.exists() and path.read_bytes().startswith(b"running")
 
