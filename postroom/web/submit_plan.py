@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, TypeVar
 
+import click
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..commands.command_source import read_lines
@@ -21,11 +22,10 @@ from ..store.files import Files
 from ..store.job_ids import JobId, find_jobs
 from ..store.scheduling import MOST_PRIORITY, SchedulingOptions
 from ..text.memory_sizes import to_mib
+from ..text.values import duration
 
 MOST_AT_ONCE = 10_000
 MOST_TRIED = 200_000
-_TIME = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)")
-_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 Text = Annotated[str, Field(max_length=10_000)]
 Word = Annotated[str, Field(max_length=200)]
@@ -163,11 +163,11 @@ def _common(fields: Mapping[str, str]) -> dict[str, Any]:
 
 
 def seconds(text: str) -> float:
-    """Read `90`, `90s`, `15m`, `2h` or `1.5d`."""
-    match = _TIME.fullmatch(text)
-    if match is None:
-        raise PlanError(f"{text!r} is no time: write 90s, 15m, 2h or 1.5d")
-    return float(match[1]) * _UNITS[match[2]]
+    """Read a time as the command line does: `90`, `90s`, `15m`, `2h` or `1.5d`."""
+    try:
+        return duration(text)
+    except click.BadParameter as error:
+        raise PlanError(error.message) from None
 
 
 def _number(text: str, name: str, usual: int) -> int:

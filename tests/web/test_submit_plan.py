@@ -67,7 +67,7 @@ def test_a_sweep_is_every_combination_but_those_left_out(tmp_path: Path) -> None
         ({"commands": "# nothing"}, "at least one command"),
         ({"commands": "x", "env": "A"}, "NAME=VALUE"),
         ({"commands": "x", "env": "A B=1"}, "NAME=VALUE"),
-        ({"commands": "x", "timeout": "soon"}, "90s, 15m"),
+        ({"commands": "x", "timeout": "soon"}, "90s, 30m"),
         ({"commands": "x", "retries": "many"}, "no whole number"),
         ({"commands": "x", "priority": "9999999"}, "priority"),
         ({"commands": "x", "memory": "much"}, "like 8G"),
