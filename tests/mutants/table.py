@@ -177,6 +177,13 @@ MUTANTS = [
         "tests/processes/test_warm_commands.py",
     ),
     Mutant(
+        "a worker ends with its guardian, also when that has not read everything",
+        "postroom/session/worker.py",
+        "with contextlib.suppress(ConnectionResetError):",
+        "with contextlib.nullcontext():",
+        "tests/session/test_worker.py",
+    ),
+    Mutant(
         "what a killed minder leaves is swept",
         "postroom/session/guardian.py",
         "            self._sweep(spared)\n",
