@@ -18,8 +18,9 @@ from collections.abc import Callable
 
 import click
 
+from postroom.commands.spec import CommandSpec
 from postroom.queue.queue_view import QueueView
-from postroom.queue.submission import QueuedCommand, submit
+from postroom.queue.submission import submit
 from postroom.store.base import Base, create_base
 from postroom.store.files import LocalFiles
 from postroom.store.scheduling import SchedulingOptions
@@ -40,7 +41,7 @@ def fill(base: Base, jobs: int) -> float:
     for first in range(0, jobs, PART):
         numbers = range(first, min(first + PART, jobs))
         asks = [
-            QueuedCommand(
+            CommandSpec(
                 f"python train.py --seed {number}",
                 name=f"seed {number}",
                 cwd=base.root,
@@ -52,7 +53,7 @@ def fill(base: Base, jobs: int) -> float:
         submit(files, base, asks, project=f"sweep {first // (4 * PART)}")
     # Some jobs have a priority, so that the order is not simply that of the numbers.
     urgent = [
-        QueuedCommand("urgent", cwd=base.root, scheduling=SchedulingOptions(priority=n))
+        CommandSpec("urgent", cwd=base.root, scheduling=SchedulingOptions(priority=n))
         for n in range(1, URGENT)
     ]
     submit(files, base, urgent, project="sweep 0")

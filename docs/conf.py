@@ -76,7 +76,7 @@ def subcommands(
                     yield from subcommands(below, word, context)
 
 
-class CommandLine(SphinxDirective):
+class CommandSpec(SphinxDirective):
     """Every command of `postroom`, with what its `--help` prints."""
 
     def run(self) -> list[nodes.Node]:
@@ -139,7 +139,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     # What help shows as a default must not depend on who builds the site.
     for name in [name for name in os.environ if name.startswith("POSTROOM_")]:
         del os.environ[name]
-    app.add_directive("command-line", CommandLine)
+    app.add_directive("command-line", CommandSpec)
     app.add_directive("public-names", PublicNames)
     app.add_directive("module-header", ModuleHeader)
     app.connect("autodoc-process-docstring", keep_blocks)

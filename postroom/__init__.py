@@ -1,8 +1,8 @@
 """Postroom spreads jobs over GPUs through nothing but a folder.
 
-from postroom import Job, Master
+from postroom import Job, Master, Sessions
 
-with Master("./base") as master:
+with Master("./base") as master, Sessions(master.base, 2):
     pool = master.run([Job("expensive_task:expensive_task", a=a) for a in arrays])
 outputs = pool.results()
 """
@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     from .jobs import Job, JobPool, Status
     from .master import Master
     from .parcel.sheets import Outcome
+    from .session.sessions import Sessions
 
 __all__ = [
     "Master",
     "Job",
     "JobPool",
+    "Sessions",
     "Agent",
     "Outcome",
     "Status",
@@ -36,6 +38,7 @@ _HOMES = {
     "Job": "jobs",
     "JobPool": "jobs",
     "Status": "jobs",
+    "Sessions": "session.sessions",
     "Agent": "dispatch.agent",
     "Outcome": "parcel.sheets",
     "JobFailed": "errors",

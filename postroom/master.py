@@ -17,7 +17,7 @@ from typing import Any
 
 from .dispatch.dispatcher import Dispatcher
 from .dispatch.job_writer import append_jobs, log_jobs, parcels, put_data
-from .dispatch.request_executor import Staff
+from .dispatch.request_executor import SessionStarter
 from .errors import BadFileError, BaseFolderError, PostroomError
 from .jobs import Job, JobPool
 from .parcel.jsonable import weight
@@ -61,7 +61,7 @@ class Master:
         files: Files | None = None,
         clock: Clock | None = None,
         journal: Journal | None = None,
-        staff: Staff | None = None,
+        sessions: SessionStarter | None = None,
     ) -> None:
         self.base: Base = create_base(base) if files is None else Base(base)
         self.import_folder = os.path.abspath(import_folder or _script_folder())
@@ -69,7 +69,7 @@ class Master:
         self._files: Files = files or LocalFiles()
         self._clock: Clock = clock or SystemClock()
         self._journal = journal or Journal(self.base, "master", clock=self._clock)
-        self._staff = staff
+        self._sessions = sessions
         self._pools: dict[str, JobPool] = {}
         self._infos: dict[str, RunInfo] = {}
         self._versions: dict[str, str] = {}  # of the tasks that were checked
@@ -462,7 +462,7 @@ class Master:
             journal=self._journal,
             deliver=self._deliver,
             sweep=self._sweep,
-            staff=self._staff,
+            sessions=self._sessions,
         )
         # Before the first letter: the next Master's epoch must be higher than this one.
         self._write_info(dispatcher.epoch)

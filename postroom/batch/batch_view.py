@@ -87,7 +87,7 @@ def slot_states(base: Base, pool: JobPool, places: Sequence[tuple[str, str]]) ->
 
 def batch_state(batch: Batch) -> BatchState:
     """Return the state of a batch."""
-    places = [(place.agent, "" if place.share else place.gpu) for place in batch.sessions.places]
+    places = [(place.agent, "" if place.share else place.gpu) for place in batch.sessions.slots]
     slots = slot_states(batch.master.base, batch.pool, places)
     counts = batch.counts
     running = sum(bool(slot.job) for slot in slots)

@@ -6,7 +6,8 @@ import heapq
 from collections.abc import Iterable
 from typing import Protocol
 
-from ..commands.command_source import CommandLine, CommandSourceError
+from ..commands.command_source import CommandSourceError
+from ..commands.spec import CommandSpec
 from ..jobs import Job
 
 
@@ -17,10 +18,10 @@ class Waiting(Protocol):
 
     def __len__(self) -> int: ...
 
-    def check(self, line: CommandLine) -> CommandLine:
+    def check(self, line: CommandSpec) -> CommandSpec:
         """Return a line that can run; else raise CommandSourceError."""
 
-    def add(self, job: Job, line: CommandLine) -> None:
+    def add(self, job: Job, line: CommandSpec) -> None:
         """Add a waiting line."""
 
     def jobs(self) -> Iterable[Job]:
@@ -44,7 +45,7 @@ class InOrder:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def check(self, line: CommandLine) -> CommandLine:
+    def check(self, line: CommandSpec) -> CommandSpec:
         """Refuse a line that declares memory: the slots have whole GPUs."""
         if line.memory:
             raise CommandSourceError(
@@ -53,11 +54,11 @@ class InOrder:
             )
         return line
 
-    def add(self, job: Job, line: CommandLine) -> None:
+    def add(self, job: Job, line: CommandSpec) -> None:
         """Add a waiting line."""
-        self.choosy |= line.priority != 0
+        self.choosy |= line.scheduling.priority != 0
         self._count += 1
-        heapq.heappush(self._waiting, (-line.priority, self._count, job))
+        heapq.heappush(self._waiting, (-line.scheduling.priority, self._count, job))
 
     def jobs(self) -> Iterable[Job]:
         """Return the waiting jobs."""

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ..commands.command_source import CommandLine, CommandSourceError
+from ..commands.command_source import CommandSourceError
+from ..commands.spec import CommandSpec
 from ..gpus.cards.inventory import Card, CardWatch
 from ..gpus.ledger.allocation import CardShare
 from ..gpus.ledger.card_overview import overview
@@ -90,7 +91,7 @@ class Packer:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def check(self, line: CommandLine) -> CommandLine:
+    def check(self, line: CommandSpec) -> CommandSpec:
         """Return a line that fits on some card; else raise CommandSourceError."""
         memory_mib = declared_mib(line.memory or self._memory)
         largest = max(self.cards, key=lambda card: card.memory_mib, default=None)
@@ -101,13 +102,13 @@ class Packer:
             )
         return line
 
-    def add(self, job: Job, line: CommandLine) -> None:
+    def add(self, job: Job, line: CommandSpec) -> None:
         """Add a waiting line."""
         kind = kind_of_command(line.command, folder=job.arguments["cwd"])
         memory_mib = declared_mib(line.memory or self._memory)
         if memory_mib is not None:
             job.arguments["memory_mib"] = memory_mib
-        self._waiting.append(UnplacedLine(job, kind, memory_mib, line.priority))
+        self._waiting.append(UnplacedLine(job, kind, memory_mib, line.scheduling.priority))
         self._look_at = 0.0
 
     def jobs(self) -> Iterable[Job]:

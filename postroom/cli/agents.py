@@ -11,10 +11,10 @@ from dataclasses import asdict
 import click
 
 from ..gpus.cards import inventory
-from ..gpus.cards.gpu_list import parse_gpus
+from ..gpus.cards.gpu_list import SlotSpec, parse_gpus
 from ..queue import actions
 from ..queue.queue_view import QueueView
-from ..session.launch import start_sessions, stop_sessions
+from ..session.sessions import Sessions
 from ..session.slots import choose_gpus
 from ..store.base import Base, create_base, open_base
 from ..store.snapshot import AgentStatus, snapshot
@@ -73,8 +73,8 @@ def start(words: tuple[str, ...], gpus: str | None, base: str) -> None:
     elif not count[0].isdecimal() or not int(count[0]):
         raise click.UsageError(f"{count[0]!r} is not a number of agents: write start 4 ./base")
     else:
-        slots = [(gpu, gpu) for gpu in choose_gpus(int(count[0]), say=click.echo)]
-    start_sessions(create_base(base), slots, say=click.echo)
+        slots = [SlotSpec(gpu, gpu) for gpu in choose_gpus(int(count[0]), say=click.echo)]
+    Sessions(create_base(base), say=click.echo).start(slots, outlive=True)
 
 
 @command.command()
@@ -92,7 +92,7 @@ def stop(words: tuple[str, ...], now: bool, base: str) -> None:
     known = [agent.agent for agent in snapshot(opened, runs=False).agents if agent.state != "dead"]
     if not (agents or known):
         click.echo("no agent is running")
-    stop_sessions(opened, agents or known, now=now, say=click.echo)
+    Sessions(opened, say=click.echo).stop(agents or known, now=now)
 
 
 @command.command()
@@ -112,7 +112,7 @@ def add(words: tuple[str, ...], base: str) -> None:
     *folder, gpus = words
     if folder:
         base = positional_base(folder[0])
-    start_sessions(create_base(base), _slots(gpus), say=click.echo)
+    Sessions(create_base(base), say=click.echo).start(_slots(gpus), outlive=True)
 
 
 @command.command()
@@ -157,7 +157,7 @@ def remove(words: tuple[str, ...], now: bool, base: str) -> None:
     base, agents = _split(base, words)
     if not agents:
         raise click.UsageError("name the agents to remove, such as `remove ./base 2`")
-    stop_sessions(open_base(base), agents, now=now, say=click.echo)
+    Sessions(open_base(base), say=click.echo).stop(agents, now=now)
 
 
 @command.command(name="list")
@@ -190,11 +190,11 @@ def _is_base(word: str) -> bool:
     return "/" in word or word in (".", "..") or os.path.exists(Base(word).format)
 
 
-def _slots(gpus: str) -> list[tuple[str, str]]:
+def _slots(gpus: str) -> list[SlotSpec]:
     def known() -> list[str]:
         return [str(card.index) for card in inventory.cards() if not card.problem]
 
-    return [(place.agent, place.gpu) for place in parse_gpus(gpus, known)]
+    return parse_gpus(gpus, known)
 
 
 def _row(agent: AgentStatus) -> list[str]:

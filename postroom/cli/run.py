@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-import subprocess
+import signal
 import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -17,7 +17,6 @@ from ..batch.line_order import InOrder
 from ..batch.runner import Batch, BatchOptions, BatchView, Runner, completer
 from ..commands.code_snapshot import take_snapshot
 from ..commands.command_source import (
-    CommandLine,
     Feed,
     Listed,
     Numbering,
@@ -25,10 +24,12 @@ from ..commands.command_source import (
     read_lines,
     read_yielder,
 )
+from ..commands.spec import CommandSpec
 from ..errors import PostroomError
 from ..gpus.cards.gpu_list import GpuFile, SlotSpec, cards_of, parse_gpus
 from ..master import Master
-from ..session.crew import Crew, turn_signals_into_interrupts
+from ..session.sessions import COMMANDS_ONLY, Sessions
+from ..system.own_python import start_detached
 from ..text.option_values import environment
 from . import codes
 from .options import CONTEXT, at_least, duration
@@ -117,8 +118,8 @@ def command(
         raise click.UsageError(
             "name a file of commands, or - for stdin, or give -c CMD or --yielder FILE"
         )
-    known: list[CommandLine] | None = None
-    source: Iterable[CommandLine]
+    known: list[CommandSpec] | None = None
+    source: Iterable[CommandSpec]
     if yielder is not None:
         _must_exist(yielder)
         source = read_yielder(yielder)
@@ -129,7 +130,7 @@ def command(
         with open(file, encoding="utf-8", errors="surrogateescape") as opened:
             source = known = list(read_lines(opened))
     else:
-        source = known = [CommandLine(line) for line in lines]
+        source = known = [CommandSpec(line) for line in lines]
     code = run_batch(source, known, options)
     if yielder is None and options["runner"] is None:
         _leave(code)
@@ -147,7 +148,7 @@ def _leave(code: int) -> NoReturn:
 
 
 def run_batch(
-    source: Iterable[CommandLine], known: list[CommandLine] | None, options: dict[str, Any]
+    source: Iterable[CommandSpec], known: list[CommandSpec] | None, options: dict[str, Any]
 ) -> int:
     """Run lines until all have ended; return the exit code."""
     output = os.path.abspath(options["output"])
@@ -162,9 +163,9 @@ def run_batch(
     if known is not None:
         known = [check(line) for line in known]
     checked = (check(line) for line in source)
-    turn_signals_into_interrupts()
+    _turn_signals_into_interrupts()
     with Master(f"{output}/.base", spin=False) as master, contextlib.ExitStack() as stack:
-        sessions = Crew(master.base, say=_say)
+        sessions = Sessions(master.base, say=_say, options=COMMANDS_ONLY)
         view: BatchView
         if sys.stderr.isatty() and not options["keep_order"]:
             view = stack.enter_context(LiveView())
@@ -189,7 +190,7 @@ def run_batch(
             if options["gpu_file"]:
                 batch.watch_gpus(GpuFile(options["gpu_file"], _known_gpus))
             elif packer is None:
-                sessions.want(_places(options["gpus"]))
+                sessions.keep(_places(options["gpus"]))
             feed: Source
             if known is not None:
                 numbering = Numbering(complete)
@@ -199,12 +200,12 @@ def run_batch(
                 feed = Feed(checked, complete=complete, wake=master.wake, ahead=1)
             batch.forget(known if options["stop_after"] is None else None)
             batch.run(feed)
-            sessions.dismiss()
+            sessions.finish()
             master.rest()
         except KeyboardInterrupt:
             stack.close()
             _say("stopping; press Ctrl-C again to kill the jobs now")
-            sessions.stop()
+            sessions.stop_now()
             write_results(output)
             _say(
                 f"stopped: {batch.counts.done} jobs have ended and are kept, "
@@ -212,7 +213,7 @@ def run_batch(
             )
             return codes.INTERRUPTED
         except BaseException:
-            sessions.stop()
+            sessions.stop_now()
             raise
         stack.close()
         write_results(output)
@@ -223,6 +224,16 @@ def run_batch(
             _say(f"reading lines failed:\n{feed.error.rstrip()}")
         summary(batch, _command_line(again), sys.stderr)
         return codes.JOB_FAILED if batch.counts.failed or feed.error else codes.OK
+
+
+def _turn_signals_into_interrupts() -> None:
+    """Let SIGTERM and the end of the terminal stop a batch as Ctrl-C does."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupt)
 
 
 def _packer(options: dict[str, Any], output: str) -> Packer | None:
@@ -250,8 +261,8 @@ def _batch_options(options: dict[str, Any], output: str, *, lazy: bool) -> Batch
     if options["snapshot"]:
         here = os.getcwd()
         snapshot = here, take_snapshot(here, output)
-    return BatchOptions(
-        prefix=options["prefix"],
+    defaults = CommandSpec(
+        "",
         timeout_s=options["timeout"],
         retries=options["retries"],
         nice=options["nice"],
@@ -260,6 +271,10 @@ def _batch_options(options: dict[str, Any], output: str, *, lazy: bool) -> Batch
         output_bytes=options["output_mib"] << 20,
         before=options["before"],
         after=options["after"],
+    )
+    return BatchOptions(
+        defaults,
+        prefix=options["prefix"],
         rerun=options["rerun"] or "",
         stop_after=options["stop_after"],
         snapshot=snapshot,
@@ -298,13 +313,8 @@ def _detach(output: str, again: list[str]) -> int:
     """Start the same command in the background, independent of the terminal."""
     log = f"{output}/run.log"
     with open(log, "ab") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "postroom", *_verb(again)],
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=file,
-            start_new_session=True,
-        )
+        words = _verb(again)
+        process = start_detached("postroom", *words, log=file.fileno(), cwd=os.getcwd())
     click.echo(f"running as pid {process.pid}; log: {log}")
     click.echo(f"watch it: postroom attach {shlex.quote(output)};  stop it: kill {process.pid}")
     return codes.OK

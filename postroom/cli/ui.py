@@ -5,13 +5,13 @@ from __future__ import annotations
 import ipaddress
 import os
 import socket
-import subprocess
 import sys
 
 import click
 
 from ..errors import PostroomError
 from ..store.base import Base, open_base
+from ..system.own_python import start_detached
 from .options import CONTEXT, base_argument
 
 PORT = 8631
@@ -117,14 +117,13 @@ def _detach(base: Base, line: socket.socket, options: list[str], token: str) -> 
     log = os.open(path, flags, 0o600)
     words = ["ui", base.root, "--listener", str(line.fileno()), *options]
     try:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "postroom", *words],
+        process = start_detached(
+            "postroom",
+            *words,
+            log=log,
+            cwd=os.getcwd(),
             env={**os.environ, VARIABLE: token},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
             pass_fds=[line.fileno()],
-            start_new_session=True,
         )
     finally:
         os.close(log)

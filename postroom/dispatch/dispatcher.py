@@ -25,7 +25,7 @@ from ..store.runs import Note, read_note, reject, take_back_letter
 from .agent import Agent
 from .collector import Collector, Deliver
 from .registry import ActiveRun, Registry
-from .request_executor import RequestExecutor, Staff
+from .request_executor import RequestExecutor, SessionStarter
 from .run_queue import MOST_LOST, Seat, Span
 from .send_order import NO_RUN, turn_key
 
@@ -52,7 +52,7 @@ class Dispatcher:
         journal: Journal,
         deliver: Deliver,
         sweep: Callable[[str], int] = lambda agent_id: 0,
-        staff: Staff | None = None,
+        sessions: SessionStarter | None = None,
     ) -> None:
         self._files = files
         self._base = base
@@ -84,7 +84,7 @@ class Dispatcher:
             orders=orders,
             agents=self.agents,
             cancel=self._collector.cancel,
-            staff=staff,
+            sessions=sessions,
         )
         self._recover()
         self.epoch = self._next_epoch()

@@ -33,14 +33,14 @@ from .registry import Registry
 from .send_order import is_held, run_priority
 
 
-class Staff(Protocol):
-    """Who can start and end sessions, for a Master that is asked to."""
+class SessionStarter(Protocol):
+    """Starts and stops sessions for a Master that is asked to."""
 
-    def hire(self, gpus: str) -> None:
-        """Start a session on each of these cards that has none."""
+    def add(self, gpus: str) -> None:
+        """Start a session on each of these GPUs that has none."""
 
-    def dismiss(self, agents: Collection[str], *, at_once: bool) -> None:
-        """End sessions, after the jobs in hand or at once."""
+    def remove(self, agents: Collection[str], *, now: bool) -> None:
+        """Stop sessions, after their job or now."""
 
 
 class RequestExecutor:
@@ -56,7 +56,7 @@ class RequestExecutor:
         orders: Orders,
         agents: Mapping[str, Agent],
         cancel: Callable[[str, Collection[int], str], None],
-        staff: Staff | None = None,
+        sessions: SessionStarter | None = None,
     ) -> None:
         self._files = files
         self._base = base
@@ -64,7 +64,7 @@ class RequestExecutor:
         self._journal = journal
         self._cancel = cancel
         self._agents = agents
-        self._staff = staff
+        self._sessions = sessions
         self._dirty = False
         self._cancelling = False
         self.orders = orders
@@ -166,10 +166,10 @@ class RequestExecutor:
                     self._apply(run, None)
             case RequestVerb.PAUSE | RequestVerb.DRAIN if request.preempt:
                 self._preempt(request)
-            case RequestVerb.ADD if self._staff is not None:
-                self._staff.hire(str(request.value))
-            case RequestVerb.REMOVE if self._staff is not None:
-                self._staff.dismiss(self._named_agents(request), at_once=request.preempt)
+            case RequestVerb.ADD if self._sessions is not None:
+                self._sessions.add(str(request.value))
+            case RequestVerb.REMOVE if self._sessions is not None:
+                self._sessions.remove(self._named_agents(request), now=request.preempt)
 
     def _not_done(self, jobs: Iterable[JobId]) -> list[JobId]:
         """Those that have not ended; whatever stands about the others is forgotten.

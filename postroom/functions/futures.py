@@ -20,12 +20,12 @@ from ..gpus.ledger.protocol import open_ledger
 from ..gpus.memory.booking import held_for_us
 from ..jobs import Job, JobPool, Status
 from ..master import Master
-from ..session.crew import Crew
+from ..session.sessions import Sessions
 from ..store.agents import list_agents
 from ..store.files import LocalFiles
 
 Say = Callable[[str], None]
-Errand = tuple[Job, "Future[Any]"]
+Submitted = tuple[Job, "Future[Any]"]
 
 MOST_ON_A_CARD = 4  # sessions; each has torch, a CUDA context and some of the host's memory
 GROW_S = 0.5  # between two checks whether one more session would help
@@ -45,9 +45,9 @@ class FuturePool:
         self._base = base
         self._project = project
         self._say = say
-        self._relay: queue.SimpleQueue[Errand | None] = queue.SimpleQueue()
+        self._submitted: queue.SimpleQueue[Submitted | None] = queue.SimpleQueue()
         self._pending: dict[int, Future[Any]] = {}
-        self._crew: Crew | None = None
+        self._sessions: Sessions | None = None
         self._cards: list[Card] = []
         self._grow_at = 0.0
         self._failure: BaseException | None = None
@@ -60,36 +60,36 @@ class FuturePool:
         future: Future[Any] = Future()
         if self._failure is not None:
             raise PostroomError(f"the base cannot be used: {self._failure}") from self._failure
-        self._relay.put((job, future))
+        self._submitted.put((job, future))
         return future
 
     def close(self) -> None:
         """Wait for what was handed in, then end the sessions that were started for it."""
-        self._relay.put(None)
+        self._submitted.put(None)
         self._thread.join()
 
     def _run(self) -> None:
         try:
             with Master(self._base, import_folder=self._project) as master:
                 if not list_agents(LocalFiles(), master.base):
-                    self._hire(master)
+                    self._start_sessions(master)
                 try:
                     self._serve(master, master.open(project="decorated functions"))
-                    if self._crew is not None:
-                        self._crew.dismiss()
+                    if self._sessions is not None:
+                        self._sessions.finish()
                 finally:
-                    if self._crew is not None:
-                        self._crew.stop()
+                    if self._sessions is not None:
+                        self._sessions.stop_now()
         except BaseException as error:
             self._give_up(error)
 
-    def _hire(self, master: Master) -> None:
+    def _start_sessions(self, master: Master) -> None:
         cards = self._cards = [card for card in inventory.cards() if not card.problem]
         _refuse_our_own(cards)
         threads = max(1, len(os.sched_getaffinity(0)) // max(len(cards), 1))
-        self._crew = Crew(master.base, say=self._say, scheduling={"threads": threads})
+        self._sessions = Sessions(master.base, say=self._say, options={"threads": threads})
         places = [SlotSpec(str(card.index), str(card.index), share=True) for card in cards]
-        self._crew.want(places or [SlotSpec("0", "cpu")])
+        self._sessions.keep(places or [SlotSpec("0", "cpu")])
         self._say(
             f"starting sessions on {', '.join(f'GPU {card.index}' for card in cards) or 'the CPU'} "
             f"(importing torch may take a moment); log: {master.base.log}"
@@ -97,37 +97,37 @@ class FuturePool:
 
     def _tend(self, now: float) -> None:
         """Keep the sessions alive, and have one more where that would help."""
-        sessions = self._crew
+        sessions = self._sessions
         if sessions is None:
             return
         sessions.tend(now)
-        if now < self._grow_at or len(self._pending) <= len(sessions.places):
+        if now < self._grow_at or len(self._pending) <= len(sessions.slots):
             return
         self._grow_at = now + GROW_S
         for view in overview(open_ledger(), self._cards):
             card = view.card
-            here = [place for place in sessions.places if place.gpu == str(card.index)]
+            here = [place for place in sessions.slots if place.gpu == str(card.index)]
             # Where a job has the card as a whole, as when it is measured, others can only wait.
             if view.state is CardState.SHARED and len(here) < MOST_ON_A_CARD:
                 free_mib = card.memory_mib - view.reserved_mib
                 if free_mib * MOST_ON_A_CARD >= card.memory_mib:
                     agent = f"{card.index}{chr(ord('a') + len(here))}"
-                    sessions.want([*sessions.places, SlotSpec(agent, str(card.index), share=True)])
+                    sessions.keep([*sessions.slots, SlotSpec(agent, str(card.index), share=True)])
 
     def _serve(self, master: Master, pool: JobPool) -> None:
         open_ = True
         while open_ or self._pending:
-            # With nothing to wait for, wait for errands; else take those that are there.
-            while not self._relay.empty() or (open_ and not self._pending):
-                errand = self._relay.get()
-                if errand is None:
+            # With nothing to wait for, wait for one; else take those that are there.
+            while not self._submitted.empty() or (open_ and not self._pending):
+                submitted = self._submitted.get()
+                if submitted is None:
                     open_ = False
                 else:
-                    self._hand_in(pool, *errand)
+                    self._hand_in(pool, *submitted)
             done = pool.n_done
             for _ in master.rounds(pool, GLANCE_S, until=lambda seen=done: pool.n_done > seen):  # type: ignore[misc]
                 self._tend(time.monotonic())
-                if not self._relay.empty():
+                if not self._submitted.empty():
                     break
             if pool.n_done > done:
                 self._settle(pool)
@@ -154,10 +154,10 @@ class FuturePool:
         for future in self._pending.values():
             future.set_exception(error)
         self._pending.clear()
-        while not self._relay.empty():
-            errand = self._relay.get()
-            if errand is not None and errand[1].set_running_or_notify_cancel():
-                errand[1].set_exception(error)
+        while not self._submitted.empty():
+            submitted = self._submitted.get()
+            if submitted is not None and submitted[1].set_running_or_notify_cancel():
+                submitted[1].set_exception(error)
 
 
 def _refuse_our_own(cards: list[Card]) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..commands.attempt import COMMAND
+from ..commands.spec import COMMAND, CommandSpec
 from ..errors import BadFileError, PostroomError
 from ..gpus.cards.gpu_list import parse_gpus
 from ..store.job_ids import JobId, UnknownJobError, find_run
@@ -23,7 +23,6 @@ from .cleaning import find_over, remove_run, sweep
 from .queue_view import QueueView
 from .rows import FAILED
 from .run_reader import RunReader, command_fields, scheduling_in
-from .submission import QueuedCommand
 from .submission import rerun as submit_again
 
 POLL_S = 0.02
@@ -147,17 +146,17 @@ def rerun(view: QueueView, jobs: Sequence[JobId]) -> ActionResult:
     """Queue commands again as new jobs; the old jobs and their results stay."""
     base_state = view.read_state()
     known = _known(base_state, jobs)
-    asks = {job: _command_of(_reader(base_state, job), job.number) for job in known}
+    specs = {job: _spec_of(_reader(base_state, job), job.number) for job in known}
     new: dict[JobId, JobId] = {}
     # A job that waited for another of them now waits for its new copy: those copies go first.
     left = list(known)
     while left:
-        ready = [job for job in left if not set(asks[job].scheduling.after).intersection(left)]
+        ready = [job for job in left if not set(specs[job].scheduling.after).intersection(left)]
         batch = []
         for job in ready or left:
-            scheduling = asks[job].scheduling
+            scheduling = specs[job].scheduling
             after = tuple(new[one] for one in scheduling.after if one in new)
-            again = replace(asks[job], scheduling=replace(scheduling, after=after, after_any=()))
+            again = replace(specs[job], scheduling=replace(scheduling, after=after, after_any=()))
             batch.append((job, again, _reader(base_state, job).project))
         order = _by_project(batch)
         for job, number in zip(order, submit_again(view.files, view.base, batch), strict=True):
@@ -413,36 +412,23 @@ def _count(jobs: Collection[JobId]) -> str:
     return f"job {next(iter(jobs)).short}" if len(jobs) == 1 else f"{len(jobs)} jobs"
 
 
-def _command_of(reader: RunReader, number: int) -> QueuedCommand:
-    """A job's command with its options, to be submitted again."""
+def _spec_of(reader: RunReader, number: int) -> CommandSpec:
+    """What a job was asked, so that it can be asked again."""
     job = reader.job_id(number)
     try:
         sheet = reader.read_jobs(number)
-    except (BadFileError, OSError) as error:
+        if sheet.task == COMMAND and reader.info.queue:
+            return CommandSpec.of_job(sheet, number)
+    except (BadFileError, OSError, TypeError) as error:
         raise PostroomError(f"job {job.short} cannot be read: {error}") from None
-    if sheet.task != COMMAND or not reader.info.queue:
-        raise PostroomError(
-            f"job {job.short} was not submitted to the queue ({sheet.task}): start the program "
-            "that submitted it again"
-        )
-    fields = command_fields(sheet, number)
-    return QueuedCommand(
-        command=str(fields.get("command", "")),
-        name=str(fields.get("label", "")),
-        cwd=str(fields.get("cwd", "")),
-        env=dict(fields.get("env") or {}),
-        timeout_s=sheet.options.timeout_s,
-        retries=sheet.options.retries,
-        scheduling=scheduling_in(fields),
-        grace_s=fields.get("grace_s"),
-        shell=str(fields.get("shell", "bash")),
-        number=int(fields.get("number", 0)),
-        arguments=dict(fields.get("arguments") or {}),
+    raise PostroomError(
+        f"job {job.short} was not submitted to the queue ({sheet.task}): start the program "
+        "again that handed it in"
     )
 
 
-def _by_project(batch: Sequence[tuple[JobId, QueuedCommand, str]]) -> list[JobId]:
-    """The order in which `submission.rerun` returns a batch: project by project."""
+def _by_project(batch: Sequence[tuple[JobId, CommandSpec, str]]) -> list[JobId]:
+    """The order in which a batch comes back: project by project."""
     by_project: dict[str, list[JobId]] = {}
     for job, _, project in batch:
         by_project.setdefault(project, []).append(job)

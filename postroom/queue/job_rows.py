@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from ..commands.attempt import COMMAND
 from ..commands.job_folder import JobFolder
+from ..commands.spec import COMMAND
 from ..errors import BadFileError
 from ..parcel.sheets import JobSheet
 from ..store.base import Base

@@ -25,6 +25,7 @@ from ..commands.job_folder import tail
 from ..errors import BadFileError, PostroomError
 from ..store.base import Base
 from ..store.files import Files, LocalFiles
+from ..system.own_python import own_python
 from .rows import FAILED
 from .run_reader import RunReader, command_text, failure_text, output_folder
 
@@ -260,7 +261,7 @@ class Envelope:
 def start(envelope: Envelope) -> subprocess.Popen[bytes]:
     """Send a message in a process of its own; it exits with 0 when the message was sent."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "postroom.queue.notify"],
+        own_python("postroom.queue.notify"),
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Collection
 from typing import Any, Generic, TypeVar
 
-from ..commands.attempt import COMMAND
+from ..commands.spec import COMMAND
 from ..dispatch.run_queue import gaps
 from ..dispatch.send_order import NO_OPTIONS
 from ..errors import BadFileError

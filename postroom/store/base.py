@@ -5,7 +5,7 @@ base/
   agent_pool/0.POOL              mailbox: absent = no agent, empty = idle, a letter = at work
   agent_pool/0.lock              flock of guardian, worker and minder: the kernel's proof of life
   agent_pool/0.json              the session's card: GPU, host, pid, since
-  agent_pool/<gpu>.gate, .hall   flocks of workers that share a card, for exclusive jobs
+  agent_pool/<gpu>.gate, .use    flocks of workers that share a card, for exclusive jobs
   in_hand/0                      one line: the job in the worker's hand, and how many it has done
   job_pool/<run>/<first>.npz     a parcel: the arguments of jobs first, first+1, ...
   job_pool/<run>/jobs.log        instead, in an open run: the one file that its jobs are appended to
@@ -95,7 +95,7 @@ class Base:
         return f"{self.agent_pool}/{agent_id}.json"
 
     def card_lock(self, gpu: str, part: str) -> str:
-        """Held by workers that share a card: `part` is "gate" or "hall"."""
+        """Held by workers that share a card: `part` is "gate" or "use"."""
         return f"{self.agent_pool}/{gpu.replace('/', '-')}.{part}"
 
     def in_hand(self, agent_id: str) -> str:

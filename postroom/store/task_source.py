@@ -11,9 +11,9 @@ import hashlib
 import importlib.util
 import os
 import subprocess
-import sys
 
 from ..errors import KernelError
+from ..system.own_python import PACKAGE_PARENT, own_python
 
 
 def source_version(project: str, task: str) -> str:
@@ -45,8 +45,8 @@ def check_kernel(project: str, task: str) -> None:
     """
     source_version(project, task)
     done = subprocess.run(
-        [sys.executable, "-m", "postroom.session.import_check", project, task],
-        cwd=os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))),
+        own_python("postroom.session.import_check", project, task),
+        cwd=PACKAGE_PARENT,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -124,6 +124,16 @@ def reap() -> bool:
     return True
 
 
+def reap_orphans(child: int) -> None:
+    """Reap dead children until one child of our own is next, which somebody else waits for."""
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            seen = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if seen is None or seen.si_pid == child:
+                return
+            os.waitpid(seen.si_pid, os.WNOHANG)
+
+
 def _has_children() -> bool:
     """Whether we have children, dead ones that were not reaped included."""
     try:

@@ -19,7 +19,7 @@ from .context import Context
 from .live_updates import Reading
 from .log_reader import MOST_BYTES, LogChunk, read_log
 from .metrics import metrics
-from .submit_plan import Commands, Sweep, asks_of
+from .submit_plan import Commands, Sweep, specs_of
 
 api = APIRouter(prefix="/api")
 outside = APIRouter()
@@ -243,7 +243,7 @@ async def _history(context: Context, since: float | None, until: float | None) -
 
 async def _submit(context: Context, wanted: Commands | Sweep) -> Queued:
     asks = await context.queue.query(
-        lambda _: asks_of(context.queue.files, context.base, wanted, context.here)
+        lambda _: specs_of(context.queue.files, context.base, wanted, context.here)
     )
     ids: list[str] = []
     if not wanted.dry_run:

@@ -16,7 +16,7 @@ from .api import scope_of
 from .context import AppContext, Context
 from .format import sentence
 from .request_guard import fields_of
-from .submit_plan import Commands, Sweep, asks_of, commands_of, sweep_of
+from .submit_plan import Commands, Sweep, commands_of, specs_of, sweep_of
 
 forms = APIRouter(include_in_schema=False)
 
@@ -114,7 +114,7 @@ async def _submit(
     try:
         wanted = read(fields)
         asks = await context.queue.query(
-            lambda _: asks_of(context.queue.files, context.base, wanted, context.here)
+            lambda _: specs_of(context.queue.files, context.base, wanted, context.here)
         )
         if fields.get("action") != "queue":
             plan = {"asks": asks[:SHOWN], "count": len(asks), "project": wanted.project}

@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from ..commands.spec import CommandSpec
 from ..queue.actions import ActionInput, ActionResult, find_action, wait_settled
 from ..queue.queue_view import QueueView
 from ..queue.rows import Overview
-from ..queue.submission import QueuedCommand, submit
+from ..queue.submission import submit
 from ..store.base import Base
 from ..store.files import Files, LocalFiles
 from ..store.job_ids import JobId
@@ -53,7 +54,7 @@ class QueueReader:
         self._overview = None
         return result, done
 
-    async def submit(self, asks: Sequence[QueuedCommand], project: str) -> list[JobId]:
+    async def submit(self, asks: Sequence[CommandSpec], project: str) -> list[JobId]:
         """Queue commands; when this returns, they are on disk."""
         found = await self.query(lambda _: submit(self.files, self.base, asks, project=project))
         self._overview = None

@@ -1,4 +1,4 @@
-"""What would be queued: read from a form or from JSON, and checked, before anything is."""
+"""What a form or JSON asks to queue: read and checked before anything is queued."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import io
 import itertools
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ..commands.command_source import CommandLine, read_lines
+from ..commands.command_source import read_lines
+from ..commands.spec import CommandSpec
 from ..commands.sweep import sweep
 from ..errors import PostroomError
-from ..queue.submission import DEFAULT_PROJECT, MOST_PROJECT, QueuedCommand, check
+from ..queue.submission import DEFAULT_PROJECT, MOST_PROJECT, check
 from ..store.base import Base
 from ..store.files import Files
 from ..store.job_ids import JobId, find_jobs
@@ -57,9 +59,9 @@ class Commands(SubmitForm):
 
     commands: list[Text] = Field(min_length=1, max_length=MOST_AT_ONCE)
 
-    def lines(self) -> list[CommandLine]:
-        """One line for each job."""
-        return [CommandLine(command) for command in self.commands]
+    def specs(self) -> list[CommandSpec]:
+        """One for each command."""
+        return [CommandSpec(command) for command in self.commands]
 
 
 class Sweep(SubmitForm):
@@ -69,8 +71,8 @@ class Sweep(SubmitForm):
     values: list[Word] = Field(min_length=1, max_length=50)
     where: Annotated[str, Field(max_length=300)] = ""
 
-    def lines(self) -> list[CommandLine]:
-        """One line for each combination."""
+    def specs(self) -> list[CommandSpec]:
+        """One for each combination."""
         made = sweep(self.template, self.values, self.where, most_tried=MOST_TRIED)
         found = list(itertools.islice(made, MOST_AT_ONCE + 1))
         if len(found) > MOST_AT_ONCE:
@@ -83,18 +85,11 @@ class Sweep(SubmitForm):
         return found
 
 
-def asks_of(files: Files, base: Base, wanted: Commands | Sweep, here: str) -> list[QueuedCommand]:
-    """The jobs as they would be queued; what could never run is an error."""
+def specs_of(files: Files, base: Base, wanted: Commands | Sweep, here: str) -> list[CommandSpec]:
+    """The commands as they would be queued; one that could never run is an error."""
     after: list[JobId] = []
     for word in wanted.after:
         after += find_jobs(files, base, word)
-    scheduling = SchedulingOptions(
-        priority=wanted.priority,
-        held=wanted.held,
-        after=tuple(after),
-        gpus=wanted.gpus,
-        memory_mib=wanted.memory_mib,
-    )
     if not wanted.project.strip() or not wanted.project.isprintable():
         raise PlanError("a project's name is one line, and not empty")
     bad = [name for name in wanted.env if not name.isidentifier() or not name.isascii()]
@@ -102,21 +97,24 @@ def asks_of(files: Files, base: Base, wanted: Commands | Sweep, here: str) -> li
         raise PlanError(f"{bad[0]!r} is no name of an environment variable: write NAME=VALUE")
     if any("\0" in text for text in (wanted.cwd, wanted.name, *wanted.env.values())):
         raise PlanError("no field may hold a zero byte")
-    lines = wanted.lines()
+    common = CommandSpec(
+        "",
+        cwd=wanted.cwd or here,
+        env=wanted.env,
+        timeout_s=wanted.timeout_s,
+        retries=wanted.retries,
+        scheduling=SchedulingOptions(
+            priority=wanted.priority,
+            held=wanted.held,
+            after=tuple(after),
+            gpus=wanted.gpus,
+            memory_mib=wanted.memory_mib,
+        ),
+    )
+    specs = wanted.specs()
     return [
-        check(
-            QueuedCommand(
-                command=line.command,
-                name=_name(wanted.name, place, len(lines)),
-                cwd=wanted.cwd or here,
-                env=wanted.env,
-                timeout_s=wanted.timeout_s,
-                retries=wanted.retries,
-                scheduling=scheduling,
-                arguments=line.arguments,
-            )
-        )
-        for place, line in enumerate(lines, 1)
+        check(replace(spec.with_defaults(common), name=_name(wanted.name, place, len(specs))))
+        for place, spec in enumerate(specs, 1)
     ]
 
 

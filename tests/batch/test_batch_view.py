@@ -19,8 +19,8 @@ from postroom.batch.batch_view import (
     write_results,
 )
 from postroom.batch.runner import BatchCounts
-from postroom.commands.attempt import COMMAND
 from postroom.commands.job_folder import JobFolder
+from postroom.commands.spec import COMMAND
 from postroom.jobs import Finished, Job
 from postroom.parcel.sheets import Done, Failure, Outcome
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from postroom.commands.spec import CommandSpec
 from postroom.dispatch.dispatcher import Dispatcher
 from postroom.parcel.sheets import Done, Failure, JobSheet, Outcome, OutcomeSheet
-from postroom.queue.submission import QueuedCommand, submit
+from postroom.queue.submission import submit
 from postroom.session.inbox import Inbox, Step
 from postroom.store.agents import AgentInfo
 from postroom.store.job_ids import JobId
@@ -40,7 +41,7 @@ class QueueRoom(PostRoom):
 
     def queue(self, *commands: str, project: str = "p", **scheduling: Any) -> list[JobId]:
         asks = [
-            QueuedCommand(one, cwd="/", name=one, scheduling=SchedulingOptions(**scheduling))
+            CommandSpec(one, cwd="/", name=one, scheduling=SchedulingOptions(**scheduling))
             for one in commands
         ]
         return submit(self.files, self.base, asks, project=project)

@@ -144,8 +144,8 @@ MUTANTS = [
     Mutant(
         "a command is published by its minder before the worker is told",
         "postroom/commands/minder.py",
-        'return "done" if self._insist(write) else "dropped"',
-        'return "done"',
+        'return b"done" if self._insist(write) else b"dropped"',
+        'return b"done"',
         "tests/commands/test_minder.py",
     ),
     Mutant(
@@ -158,8 +158,8 @@ MUTANTS = [
     Mutant(
         "a command that ended well is not run again",
         "postroom/commands/minder.py",
-        "if folder.has_ended_well(errand.job_name):",
-        "if folder.has_ended_well(errand.name):",
+        "if folder.has_ended_well(attempt.job_name):",
+        "if folder.has_ended_well(attempt.name):",
         "tests/commands/test_minder.py",
     ),
     Mutant(
@@ -167,21 +167,28 @@ MUTANTS = [
         "postroom/session/guardian.py",
         "if dead and not self._relay.busy:",
         "if dead:",
-        "tests/processes/test_errands.py",
+        "tests/processes/test_warm_commands.py",
     ),
     Mutant(
         "a minder shares the agent's lock",
         "postroom/commands/minder.py",
-        "settle_in({lock, theirs.fileno(), *post.lease_fds})",
-        "settle_in({theirs.fileno(), *post.lease_fds})",
-        "tests/processes/test_errands.py",
+        "keep={lock, keep, *self.lease_fds}",
+        "keep={keep, *self.lease_fds}",
+        "tests/processes/test_warm_commands.py",
+    ),
+    Mutant(
+        "a worker ends with its guardian, also when that has not read everything",
+        "postroom/session/worker.py",
+        "with contextlib.suppress(ConnectionResetError):",
+        "with contextlib.nullcontext():",
+        "tests/session/test_worker.py",
     ),
     Mutant(
         "what a killed minder leaves is swept",
         "postroom/session/guardian.py",
         "            self._sweep(spared)\n",
         "",
-        "tests/processes/test_errands.py",
+        "tests/processes/test_warm_commands.py",
     ),
     Mutant(
         "a parcel that looks like another is compared as a whole",
@@ -732,8 +739,8 @@ MUTANTS = [
     Mutant(
         "being stopped counts as no failure",
         MINDER,
-        'return Failure(Outcome.CANCELLED, "stopped", told.reason), "stopped"',
-        'return Failure(Outcome.CANCELLED, "stopped", told.reason), "failed"',
+        'return Failure(Outcome.CANCELLED, "stopped", order.reason), "stopped"',
+        'return Failure(Outcome.CANCELLED, "stopped", order.reason), "failed"',
         "tests/processes/test_queue.py::test_what_is_preempted_goes_on_from_its_checkpoint",
     ),
     Mutant(

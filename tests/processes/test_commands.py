@@ -16,11 +16,11 @@ import psutil
 import pytest
 
 from postroom.parcel.sheets import OutcomeSheet
-from postroom.session.guardian import PACKAGE_PARENT
 from postroom.store.base import open_base
 from postroom.store.files import LocalFiles
 from postroom.store.runs import list_firsts, list_runs, read_notes
 from postroom.system import cgroups
+from postroom.system.own_python import PACKAGE_PARENT
 from postroom.system.process_tree import mark_of, sweep
 from postroom.testing import wait_until
 from tests.groups import needs_groups

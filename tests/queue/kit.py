@@ -7,8 +7,9 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from postroom.commands.spec import CommandSpec
 from postroom.parcel.sheets import Done, Failure, Origin, Outcome, pack_outcomes
-from postroom.queue.submission import QueuedCommand, submit
+from postroom.queue.submission import submit
 from postroom.store.base import Base
 from postroom.store.files import LocalFiles
 from postroom.store.job_ids import JobId
@@ -20,11 +21,9 @@ FAILURE = Failure(Outcome.FAILED, "failed", "exit code 3: no such data", "Traceb
 
 
 def queue(base: Base, *commands: str, project: str = "p", **scheduling: object) -> list[JobId]:
-    asks = [
-        QueuedCommand(one, cwd="/", name=one, scheduling=SchedulingOptions(**scheduling))
-        for one in commands
-    ]  # type: ignore[arg-type]
-    return submit(FILES, base, asks, project=project)
+    options = SchedulingOptions(**scheduling)  # type: ignore[arg-type]
+    specs = [CommandSpec(one, cwd="/", name=one, scheduling=options) for one in commands]
+    return submit(FILES, base, specs, project=project)
 
 
 def end(base: Base, job: JobId, failure: Failure | None = None, *, at: float | None = None) -> None:

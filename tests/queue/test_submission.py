@@ -1,53 +1,61 @@
-"""Submitting commands: refused when they could never run, else on disk in a run of the project."""
+"""Submitting commands: what is refused, and into which run they go."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
+from postroom.commands.spec import CommandSpec
 from postroom.errors import PostroomError
-from postroom.queue import submission
-from postroom.queue.queue_view import QueueView
-from postroom.queue.submission import QueuedCommand, check, rerun, submit
+from postroom.parcel.sheets import JobSheet
+from postroom.queue.submission import check, rerun, submit
 from postroom.store.base import Base
-from tests.queue.kit import FILES
+from postroom.store.job_ids import JobId
+from postroom.store.runs import read_parcel_bytes
+from postroom.store.scheduling import SchedulingOptions
 
-GOOD = QueuedCommand("true", cwd="/")
+from .kit import FILES
+
+TRUE = CommandSpec("true", cwd="/")
+
+
+def read(base: Base, job: JobId) -> CommandSpec:
+    path = base.parcel(job.run, job.number)
+    return CommandSpec.of_job(JobSheet(path, read_parcel_bytes(FILES, path)), job.number)
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("spec", "reason"),
     [
-        {"command": " "},
-        {"command": "a\0b"},
-        {"cwd": "/not/there"},
-        {"timeout_s": 0.0},
-        {"retries": -1},
+        (TRUE.but(command="  "), "no command"),
+        (TRUE.but(command="a\0b"), "zero byte"),
+        (TRUE.but(cwd="/no/such/folder"), "does not exist"),
+        (TRUE.but(timeout_s=0.0), "time limit"),
+        (TRUE.but(retries=-1), "retries"),
+        (TRUE.but(scheduling=SchedulingOptions(priority=10**9)), "priority"),
     ],
 )
-def test_a_command_that_could_never_run_is_refused(changes: dict[str, object]) -> None:
-    assert check(GOOD) is GOOD
-    with pytest.raises(PostroomError):
-        check(replace(GOOD, **changes))  # type: ignore[arg-type]
+def test_what_could_never_run_is_refused(spec: CommandSpec, reason: str) -> None:
+    with pytest.raises(PostroomError, match=reason):
+        check(spec)
 
 
-def test_the_jobs_of_a_project_share_a_run_until_it_is_full(
-    base: Base, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(submission, "MOST_JOBS", 3)
-    first = submit(FILES, base, [GOOD] * 2, project="p")
-    second = submit(FILES, base, [GOOD] * 2, project="p")
-    third = submit(FILES, base, [GOOD], project="p")
-    other = submit(FILES, base, [GOOD], project="q")
-    assert [job.number for job in first + second] == [0, 1, 2, 3]
-    assert len({job.run for job in first + second}) == 1
-    assert len({first[0].run, third[0].run, other[0].run}) == 3
+def test_a_project_has_one_open_run(base: Base) -> None:
+    (first,) = submit(FILES, base, [TRUE], project="a")
+    (second,) = submit(FILES, base, [TRUE], project="a")
+    (other,) = submit(FILES, base, [TRUE], project="b")
+    assert (second.run, second.number) == (first.run, 1)
+    assert other.run != first.run
 
 
-def test_a_rerun_points_to_the_old_job_and_is_not_held(base: Base, view: QueueView) -> None:
-    held = replace(GOOD, scheduling=replace(GOOD.scheduling, held=True))
-    (old,) = submit(FILES, base, [held])
-    (new,) = rerun(FILES, base, [(old, held, "default")])
-    detail = view.job(new)
-    assert (detail.job.rerun_of, detail.job.state) == (str(old), "queued")
+def test_a_queued_command_has_a_checkpoint_folder(base: Base) -> None:
+    (job,) = submit(FILES, base, [TRUE])
+    assert read(base, job) == TRUE.but(checkpoint=True, retries=0)
+
+
+def test_a_rerun_is_not_held_and_names_what_it_repeats(base: Base) -> None:
+    held = TRUE.but(scheduling=SchedulingOptions(held=True, priority=2))
+    (job,) = submit(FILES, base, [held])
+    (again,) = rerun(FILES, base, [(job, held, "default")])
+    spec = read(base, again)
+    assert spec.rerun_of == job
+    assert spec.scheduling == SchedulingOptions(priority=2)

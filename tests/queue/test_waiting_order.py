@@ -9,10 +9,11 @@ from pathlib import Path
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from postroom.commands.spec import CommandSpec
 from postroom.dispatch.dispatcher import Dispatcher
 from postroom.parcel.sheets import Done, JobOptions, JobSheet, pack_jobs
 from postroom.queue.queue_view import QueueView
-from postroom.queue.submission import QueuedCommand, submit
+from postroom.queue.submission import submit
 from postroom.queue.waiting_order import without
 from postroom.session.inbox import Inbox, Step
 from postroom.store.base import Base, create_base, new_run_id
@@ -53,7 +54,7 @@ NOTHING: dict[str, dict[object, object]] = {
 def make_run(base: Base, kind: str, wanted: list[SchedulingOptions], project: str) -> str:
     """One run of four jobs."""
     if kind == PROJECT:
-        asks = [QueuedCommand("true", cwd="/", scheduling=one) for one in wanted]
+        asks = [CommandSpec("true", cwd="/", scheduling=one) for one in wanted]
         return submit(FILES, base, asks, project=project)[0].run
     info = RunInfo(
         run=new_run_id(),

@@ -416,7 +416,7 @@ class TestALongJob:
 
 
 def test_a_command_is_not_begun_before_the_tasks_before_it_are_published(room: PostRoom) -> None:
-    def errand(info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> Done | None:
+    def by_minder(info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> Done | None:
         if job == 0:
             return double(info, sheet, job, attempt)
         append_results(room, made, job)
@@ -425,7 +425,7 @@ def test_a_command_is_not_begun_before_the_tasks_before_it_are_published(room: P
     made = room.run(1)
     append(room.files, room.base, made, lambda first: pack_jobs(
         first, "commands:run", JobOptions(), None, [{"x": first}]), guess=1)  # fmt: skip
-    inbox = room.inbox(run_job=errand)
+    inbox = room.inbox(run_job=by_minder)
     send(room, 1, 1, "r", 0, 0, 2)
     finish(inbox)
     assert room.values() == {0: 0, 1: "by its minder"}

@@ -17,7 +17,7 @@ from postroom.store.runs import Note
 from .disk import Disk
 
 if TYPE_CHECKING:
-    from .errands import Command
+    from .commands import Command
 
 MOST_LOST = 3  # the promise, not the package's constant
 

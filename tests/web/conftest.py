@@ -16,7 +16,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from postroom.queue.submission import QueuedCommand, submit
+from postroom.commands.spec import CommandSpec
+from postroom.queue.submission import submit
 from postroom.store.base import Base, create_base
 from postroom.store.files import LocalFiles
 from postroom.store.job_ids import JobId
@@ -79,7 +80,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
         patch.setattr(request_guard, "BODY_S", 0.5)
         patch.setattr(server, "HEAD_S", 0.5)
         base = create_base(tmp_path_factory.mktemp("web") / "base")
-        asks = [QueuedCommand(f"echo {SCRIPT}", name=SCRIPT, cwd="/") for _ in range(3)]
+        asks = [CommandSpec(f"echo {SCRIPT}", name=SCRIPT, cwd="/") for _ in range(3)]
         jobs = submit(LocalFiles(), base, asks, project=SCRIPT)
         folder = base.job_folder(jobs[0].run, jobs[0].number)
         os.makedirs(folder)

@@ -14,12 +14,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from postroom.queue.submission import QueuedCommand, submit
-from postroom.session.launch import stop_sessions
+from postroom.commands.spec import CommandSpec
+from postroom.queue.submission import submit
+from postroom.session.sessions import Sessions
 from postroom.store.files import LocalFiles
 from postroom.store.scheduling import SchedulingOptions
 from postroom.store.snapshot import AgentStatus, snapshot
-from postroom.testing import Sessions, sessions
+from postroom.testing import RealSessions, sessions
 
 from .conftest import chromium, start_page
 
@@ -45,7 +46,7 @@ DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 class Browser:
     """One browser that shows one page."""
 
-    sessions: Sessions
+    sessions: RealSessions
     chrome: Any
     address: str
     shots: Path | None
@@ -104,12 +105,10 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
                 process.terminate()
                 process.wait(20)
             # The scheduler has started sessions too; do not wait for their jobs.
-            stop_sessions(
-                started.base, [agent.agent for agent in living(started)], now=True, say=print
-            )
+            Sessions(started.base).stop([agent.agent for agent in living(started)], now=True)
 
 
-def living(started: Sessions) -> list[AgentStatus]:
+def living(started: RealSessions) -> list[AgentStatus]:
     agents = snapshot(started.base, runs=False).agents
     return [agent for agent in agents if agent.state != "dead"]
 
@@ -301,7 +300,7 @@ def test_a_hidden_page_keeps_no_connection(browser: Browser) -> None:
 
 def test_a_list_is_not_refreshed_while_jobs_are_selected(browser: Browser) -> None:
     def add_job(name: str) -> None:
-        asks = [QueuedCommand("true", name=name, cwd="/", scheduling=SchedulingOptions(held=True))]
+        asks = [CommandSpec("true", name=name, cwd="/", scheduling=SchedulingOptions(held=True))]
         submit(LocalFiles(), browser.sessions.base, asks, project="still")
 
     add_job("first")

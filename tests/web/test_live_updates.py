@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from postroom.queue.submission import QueuedCommand, submit
+from postroom.commands.spec import CommandSpec
+from postroom.queue.submission import submit
 from postroom.store.base import create_base
 from postroom.store.files import LocalFiles
 from postroom.web import live_updates as module
@@ -42,7 +43,7 @@ def test_updates_come_while_a_page_is_open_and_polling_stops_after(tmp_path: Pat
         assert (await next_event(other))[0] in ("cards", "change")
         poller = stream._poller
         assert poller is not None
-        submit(LocalFiles(), base, [QueuedCommand("true", cwd="/")])
+        submit(LocalFiles(), base, [CommandSpec("true", cwd="/")])
         while (event := await next_event(heard))[0] != "change":
             assert event[0] == "cards"
         await heard.aclose()  # type: ignore[attr-defined]
@@ -58,7 +59,7 @@ def test_updates_come_while_a_page_is_open_and_polling_stops_after(tmp_path: Pat
 
 def test_the_log_of_a_job_comes_as_it_grows(tmp_path: Path) -> None:
     base = create_base(tmp_path / "base")
-    (job,) = submit(LocalFiles(), base, [QueuedCommand("true", cwd="/")])
+    (job,) = submit(LocalFiles(), base, [CommandSpec("true", cwd="/")])
     folder = Path(base.job_folder(job.run, job.number))
     folder.mkdir(parents=True)
     log = folder / f"{job.number}.OUT"

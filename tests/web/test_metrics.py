@@ -7,7 +7,8 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from postroom.queue.submission import QueuedCommand, submit
+from postroom.commands.spec import CommandSpec
+from postroom.queue.submission import submit
 from postroom.store.base import create_base
 from postroom.store.files import LocalFiles
 from postroom.web.metrics import metrics
@@ -16,7 +17,7 @@ from postroom.web.queue_reader import QueueReader
 
 def test_the_metrics_are_what_prometheus_reads(tmp_path: Path) -> None:
     base = create_base(tmp_path / "base")
-    submit(LocalFiles(), base, [QueuedCommand("true", cwd="/")] * 3, project='quo"te\\')
+    submit(LocalFiles(), base, [CommandSpec("true", cwd="/")] * 3, project='quo"te\\')
     reader = QueueReader(base)
     text = metrics(asyncio.run(reader.overview()), 2).decode()
     reader.close()

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import httpx
 
-from postroom.queue.submission import QueuedCommand, submit
+from postroom.commands.spec import CommandSpec
+from postroom.queue.submission import submit
 from postroom.store.files import LocalFiles
 
 from .conftest import Page
 
 
 def test_pages_of_jobs_lead_on_and_back(page: Page, browser: httpx.Client) -> None:
-    submit(LocalFiles(), page.base, [QueuedCommand("true", cwd="/")] * 120, project="many")
+    submit(LocalFiles(), page.base, [CommandSpec("true", cwd="/")] * 120, project="many")
     first = browser.get("/jobs?project=many").text
     assert "1 to 50 of 120" in first.replace("\u202f", "")
     assert 'rel="prev"' not in first

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from postroom.commands.spec import CommandSpec
 from postroom.errors import PostroomError
 from postroom.queue.actions import ActionInput
-from postroom.queue.submission import QueuedCommand
 from postroom.store.base import create_base
 from postroom.store.files import LocalFiles
 from postroom.store.requests import pending
@@ -23,7 +23,7 @@ def test_an_action_is_a_request_and_the_next_overview_is_new(tmp_path: Path) -> 
         reader = QueueReader(base)
         first = await reader.overview()
         assert await reader.overview() is first
-        jobs = await reader.submit([QueuedCommand("true", cwd="/")], "p")
+        jobs = await reader.submit([CommandSpec("true", cwd="/")], "p")
         assert (await reader.overview()).counts == {"queued": 1}
         result, done = await reader.act("jobs", "hold", ActionInput(jobs=jobs))
         assert not done, "no scheduler is there to carry it out"

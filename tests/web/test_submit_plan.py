@@ -6,15 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from postroom.commands.spec import CommandSpec
 from postroom.errors import PostroomError
-from postroom.queue.submission import QueuedCommand, submit
+from postroom.queue.submission import submit
 from postroom.store.base import create_base
 from postroom.store.files import LocalFiles
-from postroom.web.submit_plan import Commands, Sweep, asks_of, commands_of, sweep_of
+from postroom.web.submit_plan import Commands, Sweep, commands_of, specs_of, sweep_of
 
 
-def asks(tmp_path: Path, wanted: Commands | Sweep) -> list[QueuedCommand]:
-    return asks_of(LocalFiles(), create_base(tmp_path / "base"), wanted, "/")
+def asks(tmp_path: Path, wanted: Commands | Sweep) -> list[CommandSpec]:
+    return specs_of(LocalFiles(), create_base(tmp_path / "base"), wanted, "/")
 
 
 def test_each_line_is_a_job_and_comments_are_none(tmp_path: Path) -> None:
@@ -28,7 +29,7 @@ def test_each_line_is_a_job_and_comments_are_none(tmp_path: Path) -> None:
 
 def test_all_wishes_of_a_form_arrive(tmp_path: Path) -> None:
     base = create_base(tmp_path / "base")
-    (earlier,) = submit(LocalFiles(), base, [QueuedCommand("true", cwd="/")])
+    (earlier,) = submit(LocalFiles(), base, [CommandSpec("true", cwd="/")])
     fields = {
         "commands": "train",
         "name": "one",

@@ -1,4 +1,4 @@
-"""Commands in the simulated world: they run by themselves, and whoever minds them waits.
+"""Commands in the simulated world: they run by themselves, and their minder waits.
 
 A command is no process that takes turns: it begins, and is over when its time has come or when it
 is swept away. So it goes on when its minder is killed, and the card is not free before it is gone.
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from postroom.commands.attempt import LINGER_S, AttemptEnd, CommandAttempt
 from postroom.commands.outcome_record import record
+from postroom.commands.spec import CommandSpec
 from postroom.parcel.sheets import Done, Failure, JobSheet, Origin, Outcome
 from postroom.store.runs import RunInfo
 
@@ -42,14 +43,15 @@ class Command:
 def perform(
     machine: Machine,
     process: Process,
-    errand: CommandAttempt,
+    agent: str,
+    attempt: CommandAttempt,
     plan: Plan,
     lingers: Callable[[], None] = lambda: None,
 ) -> AttemptEnd:
     """Run a command as its minder, and see how it ends."""
     now = machine.kernel.now
     # Whoever has a mind to kill its minder does so while it runs.
-    command = Command(errand.agent, errand.run, errand.job, now + (plan.seconds or 0.001))
+    command = Command(agent, attempt.run, attempt.job, now + (plan.seconds or 0.001))
     machine.checker.begins(command, now)
     called = False
     while not command.over(machine.kernel.now):
@@ -59,30 +61,30 @@ def perform(
             lingers()
     if plan.kind == "poison":
         process.die()
-    if plan.kind == "fails" or errand.attempt <= plan.fails:
-        message = f"attempt {errand.attempt} of {plan.token}"
+    if plan.kind == "fails" or attempt.attempt <= plan.fails:
+        message = f"attempt {attempt.attempt} of {plan.token}"
         done = Done(failure=Failure(Outcome.FAILED, "failed", message), seconds=plan.seconds)
-        return AttemptEnd(done, "failed" if errand.failed < errand.retries else None)
-    serial = machine.checker.record(errand.run, errand.job, plan, errand.attempt)
+        return AttemptEnd(done, "failed" if attempt.failed < (attempt.spec.retries or 0) else None)
+    serial = machine.checker.record(attempt.run, attempt.job, plan, attempt.attempt)
     return AttemptEnd(Done({"serial": serial}, seconds=plan.seconds or 0.001))
 
 
-def errand_of(
-    agent: str, info: RunInfo, sheet: JobSheet, job: int, *, attempt: int, failed: int
+def attempt_of(
+    info: RunInfo, sheet: JobSheet, job: int, *, attempt: int, failed: int
 ) -> CommandAttempt:
-    """What a worker asks of its guardian."""
-    return CommandAttempt(
-        "/base", info.run, job, attempt, failed, sheet.options.retries, info.durable, agent, "", "",
-        command="true", folder=f"/out/job_{job}", cwd="/",
-    )  # fmt: skip
+    """What a worker sends to a minder."""
+    folder = f"/out/job_{job}"
+    spec = CommandSpec("true", cwd="/", folder=folder, retries=sheet.options.retries)
+    return CommandAttempt(spec, info.run, job, attempt, failed)
 
 
 @dataclass
-class Ask:
-    """One errand on its way from the worker over the guardian to a minder, and the word back."""
+class Relayed:
+    """One attempt on its way from the worker over the guardian to a minder, and the word back."""
 
+    agent: str
     info: RunInfo
-    errand: CommandAttempt
+    attempt: CommandAttempt
     plan: Plan
     minder: Process | None = None
     word: str = ""
@@ -90,13 +92,13 @@ class Ask:
     def mind(self, machine: Machine, process: Process) -> None:
         """A minder's life: one command, and what came of it is written, however long that takes."""
         files = SimulatedFiles(machine.disk, process)
-        errand, started_at = self.errand, machine.clock.wall()
-        ended = perform(machine, process, errand, self.plan)
-        maker = Origin(errand.agent, "", 0, started_at, errand.attempt)
+        attempt, started_at = self.attempt, machine.clock.wall()
+        ended = perform(machine, process, self.agent, attempt, self.plan)
+        maker = Origin(self.agent, "", 0, started_at, attempt.attempt)
         while True:
             try:
                 at = machine.clock.wall()
-                if record(files, machine.base, self.info, errand, ended, maker, at=at):
+                if record(files, machine.base, self.info, attempt, ended, maker, at=at):
                     self.word = "done"
                     return
             except FileNotFoundError:
