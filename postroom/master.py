@@ -29,7 +29,7 @@ from .store.files import Clock, Files, LocalFiles, Lock, SystemClock
 from .store.journal import Journal
 from .store.runs import (
     RunInfo,
-    asked_until,
+    count_submitted,
     create_run,
     list_firsts,
     list_runs,
@@ -245,7 +245,7 @@ class Master:
             raise self._cannot("hand in jobs", error) from error
         if dispatcher is None:
             with contextlib.suppress(OSError):  # it is found without, in a second
-                self._files.touch(self.base.asked(run))
+                self._files.touch(self.base.run_folder(run))
         elif not info.append_log:
             dispatcher.hint({run})
         else:
@@ -292,7 +292,7 @@ class Master:
         while lock is None:  # the acting Master holds it for a moment when it looks
             lock = self._files.try_lock(self.base.wanted(run), shared=True)
         self._wanted[run] = lock
-        self._files.touch(self.base.asked(run))
+        self._files.touch(self.base.run_folder(run))
 
     def _watch(self, pool: JobPool) -> JobPool:
         self._pools[pool.run] = pool
@@ -318,7 +318,7 @@ class Master:
             yield from read_sheets(self._files, self.base, run)
             return
         end = 0
-        for first in list_firsts(self._files, self.base.asked(run)):
+        for first in list_firsts(self._files, self.base.run_folder(run)):
             if first != end:
                 break  # behind a gap, which a listing shows while others append
             path = self.base.parcel(run, first)
@@ -328,8 +328,8 @@ class Master:
 
     def _newest_unfinished(self) -> str:
         for run in reversed(list_runs(self._files, self.base)):
-            firsts = list_firsts(self._files, self.base.asked(run))
-            asked = asked_until(self._files, self.base, run, firsts)
+            firsts = list_firsts(self._files, self.base.run_folder(run))
+            asked = count_submitted(self._files, self.base, run, firsts)
             if asked > count_done(self._files, self.base, run):
                 return run
         raise PostroomError(f"no run in {self.base.root} is unfinished: nothing to resume")

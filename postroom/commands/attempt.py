@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from ..parcel.sheets import Done
+from ..parcel.sheets import JobEnd
 from .spec import CommandSpec
 
 # The exit code by which a command that was told to end, or is past its time limit, says that it has
@@ -29,7 +29,7 @@ class Stopped(Exception):
 class AttemptEnd:
     """How an attempt ended."""
 
-    done: Done
+    done: JobEnd
     again: str | None = None  # the kind of note with which the job is requeued
 
 

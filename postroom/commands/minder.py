@@ -36,7 +36,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..errors import CardHeld, PostroomError
-from ..parcel.sheets import Done, Failure, Origin, Outcome
+from ..parcel.sheets import Failure, JobEnd, Outcome, RanBy
 from ..store.base import Base
 from ..store.files import LocalFiles
 from ..store.journal import Journal
@@ -183,13 +183,13 @@ class Minder:
         except Stopped:
             return b"stopped"
         context = self._context
-        maker = Origin(context.agent, context.gpu, os.getpid(), started_at, attempt.attempt)
+        ran_by = RanBy(context.agent, context.gpu, os.getpid(), started_at, attempt.attempt)
 
         def write() -> bool:
             if self._info is None or self._info.run != attempt.run:
                 self._info = read_run_info(self._files, context.base, attempt.run)
             info = self._info
-            return record(self._files, context.base, info, attempt, ended, maker, at=time.time())
+            return record(self._files, context.base, info, attempt, ended, ran_by, at=time.time())
 
         return b"done" if self._insist(write) else b"dropped"
 
@@ -254,7 +254,7 @@ class Minder:
             outcome=facts["outcome"],
             seconds=facts["seconds"],
         )
-        done = Done(None if failure else {"attempt": number, **facts}, failure, seconds)
+        done = JobEnd(None if failure else {"attempt": number, **facts}, failure, seconds)
         return AttemptEnd(done, again)
 
     def _judge(self, attempt: CommandAttempt, end: End) -> tuple[Failure | None, str | None]:
@@ -513,11 +513,11 @@ class Minder:
             time.sleep(BLOCKED_S)
 
 
-def _ended_before(info: dict[str, str]) -> Done:
+def _ended_before(info: dict[str, str]) -> JobEnd:
     """How a command ended, as its folder says."""
     seconds = float(info["seconds"])
     facts = {"ended": info["ended"], "seconds": seconds, "outcome": info["outcome"]}
-    return Done(
+    return JobEnd(
         {"attempt": int(info["attempt"]), **facts, "exit": int(info["exit"])}, None, seconds
     )
 

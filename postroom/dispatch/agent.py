@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from ..store.files import Box
 from ..store.mailbox import Letter
-from .run_queue import Seat
+from .run_queue import Capacity
 
 
 @dataclass
@@ -22,7 +22,7 @@ class Agent:
     answer: str = ""  # where that result will lie; "": it is looked for behind the turn
     look_at: float = 0.0  # when to look for results in the middle of a letter
     probe_at: float = 0.0  # when to see whether it lives
-    seat: Seat = field(default_factory=Seat)
+    seat: Capacity = field(default_factory=Capacity)
     outdated: bool = False  # it does not understand our letters
 
     @property

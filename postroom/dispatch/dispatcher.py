@@ -26,7 +26,7 @@ from .agent import Agent
 from .collector import Collector, Deliver
 from .registry import ActiveRun, Registry
 from .request_executor import RequestExecutor, SessionStarter
-from .run_queue import MOST_LOST, Seat, Span
+from .run_queue import MOST_LOST, Capacity, JobRange
 from .send_order import NO_RUN, turn_key
 
 # Events are a hint, listing is the truth: list again this often, whatever the events say.
@@ -236,7 +236,7 @@ class Dispatcher:
     def _read_card(self, agent: Agent) -> None:
         info = read_agent_info(self._files, self._base, agent.agent_id)
         if info is not None:
-            agent.seat = Seat(info.gpus, info.memory_mib)
+            agent.seat = Capacity(info.gpus, info.memory_mib)
             agent.outdated = info.version != VERSION
         if agent.outdated:
             self._journal.log(
@@ -402,7 +402,7 @@ class Dispatcher:
             return False
         return True
 
-    def _most_urgent(self, serving: list[ActiveRun], seat: Seat) -> ActiveRun | None:
+    def _most_urgent(self, serving: list[ActiveRun], seat: Capacity) -> ActiveRun | None:
         """The run of the highest priority; among equals, the one whose turn it is."""
         best = None
         for active in serving:
@@ -415,7 +415,7 @@ class Dispatcher:
         self._last_run = best[1].age
         return best[1]
 
-    def _letter(self, run: str, span: Span) -> Letter:
+    def _letter(self, run: str, span: JobRange) -> Letter:
         self._serial += 1
         return Letter(
             self.epoch,

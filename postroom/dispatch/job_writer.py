@@ -50,7 +50,7 @@ def append_jobs(
         guess = first + len(batch)
         numbers += range(first, guess)
     if info.durable:
-        files.sync_folder(base.asked(info.run))
+        files.sync_folder(base.run_folder(info.run))
     return numbers
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from ..store.job_ids import JobId
 from ..store.requests import Orders
 from ..store.scheduling import SchedulingOptions
-from .run_queue import RunQueue, Seat, Span
+from .run_queue import Capacity, JobRange, RunQueue
 from .send_order import JobKey, is_held, job_key, place_of
 
 Shape = tuple[int, int]  # cards, and memory of each
@@ -174,14 +174,14 @@ class ProjectQueue(RunQueue):
         taken = [self.place_of(job) for job in self._here]
         return min(taken, default=0.0), max(taken, default=0.0)
 
-    def urgency(self, seat: Seat) -> int | None:
+    def urgency(self, seat: Capacity) -> int | None:
         """The priority of the next job for a session; None: nothing is ready for it."""
         head = self._head(seat)
         return None if head is None else -head[0]
 
-    def take(self, *, agents: int = 1, seat: Seat | None = None) -> Span | None:
+    def take(self, *, agents: int = 1, seat: Capacity | None = None) -> JobRange | None:
         """Take the next job for a session out of the queue."""
-        head = self._head(seat or Seat())
+        head = self._head(seat or Capacity())
         if head is None:
             return None
         job = head[2]
@@ -189,7 +189,7 @@ class ProjectQueue(RunQueue):
         del self._key[job]
         return self.span(job, job + 1)
 
-    def _head(self, seat: Seat) -> JobKey | None:
+    def _head(self, seat: Capacity) -> JobKey | None:
         found = []
         for (gpus, memory_mib), heap in self._heaps.items():
             while heap and self._key.get(heap[0][2]) != heap[0]:

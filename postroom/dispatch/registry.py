@@ -23,9 +23,9 @@ from ..store.journal import Journal
 from ..store.requests import Orders
 from ..store.runs import (
     RunInfo,
+    count_jobs,
     list_firsts,
     list_runs,
-    reach,
     read_notes,
     read_parcel_bytes,
     read_run_info,
@@ -86,7 +86,7 @@ class Registry:
     def list_asked(self) -> dict[str, list[int]]:
         """What was asked, in every run: to be listed before mailboxes and results are read."""
         runs = list_runs(self._files, self._base)
-        return {run: list_firsts(self._files, self._base.asked(run)) for run in runs}
+        return {run: list_firsts(self._files, self._base.run_folder(run)) for run in runs}
 
     def recover(self, asked: dict[str, list[int]], out: Out) -> None:
         """Take in every run that is wanted, or out with an agent."""
@@ -100,13 +100,13 @@ class Registry:
         present = list_runs(self._files, self._base)
         for run in set(self.runs) - set(present):
             # On some filesystems a listing lags behind.
-            if not self._files.exists(self._base.asked(run)):
+            if not self._files.exists(self._base.run_folder(run)):
                 del self.runs[run]
                 self._gone.append(run)
         for run in self._worth_a_look(present):
             active = self.runs.get(run)
             if active is None:
-                self._load(run, list_firsts(self._files, self._base.asked(run)), out(run))
+                self._load(run, list_firsts(self._files, self._base.run_folder(run)), out(run))
                 moved |= run in self.runs
             else:
                 active.wanted = self._is_wanted(active.info)
@@ -121,7 +121,7 @@ class Registry:
         except FileNotFoundError:  # on its way out, or its card was put aside
             return
         except NotADirectoryError:
-            self.reject(BadFileError(base.asked(run), "is not a run's folder"))
+            self.reject(BadFileError(base.run_folder(run), "is not a run's folder"))
             return
         except BadFileError as error:
             self.reject(error)
@@ -132,7 +132,7 @@ class Registry:
             return
         self.runs[run] = active
         # A power loss may have left the question and taken the place for the answers.
-        files.make_folder(base.answered(run))
+        files.make_folder(base.result_folder(run))
         files.make_folder(base.attempts(run))
         if info.append_log:
             active.append_log = AppendLogReader(files, base, run)
@@ -217,9 +217,9 @@ class Registry:
         for job in jobs:
             run, number = job.run, job.number
             if run not in folders:
-                here = self._files.exists(self._base.asked(run))
-                answered = self._base.answered(run)
-                folders[run] = list_firsts(self._files, answered) if here else None
+                here = self._files.exists(self._base.run_folder(run))
+                result_folder = self._base.result_folder(run)
+                folders[run] = list_firsts(self._files, result_folder) if here else None
             firsts = folders[run]
             if firsts is None:
                 found[job] = Verdict(ok=True)
@@ -250,7 +250,7 @@ class Registry:
                 end = behind
             else:
                 try:
-                    end = first + reach(self._files, self._base.parcel(run, first), "jobs")
+                    end = first + count_jobs(self._files, self._base.parcel(run, first), "jobs")
                 except BadFileError as error:
                     if behind < 0:
                         self.reject(error)
@@ -264,10 +264,10 @@ class Registry:
         active = self.runs.get(run)
         durable = active is not None and active.info.durable
         spans = []
-        for first in list_firsts(self._files, self._base.answered(run)):
+        for first in list_firsts(self._files, self._base.result_folder(run)):
             if durable:
                 try:
-                    count = reach(self._files, self._base.result(run, first), "results")
+                    count = count_jobs(self._files, self._base.result(run, first), "results")
                 except BadFileError as error:
                     self.reject(error)
                     continue
@@ -315,7 +315,7 @@ class Registry:
         moved = False
         while True:
             try:
-                count = reach(self._files, self._base.parcel(run, queue.asked), "jobs")
+                count = count_jobs(self._files, self._base.parcel(run, queue.asked), "jobs")
             except BadFileError as error:
                 self.reject(error)
                 return moved

@@ -22,7 +22,7 @@ MOST_JOBS = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class JobRange:
     """A range of jobs that may go into one letter."""
 
     parcel: int
@@ -35,7 +35,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class Capacity:
     """What a session has to offer."""
 
     gpus: int = 1
@@ -50,7 +50,7 @@ class Seat:
 
 
 @dataclass
-class History:
+class AttemptHistory:
     """The attempts of one job that ended with no result."""
 
     notes: dict[int, Note] = field(default_factory=dict)  # by attempt
@@ -79,7 +79,7 @@ class RunQueue:
         self.asked = 0  # one behind the last job
         self.done = 0
         self.mean_s: float | None = None
-        self.history: dict[int, History] = {}
+        self.history: dict[int, AttemptHistory] = {}
         self._parcels = array("q")  # the first numbers of all
         self._places = array("q")  # where they lie in the roll, if they do
         self._waiting: list[tuple[int, int]] = []  # a heap of disjoint ranges
@@ -126,17 +126,17 @@ class RunQueue:
         heapq.heapify(self._waiting)
         self.hold(self._held)
 
-    def note(self, note: Note) -> History:
+    def note(self, note: Note) -> AttemptHistory:
         """Take a note of an attempt into account."""
-        history = self.history.setdefault(note.job, History())
+        history = self.history.setdefault(note.job, AttemptHistory())
         history.notes[note.attempt] = note
         return history
 
-    def urgency(self, seat: Seat) -> int | None:
+    def urgency(self, seat: Capacity) -> int | None:
         """The priority of what is next for a session; None: nothing waits."""
         return self.priority if self._waiting else None
 
-    def take(self, *, agents: int = 1, seat: Seat | None = None) -> Span | None:
+    def take(self, *, agents: int = 1, seat: Capacity | None = None) -> JobRange | None:
         """Take the next range out of the queue, as long as it should be for one letter."""
         if not self._waiting:
             return None
@@ -155,7 +155,7 @@ class RunQueue:
             heapq.heappush(self._waiting, (limit, stop))
         return self.span(first, limit)
 
-    def span(self, first: int, stop: int) -> Span:
+    def span(self, first: int, stop: int) -> JobRange:
         """A range as a letter names it: the parcel that it begins in, and the attempt."""
         index = bisect.bisect_right(self._parcels, first) - 1
         # A parcel that a power loss took is named all the same: whoever looks for it says so.
@@ -163,9 +163,9 @@ class RunQueue:
         place = self._places[index] if index >= 0 and self._places else 0
         history = self.history.get(first)
         if history is None:
-            return Span(parcel, first, stop, place=place)
+            return JobRange(parcel, first, stop, place=place)
         attempt, failed, lost = history.attempt, history.failed, history.lost
-        return Span(parcel, first, stop, attempt, failed, lost, place)
+        return JobRange(parcel, first, stop, attempt, failed, lost, place)
 
     def is_short(self, jobs: int) -> bool:
         """Whether so many jobs make less work than is worth a letter."""

@@ -21,7 +21,7 @@ from ..store.files import Files
 from ..store.job_ids import JobId
 from ..store.runs import (
     RunInfo,
-    asked_until,
+    count_submitted,
     create_run,
     list_firsts,
     list_runs,
@@ -63,7 +63,7 @@ def submit(
     jobs = [replace(check(spec), checkpoint=True).to_job() for spec in specs]
     info, asked = _open_run(files, base, project)
     numbers = append_jobs(files, base, info, jobs, guess=asked)
-    files.touch(base.asked(info.run))  # a Master that had finished the run looks again
+    files.touch(base.run_folder(info.run))  # a Master that had finished the run looks again
     return [JobId(info.run, number) for number in numbers]
 
 
@@ -90,7 +90,7 @@ def _open_run(files: Files, base: Base, project: str) -> tuple[RunInfo, int]:
         except (FileNotFoundError, BadFileError):
             continue
         if info.queue and info.project == project:
-            asked = asked_until(files, base, run, list_firsts(files, base.asked(run)))
+            asked = count_submitted(files, base, run, list_firsts(files, base.run_folder(run)))
             if asked < MOST_JOBS:
                 return info, asked
     info = RunInfo(

@@ -14,7 +14,7 @@ from ..commands.attempt import AttemptEnd, CommandAttempt
 from ..commands.failure import Cause
 from ..commands.spec import COMMAND, CommandSpec
 from ..errors import BadFileError
-from ..parcel.sheets import Done, Failure, JobSheet, Outcome
+from ..parcel.sheets import Failure, JobEnd, JobSheet, Outcome
 from ..store.base import Base
 from ..store.files import Files
 from ..store.journal import Journal
@@ -94,7 +94,7 @@ class JobRunner:
             self._tasks = Tasks(self._files, self._base.data, self._journal, shares=shares)
         return self._tasks
 
-    def run_job(self, info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> Done | None:
+    def run_job(self, info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> JobEnd | None:
         """Run one job, alone on its GPU if it asks for that."""
         if self.sharing is None:
             return self._run(info, sheet, job, attempt)
@@ -110,7 +110,7 @@ class JobRunner:
         self.sharing.enter()
         return self._run(info, sheet, job, attempt)
 
-    def _run(self, info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> Done | None:
+    def _run(self, info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> JobEnd | None:
         if sheet.task == COMMAND:
             return self._run_command(info, sheet, job, attempt)
         if sheet.options.timeout_s is None:
@@ -121,7 +121,7 @@ class JobRunner:
         finally:
             self._guardian.say(deadline_s=None)
 
-    def _run_task(self, info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> Done:
+    def _run_task(self, info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> JobEnd:
         done = self.tasks.run_job(info, sheet, job, attempt)
         if done.failure is not None:
             # If the GPU has become unusable, all later tasks would fail, and perhaps this failure
@@ -138,13 +138,13 @@ class JobRunner:
 
     def _run_command(
         self, info: RunInfo, sheet: JobSheet, job: int, attempt: int, *, elsewhere: str = ""
-    ) -> Done | None:
+    ) -> JobEnd | None:
         """Have a command run; None: its minder has published or noted how it ended."""
         assert self.turn is not None
         try:
             spec = CommandSpec.of_job(sheet, job)
         except (BadFileError, TypeError) as error:
-            return Done(failure=Failure(Outcome.FAILED, type(error).__name__, str(error)))
+            return JobEnd(failure=Failure(Outcome.FAILED, type(error).__name__, str(error)))
         if not spec.folder:
             spec = spec.but(folder=self._base.job_folder(info.run, job))
         made = CommandAttempt(spec, info.run, job, attempt, self.turn.failed, elsewhere)

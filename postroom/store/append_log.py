@@ -169,7 +169,7 @@ class AppendLogWriter:
         self._file = files.make_append_file(self._path)
         if durable:
             # Whoever made it may have died before its name was safe.
-            files.sync_folder(base.asked(run))
+            files.sync_folder(base.run_folder(run))
         self._size = -1  # of the roll when it was last looked at; -1: look again
         self._number = 0  # of the next job
 
@@ -216,10 +216,10 @@ class AppendLogWriter:
         files, base = self._files, self._base
         temporary = base.temporary()
         files.write_new(temporary, chunks, sync=self._durable)
-        path = base.apart(self._run, temporary.rsplit("/", 1)[1])
+        path = base.large_parcel(self._run, temporary.rsplit("/", 1)[1])
         files.move(temporary, path)
         if self._durable:
-            files.sync_folder(base.asked(self._run))
+            files.sync_folder(base.run_folder(self._run))
         return path
 
 
@@ -255,7 +255,7 @@ class AppendLogReader:
             found = [record for record, _ in _scan(file, self._at, size)]
             if found and sync:
                 file.sync()
-                self._files.sync_folder(self._base.asked(self._run))
+                self._files.sync_folder(self._base.run_folder(self._run))
         finally:
             file.close()
         self._seen = size
@@ -375,7 +375,7 @@ def open_record(files: Files, base: Base, run: str, record: Record, data: Buffer
         name = bytes(data[len(_SLIP) : -1]).decode("ascii", "replace")
         if not is_plain_name(name):
             raise BadFileError(path, f"has a slip at {record.at} that names no file")
-        path = base.apart(run, name)
+        path = base.large_parcel(run, name)
         data = files.view(path, PARCEL_LIMIT)
     sheet = JobSheet(path, data, number=record.number)
     if sheet.count != record.jobs:

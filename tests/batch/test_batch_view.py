@@ -22,7 +22,7 @@ from postroom.batch.runner import BatchCounts
 from postroom.commands.job_folder import JobFolder
 from postroom.commands.spec import COMMAND
 from postroom.jobs import Finished, Job
-from postroom.parcel.sheets import Done, Failure, Outcome
+from postroom.parcel.sheets import Failure, JobEnd, Outcome
 
 SLOTS = [SlotState("0", "0", "job_3", "train \x1b[2J", 65.0), SlotState("1", "1", "", "", 0.0)]
 STATE = BatchState(SLOTS, 12, 2, 5, 7, open=True, rate=0.5, left_s=90.0)
@@ -31,7 +31,7 @@ STATE = BatchState(SLOTS, 12, 2, 5, 7, open=True, rate=0.5, left_s=90.0)
 def ended(folder: Path, number: int, failure: Failure | None = None) -> tuple[Finished, JobFolder]:
     place = JobFolder(str(folder / f"job_{number}"))
     job = Job(COMMAND, command=f"echo {number}", folder=place.path, number=number)
-    return Finished(number, job, Done(None, failure, 2.5), "0", ""), place
+    return Finished(number, job, JobEnd(None, failure, 2.5), "0", ""), place
 
 
 def test_the_headline_has_every_count_and_the_time_left() -> None:

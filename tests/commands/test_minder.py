@@ -21,7 +21,7 @@ from postroom.commands.failure import Cause
 from postroom.commands.job_folder import JobFolder
 from postroom.commands.minder import MinderContext, fork_minder
 from postroom.commands.spec import CommandSpec
-from postroom.parcel.sheets import Done, OutcomeSheet
+from postroom.parcel.sheets import JobEnd, OutcomeSheet
 from postroom.store.base import Base, create_base, new_run_id
 from postroom.store.files import LocalFiles
 from postroom.store.runs import RunInfo, create_run, read_note, read_parcel_bytes
@@ -66,12 +66,12 @@ class RunningMinder:
         self.line.settimeout(60)
         return self.line.recv(4096).decode().rstrip("\n")
 
-    def run(self, command: str, **changes: Any) -> Done:
+    def run(self, command: str, **changes: Any) -> JobEnd:
         attempt = self.send(command, **changes)
         assert self.word() == "done"
         return self.result(attempt.job)
 
-    def result(self, job: int = 0) -> Done:
+    def result(self, job: int = 0) -> JobEnd:
         path = self.base.result(self.attempt.run, job)
         return OutcomeSheet(path, read_parcel_bytes(FILES, path)).done(job)
 
@@ -304,7 +304,7 @@ def test_told_to_stop_it_ends_the_tree_and_blames_nobody(minder: RunningMinder) 
     assert running(token) == []
     assert minder.folder.read_info()["outcome"] == "stopped"
     assert not minder.folder.finished
-    assert os.listdir(minder.base.answered(minder.attempt.run)) == []
+    assert os.listdir(minder.base.result_folder(minder.attempt.run)) == []
     assert os.listdir(minder.base.attempts(minder.attempt.run)) == []
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from postroom.master import Master
-from postroom.parcel.sheets import Done, JobSheet
+from postroom.parcel.sheets import JobEnd, JobSheet
 from postroom.session.inbox import Step
 from postroom.store.agents import VERSION, AgentInfo
 from postroom.store.append_log import AppendLogWriter
@@ -323,7 +323,7 @@ class TestDeath:
     def test_a_dead_agents_range_goes_on_and_the_blame_on_the_job_in_hand(
         self, room: PostRoom
     ) -> None:
-        def die(info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> Done:
+        def die(info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> JobEnd:
             raise KeyboardInterrupt
 
         room.run(3)
@@ -534,11 +534,11 @@ class TestRecovery:
             room.step(dispatcher)
             work(inbox)
         assert room.values() == {0: 0, 1: 2}
-        assert list_firsts(room.files, room.base.asked("r")) == [0]
+        assert list_firsts(room.files, room.base.run_folder("r")) == [0]
 
     def test_answer_folders_that_a_power_loss_took_are_made_again(self, room: PostRoom) -> None:
         room.run(1)
-        os.rmdir(room.base.answered("r"))
+        os.rmdir(room.base.result_folder("r"))
         os.rmdir(room.base.attempts("r"))
         inbox = room.inbox()
         dispatcher = room.dispatcher()
@@ -556,7 +556,7 @@ class TestRecovery:
         monkeypatch.setattr("postroom.dispatch.registry.list_runs", lambda files, base: [])
         room.step(dispatcher)
         assert "r" in dispatcher.runs
-        os.rename(room.base.asked("r"), f"{room.base.trash}/r")
+        os.rename(room.base.run_folder("r"), f"{room.base.trash}/r")
         room.step(dispatcher)
         assert "r" not in dispatcher.runs
 

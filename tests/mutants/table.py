@@ -405,7 +405,7 @@ MUTANTS = [
         "the name of a durable roll is synced",
         ROLL,
         "            # Whoever made it may have died before its name was safe.\n"
-        "            files.sync_folder(base.asked(run))\n",
+        "            files.sync_folder(base.run_folder(run))\n",
         "            pass\n",
         "tests/store/test_append_log.py",
     ),
@@ -572,7 +572,7 @@ MUTANTS = [
     Mutant(
         "a run that a listing misses is looked for",
         REGISTER,
-        "            if not self._files.exists(self._base.asked(run)):\n"
+        "            if not self._files.exists(self._base.run_folder(run)):\n"
         "                del self.runs[run]\n",
         "            del self.runs[run]\n",
         "tests/dispatch/test_dispatcher.py",

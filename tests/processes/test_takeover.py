@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from postroom import Job
-from postroom.parcel.sheets import Done, JobOptions, Origin, pack_jobs, pack_outcomes
+from postroom.parcel.sheets import JobEnd, JobOptions, RanBy, pack_jobs, pack_outcomes
 from postroom.store.files import LocalFiles
 from postroom.store.runs import first_missing
 from postroom.store.snapshot import snapshot
@@ -101,12 +101,12 @@ def test_a_new_master_goes_on_among_thousands_of_one_job_parcels(sessions: RealS
     many = 2000
     with sessions.master() as master:
         pool = master.submit([])
-        files, maker = LocalFiles(), Origin("0", "", 0, 0.0)
+        files, ran_by = LocalFiles(), RanBy("0", "", 0, 0.0)
         for number in range(many):
             chunks = pack_jobs(number, "kernels:double", JobOptions(), None, [{"x": number}])
             files.write_new(sessions.base.parcel(pool.run, number), chunks)
             if number % 20:
-                chunks = pack_outcomes(number, [Done(2 * number)], maker)
+                chunks = pack_outcomes(number, [JobEnd(2 * number)], ran_by)
                 files.write_new(sessions.base.result(pool.run, number), chunks)
     sessions.start()
     with sessions.master() as master:

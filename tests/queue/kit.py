@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from postroom.commands.spec import CommandSpec
-from postroom.parcel.sheets import Done, Failure, Origin, Outcome, pack_outcomes
+from postroom.parcel.sheets import Failure, JobEnd, Outcome, RanBy, pack_outcomes
 from postroom.queue.submission import submit
 from postroom.store.base import Base
 from postroom.store.files import LocalFiles
@@ -28,15 +28,15 @@ def queue(base: Base, *commands: str, project: str = "p", **scheduling: object) 
 
 def end(base: Base, job: JobId, failure: Failure | None = None, *, at: float | None = None) -> None:
     """Publish how a job ended, as a minder does."""
-    done = Done(None if failure else {"exit": 0}, failure, 1.5)
-    maker = Origin("0", "cpu", 1, time.time() - 1.5)
+    done = JobEnd(None if failure else {"exit": 0}, failure, 1.5)
+    ran_by = RanBy("0", "cpu", 1, time.time() - 1.5)
     publish_results(
         FILES,
         base,
         read_run_info(FILES, base, job.run),
         job.number,
         job.number + 1,
-        lambda number: pack_outcomes(number, [done], maker),
+        lambda number: pack_outcomes(number, [done], ran_by),
     )
     if at is not None:
         os.utime(base.result(job.run, job.number), (at, at))
@@ -47,5 +47,5 @@ def make_old(base: Base, run: str, *, days: float = 10) -> None:
     at = time.time() - days * 86_400
     info = replace(read_run_info(FILES, base, run), created_at=at)
     Path(base.run_info(run)).write_bytes(info.encode())
-    for place in (base.asked(run), base.answered(run)):
+    for place in (base.run_folder(run), base.result_folder(run)):
         os.utime(place, (at, at))

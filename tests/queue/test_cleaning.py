@@ -48,17 +48,17 @@ def test_an_interrupted_cleaning_is_finished_by_the_next(
         assert remove_run(FILES, base, view.read_state().readers[job.run])
     assert folder.exists() and view.jobs().jobs == []
     sweep(FILES, base, now=time.time())
-    assert not folder.exists() and not os.path.exists(base.answered(job.run))
+    assert not folder.exists() and not os.path.exists(base.result_folder(job.run))
     assert os.listdir(base.trash) == []
 
 
 def test_a_run_that_is_being_made_is_not_removed(base: Base) -> None:
-    for folder in (base.answered("new"), base.attempts("new")):
+    for folder in (base.result_folder("new"), base.attempts("new")):
         os.mkdir(folder)
     sweep(FILES, base, now=time.time())
-    assert os.path.isdir(base.answered("new"))
+    assert os.path.isdir(base.result_folder("new"))
     sweep(FILES, base, now=time.time() + 2 * cleaning.LEFT_S)
-    assert not os.path.isdir(base.answered("new"))
+    assert not os.path.isdir(base.result_folder("new"))
 
 
 @pytest.mark.parametrize("how", ["one by one", "in a list"])
@@ -74,7 +74,7 @@ def test_a_run_that_was_appended_to_meanwhile_stays(tmp_path: Path, how: str) ->
         running.finish(pool)
         running.master.close()
         assert not remove_run(running.files, running.base, reader)
-        assert running.files.exists(running.base.asked(pool.run))
+        assert running.files.exists(running.base.run_folder(pool.run))
         reader.refresh()
         assert remove_run(running.files, running.base, reader)
-        assert not running.files.exists(running.base.asked(pool.run))
+        assert not running.files.exists(running.base.run_folder(pool.run))

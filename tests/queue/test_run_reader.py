@@ -43,8 +43,8 @@ def test_two_results_of_one_tick_are_both_seen(base: Base) -> None:
     reader = RunReader(FILES, base, first.run, SheetCache(), SheetCache())
     end(base, first)
     reader.refresh()
-    before = os.stat(base.answered(first.run)).st_mtime_ns
+    before = os.stat(base.result_folder(first.run)).st_mtime_ns
     end(base, second)
-    os.utime(base.answered(first.run), ns=(before, before))  # as coarse as a clock may be
+    os.utime(base.result_folder(first.run), ns=(before, before))  # as coarse as a clock may be
     reader.refresh()
     assert reader.done == 2

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from postroom.commands.spec import CommandSpec
 from postroom.dispatch.dispatcher import Dispatcher
-from postroom.parcel.sheets import Done, JobOptions, JobSheet, pack_jobs
+from postroom.parcel.sheets import JobEnd, JobOptions, JobSheet, pack_jobs
 from postroom.queue.queue_view import QueueView
 from postroom.queue.submission import submit
 from postroom.queue.waiting_order import without
@@ -75,8 +75,8 @@ def make_run(base: Base, kind: str, wanted: list[SchedulingOptions], project: st
 def sent(base: Base) -> list[JobId]:
     """Every job that the dispatcher sends to one session, in order."""
 
-    def run_job(info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> Done:
-        return Done(seconds=1.0)
+    def run_job(info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> JobEnd:
+        return JobEnd(seconds=1.0)
 
     lock = FILES.try_lock(base.agent_lock("0"))
     assert lock is not None

@@ -11,7 +11,7 @@ import pytest
 from postroom.commands.attempt import AttemptEnd, CommandAttempt
 from postroom.commands.spec import CommandSpec
 from postroom.jobs import Job
-from postroom.parcel.sheets import Done, Failure, JobSheet, Outcome, pack_jobs
+from postroom.parcel.sheets import Failure, JobEnd, JobSheet, Outcome, pack_jobs
 from postroom.session.inbox import TryAgain
 from postroom.session.job_runner import JobRunner
 from postroom.store.base import create_base
@@ -43,7 +43,7 @@ class Turn:
         self.lingered += 1
 
 
-def run(tmp_path: Path, job: Job, minder: Minder) -> Done | None:
+def run(tmp_path: Path, job: Job, minder: Minder) -> JobEnd | None:
     class Guardian:
         def say(self, **fields: Any) -> None:
             raise AssertionError("a command's time limit is its minder's to keep")
@@ -74,12 +74,12 @@ def test_a_folder_that_is_asked_for_is_kept(tmp_path: Path) -> None:
 
 
 def test_an_end_that_is_not_published_yet_is_returned(tmp_path: Path) -> None:
-    done = Done({"exit": 0})
+    done = JobEnd({"exit": 0})
     assert run(tmp_path, CommandSpec("true", cwd="/").to_job(), Minder(AttemptEnd(done))) is done
 
 
 def test_a_failure_with_retries_left_is_noted_by_the_inbox(tmp_path: Path) -> None:
-    minder = Minder(AttemptEnd(Done(failure=FAILURE), "failed"))
+    minder = Minder(AttemptEnd(JobEnd(failure=FAILURE), "failed"))
     with pytest.raises(TryAgain, match="failed: exit code 3") as error:
         run(tmp_path, CommandSpec("true", cwd="/").to_job(), minder)
     assert (error.value.kind, error.value.traceback) == ("failed", "stderr")

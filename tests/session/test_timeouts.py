@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from postroom.parcel.sheets import Origin, Outcome, OutcomeSheet
+from postroom.parcel.sheets import Outcome, OutcomeSheet, RanBy
 from postroom.session.timeouts import OverdueJob, job_in_hand
 from postroom.store.mailbox import InHand, Letter
 from postroom.store.runs import publish_results, read_notes, read_parcel_bytes
 from tests.by_hand import PostRoom, results
 
-MAKER = Origin("0", "cpu", 1, 0.0)
+MAKER = RanBy("0", "cpu", 1, 0.0)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from postroom.commands.attempt import LINGER_S, AttemptEnd, CommandAttempt
 from postroom.commands.outcome_record import record
 from postroom.commands.spec import CommandSpec
-from postroom.parcel.sheets import Done, Failure, JobSheet, Origin, Outcome
+from postroom.parcel.sheets import Failure, JobEnd, JobSheet, Outcome, RanBy
 from postroom.store.runs import RunInfo
 
 from .checker import Plan
@@ -63,10 +63,10 @@ def perform(
         process.die()
     if plan.kind == "fails" or attempt.attempt <= plan.fails:
         message = f"attempt {attempt.attempt} of {plan.token}"
-        done = Done(failure=Failure(Outcome.FAILED, "failed", message), seconds=plan.seconds)
+        done = JobEnd(failure=Failure(Outcome.FAILED, "failed", message), seconds=plan.seconds)
         return AttemptEnd(done, "failed" if attempt.failed < (attempt.spec.retries or 0) else None)
     serial = machine.checker.record(attempt.run, attempt.job, plan, attempt.attempt)
-    return AttemptEnd(Done({"serial": serial}, seconds=plan.seconds or 0.001))
+    return AttemptEnd(JobEnd({"serial": serial}, seconds=plan.seconds or 0.001))
 
 
 def attempt_of(
@@ -94,11 +94,11 @@ class Relayed:
         files = SimulatedFiles(machine.disk, process)
         attempt, started_at = self.attempt, machine.clock.wall()
         ended = perform(machine, process, self.agent, attempt, self.plan)
-        maker = Origin(self.agent, "", 0, started_at, attempt.attempt)
+        ran_by = RanBy(self.agent, "", 0, started_at, attempt.attempt)
         while True:
             try:
                 at = machine.clock.wall()
-                if record(files, machine.base, self.info, attempt, ended, maker, at=at):
+                if record(files, machine.base, self.info, attempt, ended, ran_by, at=at):
                     self.word = "done"
                     return
             except FileNotFoundError:
