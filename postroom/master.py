@@ -8,7 +8,6 @@ again twice a second, so that it takes over when that one dies.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import socket
 import sys
@@ -22,7 +21,7 @@ from .errors import BadFileError, BaseFolderError, PostroomError
 from .jobs import Job, JobPool
 from .parcel.jsonable import weight
 from .parcel.sheets import JobSheet, OutcomeSheet
-from .store.agents import list_agents, read_agent_info
+from .store.agents import MasterInfo, list_agents, read_agent_info
 from .store.append_log import AppendLogWriter, Record, read_sheets
 from .store.base import Base, create_base, new_run_id
 from .store.files import Clock, Files, LocalFiles, Lock, SystemClock
@@ -482,9 +481,9 @@ class Master:
         return sweep(mark) + (cgroups.end(info.cgroup, mark) if info is not None else 0)
 
     def _write_info(self, epoch: int) -> None:
-        info = {"epoch": epoch, "pid": os.getpid(), "host": socket.gethostname()}
+        info = MasterInfo(epoch, os.getpid(), socket.gethostname())
         temporary = self.base.temporary()
-        self._files.write_new(temporary, [json.dumps(info).encode()])
+        self._files.write_new(temporary, [info.encode()])
         self._files.move(temporary, self.base.master_info)
 
     def _deliver(self, run: str, sheet: OutcomeSheet) -> None:

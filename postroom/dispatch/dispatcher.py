@@ -8,16 +8,14 @@ changed.
 
 from __future__ import annotations
 
-import contextlib
-import json
 from collections.abc import Callable, Collection
 
 from ..errors import BadFileError
 from ..parcel.sheets import OutcomeSheet
-from ..store.agents import VERSION, list_agents, read_agent_info
+from ..store.agents import PROTOCOL, list_agents, read_agent_info, read_master_info
 from ..store.append_log import Record
 from ..store.base import Base
-from ..store.files import LETTER_LIMIT, Clock, Files
+from ..store.files import Clock, Files
 from ..store.journal import Journal
 from ..store.mailbox import Letter
 from ..store.requests import Orders, read_orders
@@ -189,9 +187,9 @@ class Dispatcher:
 
     def _next_epoch(self) -> int:
         epochs = [agent.letter.epoch for agent in self.agents.values() if agent.letter]
-        with contextlib.suppress(FileNotFoundError, BadFileError, ValueError, TypeError, KeyError):
-            info = json.loads(self._files.read(self._base.master_info, LETTER_LIMIT))
-            epochs.append(int(info["epoch"]))
+        info = read_master_info(self._files, self._base)
+        if info is not None:
+            epochs.append(info.epoch)
         return max(epochs, default=0) + 1
 
     def _list(self, now: float) -> bool:
@@ -236,7 +234,7 @@ class Dispatcher:
         info = read_agent_info(self._files, self._base, agent.agent_id)
         if info is not None:
             agent.seat = Seat(info.gpus, info.memory_mib)
-            agent.outdated = info.version != VERSION
+            agent.outdated = info.protocol != PROTOCOL
         if agent.outdated:
             self._journal.log(
                 "error", f"agent {agent.agent_id} runs another version of Postroom: start it anew"

@@ -18,13 +18,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from ..commands.failure import last_line
 from ..commands.job_folder import tail
 from ..errors import BadFileError, PostroomError
 from ..store.base import Base
 from ..store.files import Files, LocalFiles
+from ..store.records import JsonRecord, to_fields
 from .rows import FAILED
 from .run_reader import RunReader, command_of, folder_of, words_of
 
@@ -92,15 +93,7 @@ class Message:
 
     def encode(self) -> bytes:
         """As JSON; chat programs show its `text`."""
-        return json.dumps({"text": self.text, **asdict(self)}).encode()
-
-    @classmethod
-    def decode(cls, data: bytes) -> Message:
-        """Read what `encode` made."""
-        fields = json.loads(data)
-        fields.pop("text")
-        fields["failures"] = [FailedJob(**one) for one in fields["failures"]]
-        return cls(**fields)
+        return json.dumps({"text": self.text, **to_fields(self)}).encode()
 
 
 def check_target(target: str) -> str:
@@ -230,24 +223,12 @@ def _call(command: str, message: Message) -> None:
 
 
 @dataclass(frozen=True)
-class Envelope:
-    """A message on its way, and the notice that asks for it."""
+class Envelope(JsonRecord):
+    """A message for the process that sends it, and the notice that asks for it."""
 
     target: str
     message: Message
     notice: str = ""  # its path, without the end; empty: nobody asks twice
-
-    def encode(self) -> bytes:
-        """As JSON."""
-        fields = {"target": self.target, "notice": self.notice}
-        return json.dumps({**fields, "message": self.message.encode().decode()}).encode()
-
-    @classmethod
-    def decode(cls, data: bytes) -> Envelope:
-        """Read what `encode` made."""
-        fields = json.loads(data)
-        message = Message.decode(fields.pop("message").encode())
-        return cls(message=message, **fields)
 
 
 def start(envelope: Envelope) -> subprocess.Popen[bytes]:
@@ -288,6 +269,6 @@ def deliver(envelope: Envelope, files: Files) -> None:
 if __name__ == "__main__":
     signal.alarm(MOST_S)
     try:
-        deliver(Envelope.decode(sys.stdin.buffer.read()), LocalFiles())
+        deliver(Envelope.decode("stdin", sys.stdin.buffer.read()), LocalFiles())
     except (NotifyError, OSError) as problem:
         sys.exit(str(problem))

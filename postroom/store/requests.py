@@ -14,20 +14,19 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import json
 import re
 import time
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 from ..errors import BadFileError, PostroomError
 from .base import Base
 from .files import Files, new_token
 from .job_ids import JobId
 from .mailbox import is_plain_name
+from .records import JsonRecord
 from .scheduling import check_priority
 
-VERSION = 1
 REQUEST_LIMIT = 2 << 20
 ORDERS_LIMIT = 64 << 20
 STOP_LIMIT = 4096
@@ -52,8 +51,10 @@ class RequestVerb(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Request:
-    """One wish of a user, as a file in control/."""
+class Request(JsonRecord):
+    """What one user asks of the acting Master, as a file in control/."""
+
+    CALLED: ClassVar[str] = "a request"
 
     verb: RequestVerb
     jobs: tuple[JobId, ...] = ()
@@ -65,29 +66,6 @@ class Request:
     preempt: bool = False
     by: str = ""  # who asks, for the history
     at: float = 0.0
-
-    def encode(self) -> bytes:
-        """As JSON."""
-        fields = {**asdict(self), "verb": self.verb.value, "version": VERSION}
-        fields["jobs"] = [str(job) for job in self.jobs]
-        return json.dumps(fields, indent=1).encode()
-
-    @classmethod
-    def decode(cls, path: str, data: bytes) -> Request:
-        """Read a request; a bad one raises BadFileError."""
-        try:
-            fields = json.loads(data)
-            if fields.pop("version") != VERSION:
-                raise ValueError(f"is not of version {VERSION}")
-            fields["verb"] = RequestVerb(fields["verb"])
-            fields["jobs"] = tuple(JobId.parse(text) for text in fields["jobs"])
-            for name in ("runs", "projects", "agents"):
-                fields[name] = tuple(_text(word) for word in fields[name])
-            request = cls(**fields)
-            request.check()
-            return request
-        except (ValueError, TypeError, KeyError, AttributeError, PostroomError) as error:
-            raise BadFileError(path, f"is no request: {error}") from None
 
     def check(self) -> None:
         """Refuse what could not be carried out."""
@@ -103,7 +81,9 @@ class Request:
         if wrong or not (any(named.values()) or self.verb is RequestVerb.ADD):
             raise PostroomError(f"{self.verb.value} is asked of {' or '.join(allowed) or 'no one'}")
         if not all(map(is_plain_name, (*self.runs, *self.agents))):
-            raise PostroomError("a run or an agent is named by a plain name")
+            raise PostroomError("the name of a run or an agent has only letters, digits, - and _")
+        if not all(0 < len(project) <= MOST_TEXT for project in self.projects):
+            raise PostroomError(f"the name of a project has 1 to {MOST_TEXT} characters")
         if self.verb is RequestVerb.PRIORITY:
             if type(self.value) is not int:
                 raise PostroomError("a priority is a whole number")
@@ -111,7 +91,7 @@ class Request:
         if self.verb is RequestVerb.ADD and not GPUS.fullmatch(str(self.value)):
             raise PostroomError("cards are named as in 0,0,1 or all or cpu")
         if self.verb is RequestVerb.MOVE and self.value not in ("first", "last"):
-            JobId.parse(_text(self.value))
+            JobId.parse(str(self.value)[:MOST_TEXT])
 
 
 _TARGETS = {
@@ -166,8 +146,10 @@ def read_request(files: Files, base: Base, name: str) -> Request:
 
 
 @dataclass
-class Orders:
-    """What stands of all requests."""
+class Orders(JsonRecord):
+    """What is in force of all requests so far."""
+
+    CALLED: ClassVar[str] = "the Master's orders"
 
     paused_all: bool = False
     paused_projects: set[str] = field(default_factory=set)
@@ -178,33 +160,6 @@ class Orders:
     held: dict[JobId, bool] = field(default_factory=dict)  # False: released, whatever it wished
     places: dict[JobId, float] = field(default_factory=dict)  # instead of its number
     killed: dict[JobId, str] = field(default_factory=dict)  # by whom
-
-    def encode(self) -> bytes:
-        """As JSON."""
-        fields: dict[str, Any] = {"version": VERSION}
-        for name, value in vars(self).items():
-            if isinstance(value, set):
-                fields[name] = sorted(value)
-            elif isinstance(value, dict):
-                fields[name] = {str(key): item for key, item in value.items()}
-            else:
-                fields[name] = value
-        return json.dumps(fields, indent=1).encode()
-
-    @classmethod
-    def decode(cls, path: str, data: bytes) -> Orders:
-        """Read orders; bad ones raise BadFileError."""
-        try:
-            fields = json.loads(data)
-            if fields.pop("version") != VERSION:
-                raise ValueError(f"they are not of version {VERSION}")
-            for name in ("priorities", "held", "places", "killed"):
-                fields[name] = {JobId.parse(job): value for job, value in fields[name].items()}
-            for name in ("paused_projects", "paused_runs", "drained"):
-                fields[name] = set(fields[name])
-            return cls(**fields)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise BadFileError(path, f"are no orders: {error}") from None
 
     def is_paused(self, run: str, project: str) -> bool:
         """Whether nothing more of a run is to be begun."""
@@ -248,16 +203,14 @@ def write_orders(files: Files, base: Base, orders: Orders) -> None:
 
 
 @dataclass(frozen=True)
-class StopOrder:
-    """The word to whoever runs a job: end it."""
+class StopOrder(JsonRecord):
+    """Tells whoever runs a job to end it."""
+
+    CALLED: ClassVar[str] = "a stop order"
 
     attempt: int  # this one; an order that is late must not hit the next
     final: bool  # True: it is cancelled; False: it is to go on later, from its checkpoint
     reason: str
-
-    def encode(self) -> bytes:
-        """As JSON."""
-        return json.dumps(asdict(self)).encode()
 
 
 def order_stop(files: Files, base: Base, job: JobId, stop: StopOrder) -> None:
@@ -269,9 +222,9 @@ def order_stop(files: Files, base: Base, job: JobId, stop: StopOrder) -> None:
 
 def read_stop(files: Files, base: Base, run: str, number: int, attempt: int) -> StopOrder | None:
     """Whether this attempt of a job is to be ended."""
-    with contextlib.suppress(FileNotFoundError, BadFileError, ValueError, TypeError):
-        fields = json.loads(files.read(base.stop_order(run, number), STOP_LIMIT))
-        stop = StopOrder(**fields)
+    path = base.stop_order(run, number)
+    with contextlib.suppress(FileNotFoundError, BadFileError):
+        stop = StopOrder.decode(path, files.read(path, STOP_LIMIT))
         if stop.attempt == attempt:
             return stop
     return None
@@ -285,9 +238,3 @@ def list_stops(files: Files, base: Base) -> list[JobId]:
             with contextlib.suppress(ValueError):
                 found.append(JobId.parse(name.removeprefix("stop.").replace(".", "/", 1)))
     return found
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or not 0 < len(value) <= MOST_TEXT:
-        raise ValueError(f"{value!r} is no name")
-    return value

@@ -7,11 +7,10 @@ sent; covered by a result = done. Nothing here is ever changed after others can 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 from ..errors import BadFileError
 from ..parcel.container import PARCEL_LIMIT, Buffer
@@ -20,14 +19,16 @@ from .append_log import logged_until
 from .base import Base, attempt_of, number_of
 from .files import Files
 from .mailbox import Letter, is_plain_name, read_in_hand, read_letter
+from .records import JsonRecord
 
-VERSION = 1
 INFO_LIMIT = 1 << 20
 
 
 @dataclass(frozen=True)
-class RunInfo:
-    """What all jobs of a run have in common, and who asked."""
+class RunInfo(JsonRecord):
+    """What all jobs of a run have in common, and who submitted it."""
+
+    CALLED: ClassVar[str] = "a run's info"
 
     run: str
     project: str  # what the user calls the work that it belongs to
@@ -41,29 +42,19 @@ class RunInfo:
     kernels: dict[str, str] = field(default_factory=dict)  # task: version of its source at submit
     apart: bool = False  # True: a letter holds one job, since the next may take for ever
     append_log: bool = False  # True: it is empty at first, and jobs are appended to its roll
-    queue: bool = False  # True: a project's part of the standing queue; its jobs have wishes
-    version: int = VERSION
+    queue: bool = False  # True: part of a project's queue; its jobs have scheduling options
 
-    def encode(self) -> bytes:
-        """As JSON."""
-        return json.dumps(asdict(self), indent=1).encode()
-
-    @classmethod
-    def decode(cls, path: str, data: bytes) -> RunInfo:
-        """Read a card; a bad one raises BadFileError."""
-        fields = _decode_json(path, data)
-        try:
-            info = cls(**fields)
-        except TypeError as error:
-            raise BadFileError(path, f"is not a run's card: {error}") from None
-        if not is_plain_name(info.run):
-            raise BadFileError(path, "names a run that is no plain name")
-        return info
+    def check(self) -> None:
+        """A run's name becomes part of paths."""
+        if not is_plain_name(self.run):
+            raise ValueError(f"{self.run!r} cannot be the name of a run")
 
 
 @dataclass(frozen=True)
-class Note:
+class Note(JsonRecord):
     """Why one attempt of a job ended with no result."""
+
+    CALLED: ClassVar[str] = "a note about an attempt"
 
     run: str
     job: int
@@ -75,22 +66,11 @@ class Note:
     reason: str
     at: float
     traceback: str = ""
-    version: int = VERSION
 
-    def encode(self) -> bytes:
-        """As JSON."""
-        return json.dumps(asdict(self)).encode()
-
-    @classmethod
-    def decode(cls, path: str, data: bytes) -> Note:
-        """Read a note; a bad one raises BadFileError."""
-        try:
-            note = cls(**_decode_json(path, data))
-        except TypeError as error:
-            raise BadFileError(path, f"is not a note of an attempt: {error}") from None
-        if note.kind not in ("lost", "failed", "stopped"):
-            raise BadFileError(path, f"has the unknown kind {note.kind!r}")
-        return note
+    def check(self) -> None:
+        """The kind decides about retries."""
+        if self.kind not in ("lost", "failed", "stopped"):
+            raise ValueError(f"{self.kind!r} is an unknown kind")
 
 
 def create_run(
@@ -325,13 +305,3 @@ def user_name() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # in a container, a uid may have no name
         return str(os.getuid())
-
-
-def _decode_json(path: str, data: bytes) -> dict[str, Any]:
-    try:
-        fields = json.loads(data)
-    except ValueError:
-        raise BadFileError(path, "is not JSON") from None
-    if not isinstance(fields, dict) or fields.get("version") != VERSION:
-        raise BadFileError(path, f"is not of version {VERSION}")
-    return fields

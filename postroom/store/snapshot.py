@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from dataclasses import dataclass
 
 from ..errors import BadFileError
 from ..system.processes import Process, alive, pid_namespace
-from .agents import VERSION, AgentInfo, read_agent_info
+from .agents import PROTOCOL, AgentInfo, read_agent_info, read_master_info
 from .base import Base
-from .files import LETTER_LIMIT, Files, LocalFiles
+from .files import Files, LocalFiles
 from .mailbox import InHand, Letter, is_plain_name, read_in_hand, read_letter
 from .runs import asked_until, list_firsts, list_runs, reach, read_run_info
 
@@ -97,7 +96,7 @@ def _agent(files: Files, base: Base, agent_id: str) -> AgentStatus:
     state = _state(lives, has_mailbox, letter, hand)
     if state == "dead" and letter is not None and _is_locked(files, base, agent_id):
         state = "finishing"  # its guardian was killed: the command in hand goes on
-    if state == "idle" and info is not None and info.version != VERSION:
+    if state == "idle" and info is not None and info.protocol != PROTOCOL:
         state = "outdated"
     return AgentStatus(
         agent=agent_id,
@@ -161,6 +160,5 @@ def acting_master(files: Files, base: Base) -> int | None:
     if lock is not None:
         lock.release()
         return None
-    with contextlib.suppress(FileNotFoundError, BadFileError, ValueError, KeyError, TypeError):
-        return int(json.loads(files.read(base.master_info, LETTER_LIMIT))["pid"])
-    return None
+    info = read_master_info(files, base)
+    return info.pid if info is not None else None

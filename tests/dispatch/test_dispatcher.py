@@ -11,7 +11,7 @@ import pytest
 from postroom.master import Master
 from postroom.parcel.sheets import Done, JobSheet
 from postroom.session.inbox import Step
-from postroom.store.agents import VERSION, AgentInfo
+from postroom.store.agents import PROTOCOL, AgentInfo, MasterInfo
 from postroom.store.append_log import AppendLogWriter
 from postroom.store.files import Box, LocalBox, LocalFiles
 from postroom.store.mailbox import Letter, put_up
@@ -72,8 +72,8 @@ class TestSending:
 
     def test_an_agent_of_another_version_is_sent_nothing(self, room: PostRoom) -> None:
         room.run(3)
-        for agent_id, version in (("0", VERSION - 1), ("1", VERSION)):
-            info = AgentInfo(agent_id, "g", "G", "h", "b", 1, 1, 0.0, version=version)
+        for agent_id, version in (("0", PROTOCOL - 1), ("1", PROTOCOL)):
+            info = AgentInfo(agent_id, "g", "G", "h", "b", 1, 1, 0.0, protocol=version)
             room.files.write_new(room.base.agent_info(agent_id), [info.encode()])
             room.inbox(agent_id)
         room.step(room.dispatcher())
@@ -450,7 +450,7 @@ class TestRecovery:
         room.inbox()
         Path(room.base.mailbox("0")).write_bytes(Letter(41, 1, "r", 0, 0, 1).encode())
         assert room.dispatcher().epoch == 42
-        Path(room.base.master_info).write_text('{"epoch": 99}')
+        Path(room.base.master_info).write_bytes(MasterInfo(99, 1, "h").encode())
         assert room.dispatcher().epoch == 100
 
     @pytest.mark.parametrize("moment", range(8))

@@ -52,18 +52,18 @@ def publish(room: PostRoom, made: RunInfo, first: int, values: list[Any], **more
     return publish_results(room.files, room.base, made, first, stop, pack, **more)
 
 
-class TestCards:
-    def test_a_card_comes_back_as_it_was_written(self, room: PostRoom) -> None:
+class TestRunInfo:
+    def test_a_run_info_comes_back_as_it_was_written(self, room: PostRoom) -> None:
         made = room.run(3, kernels={"a:b": "1"}, project="mine")
         assert read_run_info(room.files, room.base, "r") == made
 
     @pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"version": 2}', b'{"version": 1}'])
-    def test_a_bad_card_is_refused(self, data: bytes) -> None:
+    def test_a_bad_run_info_is_refused(self, data: bytes) -> None:
         with pytest.raises(BadFileError):
             RunInfo.decode("run.json", data)
 
-    def test_a_card_cannot_name_a_path(self) -> None:
-        with pytest.raises(BadFileError, match="plain name"):
+    def test_a_run_info_cannot_name_a_path(self) -> None:
+        with pytest.raises(BadFileError, match="cannot be the name of a run"):
             RunInfo.decode("run.json", info("../x").encode())
 
 
