@@ -93,14 +93,7 @@ class Dispatcher:
 
     def extended(self, run: str, record: Record) -> None:
         """Something was appended to a roll here, in this process: no need to look for it."""
-        active = self.runs.get(run)
-        if (
-            active is not None
-            and active.append_log is not None
-            and active.append_log.number == record.number
-        ):
-            active.append_log.passed(record)
-            active.queue.extend([record.number], record.stop, [record.at])
+        if self._registry.appended(run, record):
             self._appended += record.jobs
         else:
             self.hint({run})

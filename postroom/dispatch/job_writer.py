@@ -63,8 +63,9 @@ def log_jobs(append_log: AppendLogWriter, jobs: Sequence[Job], *, guess: int) ->
     records = []
     # One by one, without the detour of a generator.
     for batch in _batches(jobs) if len(jobs) > 1 else [[(job, job.deploy()) for job in jobs]]:
-        records.append(append_log.append(len(batch), _pack(0, batch, called=guess)))
+        records.append(append_log.write(len(batch), _pack(0, batch, called=guess)))
         guess = records[-1].stop
+    append_log.settle()
     return records
 
 

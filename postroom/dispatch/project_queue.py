@@ -38,13 +38,13 @@ class ProjectQueue(RunQueue):
         run: str,
         orders: Orders,
         *,
-        scheduling: Callable[[int, int, int], Iterator[SchedulingOptions]],
+        scheduling: Callable[[Span], Iterator[SchedulingOptions]],
         verdict: Callable[[JobId], Verdict | None],
     ) -> None:
         super().__init__(apart=True)
         self._run = run
         self._orders = orders
-        self._read = scheduling  # of jobs first..stop, which begin in a parcel
+        self._read = scheduling  # of a range of jobs
         self._verdict = verdict  # of a job that may have ended
         self._scheduling: dict[int, SchedulingOptions] = {}  # of all that are not done
         self._missing: dict[int, set[JobId]] = {}  # what each waits for, and has not got
@@ -100,8 +100,7 @@ class ProjectQueue(RunQueue):
             self.reconsider(job)
 
     def _read_scheduling(self, first: int, stop: int) -> Iterator[tuple[int, SchedulingOptions]]:
-        parcel = self.span(first, stop).parcel
-        return zip(range(first, stop), self._read(parcel, first, stop), strict=True)
+        return zip(range(first, stop), self._read(self.span(first, stop)), strict=True)
 
     def put_back(self, first: int, stop: int) -> None:
         """Let jobs wait again."""

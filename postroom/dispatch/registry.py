@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from ..errors import BadFileError
-from ..parcel.sheets import SCHEDULING_FLAG, JobSheet, OutcomeSheet
-from ..parcel.trailer import TRAILER_SIZE, read_trailer
-from ..store.append_log import AppendLogReader, Record
+from ..parcel.sheets import SCHEDULING_FLAG, OutcomeSheet
+from ..store.append_log import AppendLogReader, Record, RecordReader
 from ..store.base import Base
 from ..store.files import Files
 from ..store.job_ids import JobId
@@ -33,7 +32,7 @@ from ..store.runs import (
 )
 from ..store.scheduling import SchedulingOptions
 from .project_queue import ProjectQueue, Verdict
-from .run_queue import RunQueue
+from .run_queue import RunQueue, Span
 
 # So many of the runs that are over are looked at each time, in turn.
 RESTING = 16
@@ -148,36 +147,32 @@ class Registry:
         return ProjectQueue(
             info.run,
             self._orders,
-            scheduling=lambda parcel, first, stop: self._read_scheduling(
-                info.run, parcel, first, stop
-            ),
+            scheduling=lambda span: self._read_scheduling(info.run, span),
             verdict=self.verdict,
         )
 
-    def _read_scheduling(
-        self, run: str, parcel: int, first: int, stop: int
-    ) -> Iterator[SchedulingOptions]:
-        """The wishes of some jobs; what cannot be read has none, and says why when it runs."""
-        job = first
-        while job < stop:
-            # Parcels leave no gaps: each one behind the first begins with the next job.
-            path = self._base.parcel(run, parcel if job == first else job)
-            end = job + 1
+    def _read_scheduling(self, run: str, span: Span) -> Iterator[SchedulingOptions]:
+        """The scheduling options of a range of jobs.
+
+        A job whose options cannot be read has none: it is sent, and says why when it runs.
+        """
+        reader = RecordReader(self._files, self._base, run)
+        at: int | None = span.place
+        job = span.first
+        while job < span.stop:
             found: list[SchedulingOptions] = []
+            end = job + 1
             try:
-                mark = read_trailer(path, self._files.tail(path, TRAILER_SIZE))
-                end = max(end, min(stop, mark.first + mark.jobs))
-                if SCHEDULING_FLAG in mark.flags:
-                    sheet = JobSheet(path, read_parcel_bytes(self._files, path))
-                    passed = (sheet.plain(number) for number in range(job, end))
-                    found = [
-                        SchedulingOptions.decode(arguments.get("scheduling", {}))
-                        for arguments in passed
-                    ]
+                record = reader.find(job, at, ahead=span.stop - job)
+                end = min(span.stop, record.stop)
+                if SCHEDULING_FLAG in reader.trailer(record).flags:
+                    sheet = reader.open_record(record)
+                    found = [SchedulingOptions.decode(sheet.scheduling(n)) for n in range(job, end)]
             except (BadFileError, FileNotFoundError, ValueError) as error:
-                self._journal.log("error", f"jobs of {run} have no readable scheduling: {error}")
+                self._journal.log("error", f"the scheduling options of {run}/{job}: {error}")
             yield from found or [SchedulingOptions()] * (end - job)
-            job = end
+            at, job = None, end
+        reader.close()
 
     def _await_for(self, queue: RunQueue) -> None:
         """Remember which jobs are waited for, so that their end is told."""
@@ -305,6 +300,7 @@ class Registry:
             records = self._read_on(active)
             numbers, places = [r.number for r in records], [r.at for r in records]
             queue.extend(numbers, active.append_log.number, places)
+            self._await_for(queue)
             return bool(records)
         moved = False
         while True:
@@ -316,8 +312,18 @@ class Registry:
             if not count:
                 return moved
             queue.extend([queue.asked], queue.asked + count)
-            self._await_for(queue)
             moved = True
+
+    def appended(self, run: str, record: Record) -> bool:
+        """Take in what this process has just appended; False: the log has to be read instead."""
+        active = self.runs.get(run)
+        reader = active.append_log if active is not None else None
+        if active is None or reader is None or reader.number != record.number:
+            return False
+        reader.passed(record)
+        active.queue.extend([record.number], record.stop, [record.at])
+        self._await_for(active.queue)
+        return True
 
     def _is_wanted(self, info: RunInfo) -> bool:
         if not info.embedded:

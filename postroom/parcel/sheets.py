@@ -173,8 +173,14 @@ class JobSheet:
         return list(self._tree(job))
 
     def scheduling(self, job: int) -> Any:
-        """What job number `job` wishes, undecoded and not to be changed: a few words of many."""
-        return self._tree(job).get("scheduling") or {}
+        """The scheduling options of job number `job`, undecoded; not to be changed."""
+        found = self._tree(job).get("scheduling")
+        return (found if is_plain(found) else self.arguments(job)["scheduling"]) or {}
+
+    def number(self, job: int, name: str) -> float:
+        """One number that job number `job` is passed, undecoded; 0 when it is none."""
+        value = self._tree(job).get(name)
+        return value if isinstance(value, (int, float)) else 0
 
     def text(self, job: int, name: str) -> str:
         """One text that job number `job` is passed, undecoded; "" when it is none."""

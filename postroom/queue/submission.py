@@ -15,9 +15,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..commands.attempt import COMMAND
-from ..dispatch.job_writer import append_jobs
+from ..dispatch.job_writer import log_jobs
 from ..errors import BadFileError, PostroomError
 from ..jobs import Job
+from ..store.append_log import AppendLogWriter
 from ..store.base import Base, new_run_id
 from ..store.files import Files
 from ..store.job_ids import JobId
@@ -55,7 +56,7 @@ class QueuedCommand:
     rerun_of: JobId | None = None
     arguments: dict[str, Any] = field(default_factory=dict)  # of a sweep, for the table
 
-    def to_job(self) -> Job:
+    def to_job(self, submitted_at: float) -> Job:
         """The job that goes into the run."""
         passed: dict[str, Any] = {
             "command": self.command,
@@ -66,6 +67,7 @@ class QueuedCommand:
             "scheduling": self.scheduling.encode(),
             "label": self.name,
             "checkpoint": True,
+            "submitted_at": submitted_at,
         }
         if self.grace_s is not None:
             passed["grace_s"] = self.grace_s
@@ -102,11 +104,16 @@ def submit(
         return []
     if not project.strip() or len(project) > MOST_PROJECT or not project.isprintable():
         raise PostroomError(f"a project's name is one line of at most {MOST_PROJECT} characters")
-    jobs = [check(ask).to_job() for ask in asks]
+    now = time.time()
+    jobs = [check(ask).to_job(now) for ask in asks]
     info, asked = _open_run(files, base, project)
-    numbers = append_jobs(files, base, info, jobs, guess=asked)
+    append_log = AppendLogWriter(files, base, info.run, durable=info.durable)
+    try:
+        records = log_jobs(append_log, jobs, guess=asked)
+    finally:
+        append_log.close()
     files.touch(base.asked(info.run))  # so that a Master that has put it by looks again
-    return [JobId(info.run, number) for number in numbers]
+    return [JobId(info.run, n) for record in records for n in range(record.number, record.stop)]
 
 
 def rerun(
@@ -149,6 +156,7 @@ def _open_run(files: Files, base: Base, project: str) -> tuple[RunInfo, int]:
         user=user_name(),
         kernels={COMMAND: ""},
         apart=True,
+        append_log=True,
         queue=True,
     )
     create_run(files, base, info)

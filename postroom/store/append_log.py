@@ -36,6 +36,7 @@ from isal.isal_zlib import crc32
 from ..errors import BadFileError
 from ..parcel.container import ALIGNMENT, PARCEL_LIMIT, Buffer
 from ..parcel.sheets import JobSheet
+from ..parcel.trailer import TRAILER_SIZE, Trailer, read_trailer
 from .base import Base
 from .files import AppendFile, Files
 from .mailbox import is_plain_name
@@ -146,7 +147,7 @@ def _scan(file: AppendFile, at: int, size: int) -> Iterator[tuple[Record, bytes]
 def last_record(file: AppendFile) -> Record | None:
     """The newest record of a roll, found from its end."""
     size = file.size()
-    window = _FEW
+    window = _PAGE
     while True:
         start = max(size - window, 0) // ALIGNMENT * ALIGNMENT
         found = None
@@ -167,14 +168,17 @@ class AppendLogWriter:
         self._durable = durable
         self._path = base.append_log(run)
         self._file = files.make_append_file(self._path)
-        if durable:
-            # Whoever made it may have died before its name was safe.
-            files.sync_folder(base.asked(run))
         self._size = -1  # of the roll when it was last looked at; -1: look again
         self._number = 0  # of the next job
 
     def append(self, count: int, chunks: Sequence[Buffer]) -> Record:
-        """Append a parcel of so many jobs, packed with numbers from 0 on; return its record."""
+        """Append a parcel of `count` jobs, packed with numbers from 0 on; return its record."""
+        record = self.write(count, chunks)
+        self.settle()
+        return record
+
+    def write(self, count: int, chunks: Sequence[Buffer]) -> Record:
+        """Append a parcel, but leave it to `settle` to make sure that it stays."""
         length = sum(map(len, chunks))
         apart = ""
         if length > RECORD_BYTES:
@@ -198,6 +202,10 @@ class AppendLogWriter:
                 break
         self._size = record.end
         self._number = record.stop
+        return record
+
+    def settle(self) -> None:
+        """Make sure that what was written stays; raises OSError if it does not."""
         if self._durable:
             # If this fails, the record may be there or not, and its writer is told so. Written
             # again, it is another one: what a failed sync left behind is never relied upon.
@@ -205,7 +213,6 @@ class AppendLogWriter:
         if not self._file.lies_at(self._path):
             # The run has left, and whoever took it away looked at its roll before this was in it.
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._path)
-        return record
 
     def close(self) -> None:
         """Let go of the roll."""
@@ -278,13 +285,17 @@ class RecordReader:
         self._behind = 0  # where the last parcel ended
         self._each = _PAGE  # how long the last record was
 
-    def open(self, job: int, place: int | None = None, *, ahead: int = 1) -> JobSheet:
-        """The parcel that holds a job; it lies at `place`, or behind the one before.
+    def open(self, job: int, at: int | None = None, *, ahead: int = 1) -> JobSheet:
+        """The parcel that holds a job; see `find`."""
+        return self.open_record(self.find(job, at, ahead=ahead))
 
-        So many jobs will be opened one after another, as far as is known. FileNotFoundError when
-        there is no roll, BadFileError when the job is not in it.
+    def find(self, job: int, at: int | None = None, *, ahead: int = 1) -> Record:
+        """The record that holds a job; it begins at byte `at`, or behind the last one found.
+
+        `ahead` is how many jobs will be opened one after another, as far as is known. Raises
+        FileNotFoundError when there is no log, BadFileError when the job is not in it.
         """
-        at = self._behind = self._behind if place is None else place
+        at = self._behind = self._behind if at is None else at
         record = None
         if self._start <= at < self._start + len(self._data):
             record = _record_at(self._data, at, self._start)
@@ -295,9 +306,22 @@ class RecordReader:
             record = self._search(at, job)
         self._behind = record.end
         self._each = record.end - record.at
+        return record
+
+    def open_record(self, record: Record) -> JobSheet:
+        """The parcel of the record that was found last."""
+        return open_record(self._files, self._base, self._run, record, self._content(record))
+
+    def trailer(self, record: Record) -> Trailer:
+        """The trailer of the parcel of the record that was found last."""
+        data = self._content(record)
+        path = _parcel_path(self._base, self._run, record, data)
+        tail = data if path is None else self._files.tail(path, TRAILER_SIZE)
+        return read_trailer(path or self._path, tail)
+
+    def _content(self, record: Record) -> bytes:
         body = record.at - self._start + _HEADER_SIZE
-        parcel = self._data[body : body + record.length]
-        return open_record(self._files, self._base, self._run, record, parcel)
+        return self._data[body : body + record.length]
 
     def close(self) -> None:
         """Let go of the roll."""
@@ -370,14 +394,22 @@ def lost_jobs(files: Files, base: Base, run: str) -> list[int]:
 
 def open_record(files: Files, base: Base, run: str, record: Record, data: Buffer) -> JobSheet:
     """The parcel in a record, or the one that its slip names."""
-    path = base.append_log(run)
-    if data[: len(_SLIP)] == _SLIP:
-        name = bytes(data[len(_SLIP) : -1]).decode("ascii", "replace")
-        if not is_plain_name(name):
-            raise BadFileError(path, f"has a slip at {record.at} that names no file")
-        path = base.apart(run, name)
+    path = _parcel_path(base, run, record, data)
+    if path is None:
+        path = base.append_log(run)
+    else:
         data = files.view(path, PARCEL_LIMIT)
     sheet = JobSheet(path, data, number=record.number)
     if sheet.count != record.jobs:
         raise BadFileError(path, f"holds {sheet.count} jobs from {record.number} on, not as said")
     return sheet
+
+
+def _parcel_path(base: Base, run: str, record: Record, data: Buffer) -> str | None:
+    """The file that the slip in a record names; None: the parcel is in the record."""
+    if data[: len(_SLIP)] != _SLIP:
+        return None
+    name = bytes(data[len(_SLIP) : -1]).decode("ascii", "replace")
+    if not is_plain_name(name):
+        raise BadFileError(base.append_log(run), f"has a slip at {record.at} that names no file")
+    return base.apart(run, name)

@@ -87,6 +87,9 @@ def create_run(
     files.make_folder(place)
     try:
         files.write_new(f"{place}/run.json", [info.encode()], sync=info.durable)
+        if info.append_log:
+            # Here, and not by whoever appends first: so its name is safe before any of its records.
+            files.write_new(f"{place}/jobs.log", [b""], sync=info.durable)
         for first, chunks in parcels:
             name = base.parcel(info.run, first).removeprefix(asked)
             files.write_new(place + name, chunks, sync=info.durable)

@@ -12,6 +12,7 @@ from postroom.parcel.sheets import Done, Failure, JobSheet, Outcome, OutcomeShee
 from postroom.queue.submission import QueuedCommand, submit
 from postroom.session.inbox import Inbox, Step
 from postroom.store.agents import AgentInfo
+from postroom.store.append_log import RecordReader
 from postroom.store.job_ids import JobId
 from postroom.store.requests import (
     Orders,
@@ -59,11 +60,11 @@ class QueueRoom(PostRoom):
         return None if letter is None else self.name(JobId(letter.run, letter.first))
 
     def name(self, job: JobId) -> str:
-        for first in range(job.number, -1, -1):
-            path = self.base.parcel(job.run, first)
-            if self.files.exists(path):
-                return JobSheet(path, read_parcel_bytes(self.files, path)).name(job.number)
-        raise AssertionError(job)
+        reader = RecordReader(self.files, self.base, job.run)
+        try:
+            return reader.open(job.number, 0).name(job.number)
+        finally:
+            reader.close()
 
     def order(self, dispatcher: Dispatcher, inbox: Inbox) -> list[str]:
         """Run what can be run; the commands in the order in which they were sent."""

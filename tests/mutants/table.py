@@ -395,10 +395,9 @@ MUTANTS = [
         "tests/store/test_append_log.py",
     ),
     Mutant(
-        "the name of a durable roll is synced",
-        ROLL,
-        "            # Whoever made it may have died before its name was safe.\n"
-        "            files.sync_folder(base.asked(run))\n",
+        "the name of a durable append log is safe before anybody appends",
+        RUNS,
+        '            files.write_new(f"{place}/jobs.log", [b""], sync=info.durable)\n',
         "            pass\n",
         "tests/store/test_append_log.py",
     ),
