@@ -155,7 +155,7 @@ def _job_failed(number: int, job: Job, failure: Failure, log: str) -> JobFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt:
+class SubmittedJob:
     """What one gets for a job handed in: its number, and in time its result."""
 
     pool: JobPool
@@ -174,7 +174,7 @@ class Receipt:
 
 
 @dataclass
-class AgentShare:
+class AgentTotals:
     """What one worker did for a pool."""
 
     jobs: int = 0
@@ -195,7 +195,7 @@ class JobPool:
     ) -> None:
         self.run = run
         self.jobs = list(jobs)
-        self.agents: dict[str, AgentShare] = {}
+        self.agents: dict[str, AgentTotals] = {}
         self.large: dict[int, str] = {}  # the files of jobs that have one of their own
         self._files = files
         self._base = base
@@ -245,14 +245,14 @@ class JobPool:
         """Where one job is."""
         return Status.DONE if number in self._first_of else Status.QUEUED
 
-    def submit(self, job: Job) -> Receipt:
+    def submit(self, job: Job) -> SubmittedJob:
         """Append a job to the run; it is on disk when this returns, and sent if an agent is idle.
 
         More is sent, and results come in, whenever this process submits or waits: the Master works
         in the calls of its user, and has no thread of its own. While an agent is at work, jobs of
         microseconds wait for some more of their kind.
         """
-        return Receipt(self, self._master.append(self, job))
+        return SubmittedJob(self, self._master.append(self, job))
 
     def wait_for(self, number: int, timeout_s: float | None = None) -> Finished:
         """Have the Master work until one job is done; raises TimeoutError when the time is up."""
@@ -348,7 +348,7 @@ class JobPool:
             for number in numbers:
                 if number in self.large:
                     self._files.let_go(self.large.pop(number))
-        share = self.agents.setdefault(sheet.maker.agent, AgentShare())
+        share = self.agents.setdefault(sheet.maker.agent, AgentTotals())
         share.jobs += len(numbers)
         share.failed += len(failures)
         share.busy_s += sum(sheet.seconds[number - sheet.first] for number in numbers)
@@ -357,7 +357,7 @@ class JobPool:
     def refresh(self) -> bool:
         """Read what has come back since; True when something has."""
         before = self.n_done
-        folder = self._base.answered(self.run)
+        folder = self._base.result_folder(self.run)
         listed = list_firsts(self._files, folder)
         fresh = [n for n in listed if n not in self._sheet_of or n in self._cut]
         if fresh and self._master.is_durable(self.run):

@@ -28,7 +28,7 @@ from .store.files import Clock, Files, LocalFiles, Lock, SystemClock
 from .store.journal import Journal
 from .store.runs import (
     RunInfo,
-    asked_until,
+    count_submitted,
     create_run,
     list_firsts,
     list_runs,
@@ -146,7 +146,7 @@ class Master:
         *,
         project: str,
         keep: bool,
-        apart: bool = False,
+        one_job_per_letter: bool = False,
         append_log: bool = False,
     ) -> JobPool:
         tasks = dict.fromkeys(job.task for job in listed)
@@ -162,7 +162,7 @@ class Master:
             host=socket.gethostname(),
             user=user_name(),
             kernels={task: source_version(self.import_folder, task) for task in tasks},
-            apart=apart,
+            one_job_per_letter=one_job_per_letter,
             append_log=append_log,
         )
         create_run(self._files, self.base, info, parcels(listed))
@@ -173,16 +173,26 @@ class Master:
         return self._watch(JobPool(self._files, self.base, info.run, listed, self))
 
     def open(
-        self, shared: Any = None, *, project: str = "", keep: bool = False, apart: bool = False
+        self,
+        shared: Any = None,
+        *,
+        project: str = "",
+        keep: bool = False,
+        one_job_per_letter: bool = False,
     ) -> JobPool:
         """Open an empty run, for jobs that come one by one: `pool.submit(job).result()`.
 
-        With `apart` each is sent by itself, however short the others were: for jobs that have
-        nothing in common, so that none waits behind a long one while another agent is idle.
+        Use `one_job_per_letter` for jobs that have nothing in common: no job then waits behind a
+        long one while another agent is idle.
         """
         with self._in_words("open a run"):
             return self._submit(
-                [], shared, project=project, keep=keep, apart=apart, append_log=True
+                [],
+                shared,
+                project=project,
+                keep=keep,
+                one_job_per_letter=one_job_per_letter,
+                append_log=True,
             )
 
     def cancel(self, pool: JobPool, jobs: Collection[int], reason: str) -> bool:
@@ -231,8 +241,8 @@ class Master:
             else:
                 numbers = append_jobs(self._files, self.base, info, jobs, guess=known)
             for record in records:
-                if record.apart:
-                    pool.large[record.number] = record.apart
+                if record.file:
+                    pool.large[record.number] = record.file
             if numbers and numbers[-1] >= known + len(jobs):  # others appended, too
                 pool.jobs += self._read_jobs(run, Job)[known : numbers[-1] + 1]
                 for number, job in zip(numbers, jobs, strict=True):
@@ -244,7 +254,7 @@ class Master:
             raise self._cannot("hand in jobs", error) from error
         if dispatcher is None:
             with contextlib.suppress(OSError):  # it is found without, in a second
-                self._files.touch(self.base.asked(run))
+                self._files.touch(self.base.run_folder(run))
         elif not info.append_log:
             dispatcher.hint({run})
         else:
@@ -291,7 +301,7 @@ class Master:
         while lock is None:  # the acting Master holds it for a moment when it looks
             lock = self._files.try_lock(self.base.wanted(run), shared=True)
         self._wanted[run] = lock
-        self._files.touch(self.base.asked(run))
+        self._files.touch(self.base.run_folder(run))
 
     def _watch(self, pool: JobPool) -> JobPool:
         self._pools[pool.run] = pool
@@ -317,7 +327,7 @@ class Master:
             yield from read_sheets(self._files, self.base, run)
             return
         end = 0
-        for first in list_firsts(self._files, self.base.asked(run)):
+        for first in list_firsts(self._files, self.base.run_folder(run)):
             if first != end:
                 break  # behind a gap, which a listing shows while others append
             path = self.base.parcel(run, first)
@@ -327,8 +337,8 @@ class Master:
 
     def _newest_unfinished(self) -> str:
         for run in reversed(list_runs(self._files, self.base)):
-            firsts = list_firsts(self._files, self.base.asked(run))
-            asked = asked_until(self._files, self.base, run, firsts)
+            firsts = list_firsts(self._files, self.base.run_folder(run))
+            asked = count_submitted(self._files, self.base, run, firsts)
             if asked > count_done(self._files, self.base, run):
                 return run
         raise PostroomError(f"no run in {self.base.root} is unfinished: nothing to resume")
@@ -409,7 +419,7 @@ class Master:
             if deadline is not None and now >= deadline:
                 return
             if moved:
-                self._waiter.stir(now)
+                self._waiter.expect_more(now)
             else:
                 self._pause(now, deadline)
                 now = self._clock.monotonic()
@@ -434,7 +444,7 @@ class Master:
             while not stop():
                 now = self._clock.monotonic()
                 if self.step(now):
-                    self._waiter.stir(now)
+                    self._waiter.expect_more(now)
                 else:
                     self._pause(now, None)
 

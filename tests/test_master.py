@@ -37,7 +37,7 @@ def test_any_number_of_jobs_runs(tmp_path: Path) -> None:
         assert room.run([]).results() == []
         many = room.run([Job("kernels:double", x=n) for n in range(3 * PARCEL_JOBS + 1)])
         assert many.results() == [2 * n for n in range(3 * PARCEL_JOBS + 1)]
-        assert len(list_firsts(room.files, room.base.asked(many.run))) == 4
+        assert len(list_firsts(room.files, room.base.run_folder(many.run))) == 4
 
 
 def test_duplicate_and_dangerous_names_are_only_labels(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_an_embedded_run_is_served_only_while_somebody_waits_for_it(tmp_path: Pa
         room.master.close()
         room.master = Master(room.base.root, import_folder=str(room.import_folder))
         room.run([Job("kernels:double", x=2)])
-        assert list_firsts(room.files, room.base.answered(abandoned.run)) == []
+        assert list_firsts(room.files, room.base.result_folder(abandoned.run)) == []
 
 
 def test_a_kept_run_is_served_by_whoever_acts(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_a_kept_run_is_served_by_whoever_acts(tmp_path: Path) -> None:
         room.master.close()
         room.master = Master(room.base.root, import_folder=str(room.import_folder))
         room.run([Job("kernels:double", x=2) for _ in range(3)])
-        assert list_firsts(room.files, room.base.answered(kept.run)) == [0]
+        assert list_firsts(room.files, room.base.result_folder(kept.run)) == [0]
 
 
 def test_a_second_master_hands_in_and_takes_over_when_the_first_goes(tmp_path: Path) -> None:

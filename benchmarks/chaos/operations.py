@@ -374,7 +374,7 @@ class SubmitEmbedded(Submit):
                 self.rounds(master, self.desk(), most=400)
             return check(self.base, runs[0], JOBS)
         self.finish()
-        begun = [run for run in runs if os.listdir(self.base.answered(run))]
+        begun = [run for run in runs if os.listdir(self.base.result_folder(run))]
         return [f"run {run} was served, and nobody was told of it" for run in begun]
 
 

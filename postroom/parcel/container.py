@@ -1,19 +1,19 @@
-"""The parcel: one zip file of stored, aligned members, with a mark at its very end.
+"""The parcel: one zip file of stored, aligned members, with a trailer at its very end.
 
     ┌────────┬──────┬────────┬──────┬───┬───────────┬─────┬─────────────────────────────────────┐
     │ header │ data │ header │ data │ … │ directory │ end │ postroom/1 results 000000000100 … ⏎ │
     └────────┴──────┴────────┴──────┴───┴───────────┴─────┴─────────────────────────────────────┘
-             ▲               ▲                            the mark: the zip's comment,
+             ▲               ▲                            the trailer: the zip's comment,
              multiples of 64 bytes                        the last MARK_SIZE bytes
 
 Any zip reader, `numpy.load` among them, can open it. Our own reader is stricter: for given members
-and a given mark there is exactly one valid file. It takes no more than names, sizes and checksums
-from the directory, writes every header anew by the function that the writer uses, and compares. So
-there is no rule to forget: overlaps, gaps, compression, odd flags and flipped bits all differ.
+and a given trailer there is exactly one valid file. It takes only names, sizes and checksums from
+the directory, writes every header again with the writer's own function, and compares the bytes. So
+no rule can be forgotten: overlaps, gaps, compression, odd flags and flipped bits all differ.
 
-The chain of checksums goes from the mark (its own, and the directory's) over the directory to the
-members, whose data is checked when it is first asked for. What a parcel holds can be learned from
-its last MARK_SIZE bytes alone. This module does without numpy, so that sorting parcels is cheap.
+The trailer has a checksum of itself and one of the directory; the directory has those of the
+members, whose data is checked when it is first used. The last TRAILER_SIZE bytes are enough to
+learn what a parcel holds. This module does not import numpy, so that sorting parcels is cheap.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ _WIDE_END = struct.Struct("<4sQHHIIQQQQ")
 _WIDE_LOCATOR = struct.Struct("<4sIQI")
 
 
-def pack(mark: Trailer, members: Iterable[tuple[str, Sequence[Buffer]]]) -> list[Buffer]:
+def pack(trailer: Trailer, members: Iterable[tuple[str, Sequence[Buffer]]]) -> list[Buffer]:
     """The chunks of a parcel, to be written one after another; large buffers are not copied.
 
     A member is its name and the buffers that it consists of. Nothing is read from the buffers after
@@ -106,15 +106,15 @@ def pack(mark: Trailer, members: Iterable[tuple[str, Sequence[Buffer]]]) -> list
     if len(shape) > MAX_MEMBERS:
         raise ValueError(f"a parcel cannot have {len(shape)} members")
     if whole <= _MOULD_BYTES and len(shape) <= _MOULD_MEMBERS:
-        mould = _mould(tuple(shape), mark.kind, mark.jobs, mark.flags)
-        return [mould.cast(mark.first, [b"".join(joined) for joined in data])]
+        mould = _mould(tuple(shape), trailer.kind, trailer.jobs, trailer.flags)
+        return [mould.cast(trailer.first, [b"".join(joined) for joined in data])]
     crcs: list[int] = []
     for joined in data:
         crc = 0
         for chunk in joined:
             crc = checksum(chunk, crc)
         crcs.append(crc)
-    frame = _frame(shape, crcs, mark)
+    frame = _frame(shape, crcs, trailer)
     chunks: list[Buffer] = []
     for before, joined in zip(frame, data, strict=False):
         chunks.append(before)
@@ -123,7 +123,7 @@ def pack(mark: Trailer, members: Iterable[tuple[str, Sequence[Buffer]]]) -> list
     return _join_small(chunks)
 
 
-def _frame(shape: Sequence[tuple[str, int]], crcs: Sequence[int], mark: Trailer) -> list[bytes]:
+def _frame(shape: Sequence[tuple[str, int]], crcs: Sequence[int], trailer: Trailer) -> list[bytes]:
     """What stands before each member of these names and sizes, and behind the last."""
     headers: list[bytes] = []
     entries: list[bytes] = []
@@ -139,8 +139,8 @@ def _frame(shape: Sequence[tuple[str, int]], crcs: Sequence[int], mark: Trailer)
         entries.append(entry)
         offset += len(header) + size
     directory = b"".join(entries)
-    words = trailer_words(mark.kind, mark.jobs, mark.flags)
-    line = trailer_line(words, mark.first, crc32(directory))
+    words = trailer_words(trailer.kind, trailer.jobs, trailer.flags)
+    line = trailer_line(words, trailer.first, crc32(directory))
     return [*headers, directory + _ending(len(shape), len(directory), offset) + line]
 
 
@@ -240,7 +240,7 @@ def _headers(name: bytes, size: int, crc: int, offset: int) -> tuple[bytes, byte
 
 
 def _ending(count: int, size: int, offset: int) -> bytes:
-    """What stands between a directory of this count, size and offset and the mark."""
+    """What stands between a directory of this count, size and offset and the trailer."""
     wide = b""
     fields = (min(count, _FULL_COUNT), size, offset)
     if count >= _FULL_COUNT or size >= _WIDE_FROM or offset >= _WIDE_FROM:
@@ -259,7 +259,7 @@ class Parcel:
     parcel keep `data` alive.
     """
 
-    __slots__ = ("_members", "_view", "_views", "mark", "mould", "opened", "path")
+    __slots__ = ("_members", "_view", "_views", "mould", "opened", "path", "trailer")
 
     def __init__(self, path: str, data: bytes | memoryview | mmap.mmap) -> None:
         self.path = path
@@ -276,18 +276,18 @@ class Parcel:
         looks = len(whole), whole[_SIZE_AT], words
         if small and self._is_of(_last_moulds.get(looks), whole, first):
             return
-        self.mark, directory_crc = parse_trailer(path, bytes(view[-TRAILER_SIZE:]))
+        self.trailer, directory_crc = parse_trailer(path, bytes(view[-TRAILER_SIZE:]))
         count, directory_at, directory_end = self._find_directory()
         # A copy, but of no more than the file itself has; searching bytes is faster than a view.
         directory = bytes(view[directory_at:directory_end])
         if crc32(directory) != directory_crc:
-            raise self._bad("its directory does not match the checksum in its mark")
+            raise self._bad("its directory does not match the checksum in its trailer")
         self._members = self._walk(directory, count, directory_at)
         if small and count <= _MOULD_MEMBERS:
             if len(_last_moulds) >= _MOST_MOULDS:
                 _last_moulds.clear()
             shape = tuple((name, size) for name, (_, size, _) in self._members.items())
-            kind, _, jobs, flags = self.mark
+            kind, _, jobs, flags = self.trailer
             _last_moulds[looks] = self.mould = _mould(shape, kind, jobs, flags)
 
     def _is_of(self, mould: Mould | None, data: bytes, first: bytes) -> bool:
@@ -304,7 +304,7 @@ class Parcel:
         for name, start, end in mould.places:
             self._views[name] = view[start:end]
         kind, jobs, flags = mould.kind
-        self.mould, self.mark = mould, Trailer(kind, int(first), jobs, flags)
+        self.mould, self.trailer = mould, Trailer(kind, int(first), jobs, flags)
         return True
 
     def _bad(self, reason: str) -> BadFileError:

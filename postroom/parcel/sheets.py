@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .decode import Decoder, Tree
 
 VERSION = 1
-# What a mark says of its parcel, so that most need not be opened to be counted.
+# What a trailer says of its parcel, so that most need not be opened to be counted.
 FAILED_FLAG = "f"  # of results: at least one failed
 SCHEDULING_FLAG = "w"  # of jobs: at least one has wishes
 # Sheets up to this size are remembered: jobs that are handed in one by one have the same.
@@ -96,7 +96,7 @@ def _arrays() -> tuple[Any, Any]:
     return encode, decode
 
 
-class _Values:
+class _StoredValues:
     """The values of a parcel as its sheet describes them; sheets may have them in common."""
 
     __slots__ = ("_tree", "raw")
@@ -129,7 +129,7 @@ class _JobHead(NamedTuple):
     task: str
     options: JobOptions
     names: list[str] | None
-    values: _Values
+    values: _StoredValues
 
 
 class JobSheet:
@@ -141,10 +141,10 @@ class JobSheet:
         self._decoder: Decoder | None = None
         self.nbytes = len(data)
         body = _sheet(parcel, "jobs.json", "jobs")
-        if number is not None and parcel.mark.first != 0:
-            raise BadFileError(path, f"holds jobs from {parcel.mark.first} on, not from 0")
-        self.first = parcel.mark.first if number is None else number
-        self.count = parcel.mark.jobs
+        if number is not None and parcel.trailer.first != 0:
+            raise BadFileError(path, f"holds jobs from {parcel.trailer.first} on, not from 0")
+        self.first = parcel.trailer.first if number is None else number
+        self.count = parcel.trailer.jobs
         try:
             head = _read_jobs_again(body) if len(body) <= _ALIKE_BYTES else _read_jobs(body)
         except ValueError as error:
@@ -245,8 +245,8 @@ class OutcomeSheet:
         self.parcel = parcel = Parcel(path, data)
         self.nbytes = len(data)
         self._decoder: Decoder | None = None
-        self.first = parcel.mark.first
-        self.count = parcel.mark.jobs
+        self.first = parcel.trailer.first
+        self.count = parcel.trailer.jobs
         try:
             sheet = _read_outcomes(_sheet(parcel, "outcomes.json", "results"))
         except ValueError as error:
@@ -330,7 +330,7 @@ class _OutcomeHead(NamedTuple):
     attempt: int
     pickle: bool
     failures: dict[int, Failure]
-    values: _Values
+    values: _StoredValues
 
 
 def _read_outcomes(body: bytes) -> tuple[list[float], float, _OutcomeHead]:
@@ -358,7 +358,7 @@ def _outcome_head(fields: dict[str, Any]) -> _OutcomeHead:
             int(job): Failure(**{**failure, "outcome": Outcome(failure["outcome"])})
             for job, failure in fields["failures"].items()
         }
-        maker, values = fields["maker"], _Values(fields["values"])
+        maker, values = fields["maker"], _StoredValues(fields["values"])
         return _OutcomeHead(
             **maker, pickle=bool(fields["pickle"]), failures=failures, values=values
         )
@@ -390,8 +390,8 @@ def unpack_data(path: str, data: Buffer) -> Any:
 
 def _sheet(parcel: Parcel, name: str, kind: str) -> bytes:
     """The text of a parcel's sheet."""
-    if parcel.mark.kind != kind:
-        raise BadFileError(parcel.path, f"is a parcel of {parcel.mark.kind}, not of {kind}")
+    if parcel.trailer.kind != kind:
+        raise BadFileError(parcel.path, f"is a parcel of {parcel.trailer.kind}, not of {kind}")
     try:
         return bytes(parcel.member(name))
     except KeyError:
@@ -418,7 +418,9 @@ def _read_jobs(body: bytes) -> _JobHead:
     fields = _fields(body)
     try:
         options = JobOptions(**fields["options"])
-        return _JobHead(str(fields["task"]), options, fields["names"], _Values(fields["values"]))
+        return _JobHead(
+            str(fields["task"]), options, fields["names"], _StoredValues(fields["values"])
+        )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"lacks {error}") from None
 

@@ -104,7 +104,7 @@ def summary(master: Master, pool: JobPool, wall_s: float) -> None:
     ok = pool.n_done - pool.n_failed
     console.print(f"{ok} of {len(pool)} ok, {pool.n_failed} failed, in {wall_s:.1f} s")
     for what, where in (
-        ("results", master.base.answered(pool.run)),
+        ("results", master.base.result_folder(pool.run)),
         ("log", master.base.log),
     ):
         console.print(Text(f"{what + ':':9}{where}"), soft_wrap=True)

@@ -14,7 +14,7 @@ from ..store.append_log import lost_jobs
 from ..store.base import FOLDERS, OUTBOX, Base, number_of, open_base
 from ..store.files import LocalFiles
 from ..store.mailbox import is_plain_name, read_letter
-from ..store.runs import list_firsts, list_runs, reach, read_run_info
+from ..store.runs import count_jobs, list_firsts, list_runs, read_run_info
 from ..store.snapshot import BaseSnapshot, snapshot
 from ..system import cgroups
 
@@ -244,8 +244,8 @@ def _parcels(base: Base, seen: BaseSnapshot) -> Iterator[Finding]:
     looked = 0
     for run in reversed(seen.runs):
         for folder, kind, path in (
-            (base.asked(run.run), "jobs", base.parcel),
-            (base.answered(run.run), "results", base.result),
+            (base.run_folder(run.run), "jobs", base.parcel),
+            (base.result_folder(run.run), "results", base.result),
         ):
             for first in list_firsts(files, folder):
                 looked += 1
@@ -258,7 +258,7 @@ def _parcels(base: Base, seen: BaseSnapshot) -> Iterator[Finding]:
 
 def _parcel(files: LocalFiles, path: str, kind: str) -> Iterator[Finding]:
     try:
-        reach(files, path, kind)
+        count_jobs(files, path, kind)
     except BadFileError as error:
         yield Finding(
             "error", f"a bad parcel: {error}", "its jobs fail or run again; look at the disk"

@@ -231,7 +231,7 @@ class BaseStateReader:
         wished = reader.special()
         asked = {
             job.number
-            for about in (orders.priorities, orders.held, orders.places)
+            for about in (orders.priorities, orders.held, orders.positions)
             for job in about
             if job.run == run and job.number < reader.asked
         }
@@ -250,7 +250,7 @@ class BaseStateReader:
             elif base_state.missing(scheduling):
                 base_state.waiting.append((reader, number))
             else:
-                place = orders.places.get(job, float(number))
+                place = orders.positions.get(job, float(number))
                 ranks = line.special.setdefault(base_state.priority(reader, number), [])
                 ranks.append((place, number))
         if reader.info.embedded and not self._is_wanted(run):

@@ -72,13 +72,13 @@ def remove_run(files: Files, base: Base, reader: RunReader) -> bool:
         lock.release()
     place = f"{base.trash}/{run}{_ASKED}"
     try:
-        files.move(base.asked(run), place)
+        files.move(base.run_folder(run), place)
     except FileNotFoundError:
         return False
     logged = reader.asked if reader.info.append_log else 0
     firsts = [] if reader.info.append_log else reader.firsts
     if list_firsts(files, place) != firsts or logged_until(files, f"{place}/jobs.log") != logged:
-        files.move(place, base.asked(run))
+        files.move(place, base.run_folder(run))
         return False
     _remove_rest(files, base, run)
     return True
@@ -91,7 +91,7 @@ def sweep(files: Files, base: Base, *, now: float) -> None:
             _remove_rest(files, base, name.removesuffix(_ASKED))
     present = {run for folder in _rests(base, "") for run in files.names(folder)}
     for run in filter(is_plain_name, present):
-        if not files.exists(base.asked(run)) and now - _touched_at(base, run) > LEFT_S:
+        if not files.exists(base.run_folder(run)) and now - _touched_at(base, run) > LEFT_S:
             _remove_rest(files, base, run)
 
 
@@ -104,7 +104,7 @@ def _touched_at(base: Base, run: str) -> float:
 
 
 def _rests(base: Base, run: str) -> list[str]:
-    return [base.answered(run), base.attempts(run), base.job_folders(run)]
+    return [base.result_folder(run), base.attempts(run), base.job_folders(run)]
 
 
 def _remove_rest(files: Files, base: Base, run: str) -> None:

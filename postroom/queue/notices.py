@@ -152,7 +152,7 @@ class Notifier:
             return
         reader = self._reader(notice.run)
         if reader is None:
-            if not self._files.exists(self._base.asked(notice.run)):
+            if not self._files.exists(self._base.run_folder(notice.run)):
                 self._take_down(token, keep=False)
             return
         spans = notice.spans or ((0, reader.asked),)
@@ -215,7 +215,7 @@ class Notifier:
             stem, _, end = name.rpartition(".")
             if name.startswith(PREFIX) and end != "json" and f"{stem}.json" not in names:
                 run = stem.rpartition(".")[2]
-                if end != "done" or not self._files.exists(self._base.asked(run)):
+                if end != "done" or not self._files.exists(self._base.run_folder(run)):
                     self._files.remove(f"{self._base.control}/{name}")
 
     def _reader(self, run: str) -> RunReader | None:

@@ -23,7 +23,7 @@ from ..store.append_log import AppendLogReader, RecordReader
 from ..store.base import Base, attempt_of
 from ..store.files import Files
 from ..store.job_ids import JobId
-from ..store.runs import RunInfo, asked_until, list_firsts, read_parcel_bytes, read_run_info
+from ..store.runs import RunInfo, count_submitted, list_firsts, read_parcel_bytes, read_run_info
 from ..store.scheduling import SchedulingOptions
 from .result_cache import read_result_cache, write_result_cache
 
@@ -118,13 +118,13 @@ class RunReader:
     def _list_asked(self) -> bool:
         if self._append_log is not None:
             return self._follow(self._append_log)
-        folder = self._base.asked(self.run)
+        folder = self._base.run_folder(self.run)
         if not self._changed(folder):
             return False
         self.asked_at = self._seen_at(folder)
         self.firsts = list_firsts(self._files, folder)
         with contextlib.suppress(BadFileError):
-            self.asked = asked_until(self._files, self._base, self.run, self.firsts)
+            self.asked = count_submitted(self._files, self._base, self.run, self.firsts)
         return True
 
     def _follow(self, append_log: AppendLogReader) -> bool:
@@ -140,7 +140,7 @@ class RunReader:
         return True
 
     def _list_results(self) -> bool:
-        folder = self._base.answered(self.run)
+        folder = self._base.result_folder(self.run)
         if not self._changed(folder):
             return False
         self.changed_at = self._seen_at(folder)

@@ -24,7 +24,7 @@ from ..store.files import Files
 from ..store.job_ids import JobId
 from ..store.runs import (
     RunInfo,
-    asked_until,
+    count_submitted,
     create_run,
     list_firsts,
     list_runs,
@@ -112,7 +112,7 @@ def submit(
         records = log_jobs(append_log, jobs, guess=asked)
     finally:
         append_log.close()
-    files.touch(base.asked(info.run))  # so that a Master that has put it by looks again
+    files.touch(base.run_folder(info.run))  # so that a Master that has put it by looks again
     return [JobId(info.run, n) for record in records for n in range(record.number, record.stop)]
 
 
@@ -141,7 +141,7 @@ def _open_run(files: Files, base: Base, project: str) -> tuple[RunInfo, int]:
         except (FileNotFoundError, BadFileError):
             continue
         if info.queue and info.project == project:
-            asked = asked_until(files, base, run, list_firsts(files, base.asked(run)))
+            asked = count_submitted(files, base, run, list_firsts(files, base.run_folder(run)))
             if asked < MOST_JOBS:
                 return info, asked
     info = RunInfo(
@@ -155,7 +155,7 @@ def _open_run(files: Files, base: Base, project: str) -> tuple[RunInfo, int]:
         host=socket.gethostname(),
         user=user_name(),
         kernels={COMMAND: ""},
-        apart=True,
+        one_job_per_letter=True,
         append_log=True,
         queue=True,
     )

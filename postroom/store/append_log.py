@@ -66,7 +66,7 @@ class Record(NamedTuple):
     jobs: int
     at: int  # the byte of the roll where its header begins
     length: int  # of its parcel, or of the slip that names it
-    apart: str = ""  # the file of a parcel that was just written apart
+    file: str = ""  # of a parcel that was just written to a file of its own
 
     @property
     def stop(self) -> int:
@@ -180,10 +180,10 @@ class AppendLogWriter:
     def write(self, count: int, chunks: Sequence[Buffer]) -> Record:
         """Append a parcel, but leave it to `settle` to make sure that it stays."""
         length = sum(map(len, chunks))
-        apart = ""
+        file = ""
         if length > RECORD_BYTES:
-            apart = self._put_apart(chunks)
-            chunks = [b"%b%b\n" % (_SLIP, apart[:-4].rsplit("/", 1)[1].encode())]
+            file = self._write_file(chunks)
+            chunks = [b"%b%b\n" % (_SLIP, file[:-4].rsplit("/", 1)[1].encode())]
             length = len(chunks[0])
         zeros = bytes(-length % ALIGNMENT)
         crc = 0
@@ -196,7 +196,7 @@ class AppendLogWriter:
                 self._number = last.stop if last is not None else 0
             self._size = -1
             filling = _FILLING * (-size % ALIGNMENT)
-            record = Record(self._number, count, size + len(filling), length, apart)
+            record = Record(self._number, count, size + len(filling), length, file)
             written = [filling, _header(record, crc), *chunks, zeros]
             if self._file.append(written) == size:
                 break
@@ -218,15 +218,15 @@ class AppendLogWriter:
         """Let go of the roll."""
         self._file.close()
 
-    def _put_apart(self, chunks: Sequence[Buffer]) -> str:
+    def _write_file(self, chunks: Sequence[Buffer]) -> str:
         """Make a large parcel a file of its own, and return its path."""
         files, base = self._files, self._base
         temporary = base.temporary()
         files.write_new(temporary, chunks, sync=self._durable)
-        path = base.apart(self._run, temporary.rsplit("/", 1)[1])
+        path = base.large_parcel(self._run, temporary.rsplit("/", 1)[1])
         files.move(temporary, path)
         if self._durable:
-            files.sync_folder(base.asked(self._run))
+            files.sync_folder(base.run_folder(self._run))
         return path
 
 
@@ -262,7 +262,7 @@ class AppendLogReader:
             found = [record for record, _ in _scan(file, self._at, size)]
             if found and sync:
                 file.sync()
-                self._files.sync_folder(self._base.asked(self._run))
+                self._files.sync_folder(self._base.run_folder(self._run))
         finally:
             file.close()
         self._seen = size
@@ -412,4 +412,4 @@ def _parcel_path(base: Base, run: str, record: Record, data: Buffer) -> str | No
     name = bytes(data[len(_SLIP) : -1]).decode("ascii", "replace")
     if not is_plain_name(name):
         raise BadFileError(base.append_log(run), f"has a slip at {record.at} that names no file")
-    return base.apart(run, name)
+    return base.large_parcel(run, name)

@@ -102,7 +102,7 @@ class Base:
         """The line that names the job in the worker's hand."""
         return f"{self.root}/in_hand/{agent_id}"
 
-    def asked(self, run: str) -> str:
+    def run_folder(self, run: str) -> str:
         """The folder of what was asked."""
         return f"{self.job_pool}/{run}"
 
@@ -122,11 +122,11 @@ class Base:
         """The jobs of a run that they are appended to one by one."""
         return f"{self.job_pool}/{run}/jobs.log"
 
-    def apart(self, run: str, name: str) -> str:
+    def large_parcel(self, run: str, name: str) -> str:
         """A parcel that is too large for the roll, which holds its name."""
         return f"{self.job_pool}/{run}/{name}{SUFFIX}"
 
-    def answered(self, run: str) -> str:
+    def result_folder(self, run: str) -> str:
         """The folder of what came back."""
         return f"{self.result_pool}/{run}"
 

@@ -10,7 +10,7 @@ from ..errors import PostroomError
 from .base import Base
 from .files import Files
 from .mailbox import is_plain_name
-from .runs import asked_until, list_firsts, list_runs
+from .runs import count_submitted, list_firsts, list_runs
 
 _TARGET = re.compile(r"([A-Za-z0-9_-]+)(?:/(\d{1,9})(?:-(\d{1,9}))?)?")
 SHORT = 6
@@ -64,7 +64,7 @@ def find_jobs(files: Files, base: Base, text: str) -> list[JobId]:
         raise UnknownJobError(f"{text!r} names no job: write it as 0b859f/17, or 0b859f/3-9")
     word, first, last = match.groups()
     run = find_run(files, base, word)
-    asked = asked_until(files, base, run, list_firsts(files, base.asked(run)))
+    asked = count_submitted(files, base, run, list_firsts(files, base.run_folder(run)))
     if first is None:
         start, stop = 0, asked
     else:

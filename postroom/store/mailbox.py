@@ -55,7 +55,7 @@ _STAMP = b"POSTROOM "
 _PREFIX = len("POSTROOM 0000 00000000 ")
 _HAND_LIMIT = 256
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
-_NUMBERS = ("parcel", "first", "stop", "attempt", "failed", "place")
+_NUMBERS = ("parcel", "first", "stop", "attempt", "failed", "offset")
 _BODY = re.compile(
     rb'\{"epoch":([0-9]{1,18}),"serial":([0-9]{1,18}),"run":"([A-Za-z0-9_-]{1,100})",'
     + b",".join(b'"%b":([0-9]{1,18})' % name.encode() for name in _NUMBERS)
@@ -74,7 +74,7 @@ class Letter(NamedTuple):
     stop: int  # one behind the last job
     attempt: int = 1  # of every job in the range
     failed: int = 0  # how many of the earlier attempts were the job's own failures
-    place: int = 0  # in a run that has a roll: the byte where the parcel's record begins
+    offset: int = 0  # in a run that has an append log: the byte where the parcel's record begins
 
     @property
     def letter_id(self) -> str:
@@ -84,10 +84,10 @@ class Letter(NamedTuple):
     def encode(self) -> bytes:
         """One line, with its length and checksum in front."""
         # Written by hand, since a letter is written for every turn: the run is a plain name.
-        epoch, serial, run, parcel, first, stop, attempt, failed, place = self
+        epoch, serial, run, parcel, first, stop, attempt, failed, offset = self
         body = (
             f'{{"epoch":{epoch},"serial":{serial},"run":"{run}","parcel":{parcel},"first":{first},'
-            f'"stop":{stop},"attempt":{attempt},"failed":{failed},"place":{place}}}'
+            f'"stop":{stop},"attempt":{attempt},"failed":{failed},"offset":{offset}}}'
         ).encode()
         return b"%s%04d %08x %s" % (_STAMP, len(body), zlib.crc32(body), body)
 

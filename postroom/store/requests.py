@@ -158,7 +158,7 @@ class Orders(JsonRecord):
     run_priorities: dict[str, int] = field(default_factory=dict)
     priorities: dict[JobId, int] = field(default_factory=dict)
     held: dict[JobId, bool] = field(default_factory=dict)  # False: released, whatever it wished
-    places: dict[JobId, float] = field(default_factory=dict)  # instead of its number
+    positions: dict[JobId, float] = field(default_factory=dict)  # instead of its number
     killed: dict[JobId, str] = field(default_factory=dict)  # by whom
 
     def is_paused(self, run: str, project: str) -> bool:
@@ -167,14 +167,14 @@ class Orders(JsonRecord):
 
     def forget(self, job: JobId) -> bool:
         """A job has ended: nothing about it stands any more; True when something did."""
-        about = (self.priorities, self.held, self.places, self.killed)
+        about = (self.priorities, self.held, self.positions, self.killed)
         return sum(one.pop(job, None) is not None for one in about) > 0
 
     def forget_run(self, run: str) -> bool:
         """A run has left: nothing about it stands any more; True when something did."""
         gone = {
             job
-            for about in (self.priorities, self.held, self.places, self.killed)
+            for about in (self.priorities, self.held, self.positions, self.killed)
             for job in about
             if job.run == run
         }

@@ -40,8 +40,8 @@ class RunInfo(JsonRecord):
     host: str
     user: str
     kernels: dict[str, str] = field(default_factory=dict)  # task: version of its source at submit
-    apart: bool = False  # True: a letter holds one job, since the next may take for ever
-    append_log: bool = False  # True: it is empty at first, and jobs are appended to its roll
+    one_job_per_letter: bool = False  # True: no job waits behind another in the same mailbox
+    append_log: bool = False  # True: its jobs are in one append log, not in parcels
     queue: bool = False  # True: part of a project's queue; its jobs have scheduling options
 
     def check(self) -> None:
@@ -80,8 +80,8 @@ def create_run(
 
     All or nothing: a run that its submitter was not told of must not be served.
     """
-    asked = base.asked(info.run)
-    files.make_folder(base.answered(info.run))
+    asked = base.run_folder(info.run)
+    files.make_folder(base.result_folder(info.run))
     files.make_folder(base.attempts(info.run))
     place = base.temporary()
     files.make_folder(place)
@@ -123,7 +123,7 @@ def list_firsts(files: Files, folder: str) -> list[int]:
     return sorted(n for name in files.names(folder) if (n := number_of(name)) is not None)
 
 
-def reach(files: Files, path: str, kind: str) -> int:
+def count_jobs(files: Files, path: str, kind: str) -> int:
     """How many jobs a parcel covers, learned from the last bytes of its file; 0 when it is not
     there.
 
@@ -133,19 +133,18 @@ def reach(files: Files, path: str, kind: str) -> int:
         tail = files.tail(path, TRAILER_SIZE)
     except FileNotFoundError:
         return 0
-    mark = read_trailer(path, tail)
-    if mark.kind != kind or mark.jobs < 1 or number_of(path.rsplit("/", 1)[1]) != mark.first:
-        raise BadFileError(
-            path, f"holds {mark.kind} from {mark.first} on, as its name does not say"
-        )
-    return mark.jobs
+    trailer = read_trailer(path, tail)
+    stated = number_of(path.rsplit("/", 1)[1])
+    if trailer.kind != kind or trailer.jobs < 1 or trailer.first != stated:
+        raise BadFileError(path, f"holds {trailer.kind} from {trailer.first} on: its name is wrong")
+    return trailer.jobs
 
 
-def asked_until(files: Files, base: Base, run: str, firsts: Sequence[int]) -> int:
+def count_submitted(files: Files, base: Base, run: str, firsts: Sequence[int]) -> int:
     """One behind the last job asked: parcels leave no gaps, so only the last one is read."""
     if not firsts:
         return logged_until(files, base.append_log(run))
-    return firsts[-1] + reach(files, base.parcel(run, firsts[-1]), "jobs")
+    return firsts[-1] + count_jobs(files, base.parcel(run, firsts[-1]), "jobs")
 
 
 def append(
@@ -167,7 +166,7 @@ def append(
         files.write_new(temporary, pack(first), sync=info.durable)
         if files.publish(temporary, base.parcel(info.run, first)):
             return first
-        first += reach(files, base.parcel(info.run, first), "jobs")
+        first += count_jobs(files, base.parcel(info.run, first), "jobs")
 
 
 def publish_results(
@@ -191,10 +190,10 @@ def publish_results(
         files.write_new(temporary, pack(first), sync=info.durable)
         if files.publish(temporary, base.result(info.run, first)):
             if info.durable:
-                files.sync_folder(base.answered(info.run))
+                files.sync_folder(base.result_folder(info.run))
             return True
         try:
-            first += reach(files, base.result(info.run, first), "results")
+            first += count_jobs(files, base.result(info.run, first), "results")
         except BadFileError:
             return False
     return True
@@ -204,7 +203,7 @@ def first_missing(files: Files, base: Base, run: str, first: int, stop: int) -> 
     """Walk the chain of results from `first`; return the first job of the range that has none."""
     while first < stop:
         try:
-            covered = reach(files, base.result(run, first), "results")
+            covered = count_jobs(files, base.result(run, first), "results")
         except BadFileError:
             break
         if not covered:

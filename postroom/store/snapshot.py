@@ -11,7 +11,7 @@ from .agents import PROTOCOL, AgentInfo, read_agent_info, read_master_info
 from .base import Base
 from .files import Files, LocalFiles
 from .mailbox import InHand, Letter, is_plain_name, read_in_hand, read_letter
-from .runs import asked_until, list_firsts, list_runs, reach, read_run_info
+from .runs import count_jobs, count_submitted, list_firsts, list_runs, read_run_info
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def _run(files: Files, base: Base, run: str) -> RunStatus:
     with contextlib.suppress(FileNotFoundError, BadFileError):
         info = read_run_info(files, base, run)
         project, created_at = info.project, info.created_at
-        asked = asked_until(files, base, run, list_firsts(files, base.asked(run)))
+        asked = count_submitted(files, base, run, list_firsts(files, base.run_folder(run)))
         done = count_done(files, base, run)
     return RunStatus(run, project, created_at, asked, done)
 
@@ -146,9 +146,9 @@ def _run(files: Files, base: Base, run: str) -> RunStatus:
 def count_done(files: Files, base: Base, run: str) -> int:
     """How many jobs of a run are covered by results."""
     done = 0
-    for first in list_firsts(files, base.answered(run)):
+    for first in list_firsts(files, base.result_folder(run)):
         with contextlib.suppress(BadFileError):
-            done += reach(files, base.result(run, first), "results")
+            done += count_jobs(files, base.result(run, first), "results")
     return done
 
 

@@ -78,7 +78,7 @@ class Waiter:
         if os.getpid() == self._pid:
             self.close()
 
-    def stir(self, now: float) -> None:
+    def expect_more(self, now: float) -> None:
         """Something moved: more is likely to come at once."""
         self._hot_until = now + HOT_S
 

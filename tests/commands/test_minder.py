@@ -305,7 +305,7 @@ def test_told_to_stop_it_ends_the_tree_and_blames_nobody(posted: Posted) -> None
     assert running(token) == []
     assert posted.folder.read_info()["outcome"] == "stopped"
     assert not posted.folder.finished
-    assert os.listdir(posted.base.answered(posted.errand.run)) == []
+    assert os.listdir(posted.base.result_folder(posted.errand.run)) == []
     assert os.listdir(posted.base.attempts(posted.errand.run)) == []
 
 

@@ -534,11 +534,11 @@ class TestRecovery:
             room.step(dispatcher)
             work(inbox)
         assert room.values() == {0: 0, 1: 2}
-        assert list_firsts(room.files, room.base.asked("r")) == [0]
+        assert list_firsts(room.files, room.base.run_folder("r")) == [0]
 
     def test_answer_folders_that_a_power_loss_took_are_made_again(self, room: PostRoom) -> None:
         room.run(1)
-        os.rmdir(room.base.answered("r"))
+        os.rmdir(room.base.result_folder("r"))
         os.rmdir(room.base.attempts("r"))
         inbox = room.inbox()
         dispatcher = room.dispatcher()
@@ -556,7 +556,7 @@ class TestRecovery:
         monkeypatch.setattr("postroom.dispatch.registry.list_runs", lambda files, base: [])
         room.step(dispatcher)
         assert "r" in dispatcher.runs
-        os.rename(room.base.asked("r"), f"{room.base.trash}/r")
+        os.rename(room.base.run_folder("r"), f"{room.base.trash}/r")
         room.step(dispatcher)
         assert "r" not in dispatcher.runs
 

@@ -46,7 +46,7 @@ def test_a_projects_run_is_one_append_log(room: PostRoom) -> None:
     assert [job.number for job in first + second] == [0, 1, 2]
     run = first[0].run
     assert read_run_info(room.files, room.base, run).append_log
-    assert sorted(room.files.names(room.base.asked(run))) == ["jobs.log", "run.json"]
+    assert sorted(room.files.names(room.base.run_folder(run))) == ["jobs.log", "run.json"]
 
 
 def test_scheduling_options_are_read_from_records_large_and_small(room: PostRoom) -> None:

@@ -295,7 +295,7 @@ class TestKilling:
         dispatcher = room.dispatcher()
         room.look(dispatcher)
         room.ask(RequestVerb.KILL, a)
-        monkeypatch.setattr(dispatcher._executor, "_cancel", _die)
+        monkeypatch.setattr(dispatcher._collector, "cancel", _die)
         with pytest.raises(KeyboardInterrupt):
             room.look(dispatcher)
         assert room.outcome(a) == "not done"

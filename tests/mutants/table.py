@@ -214,7 +214,7 @@ MUTANTS = [
     Mutant(
         "what was ordered of a job is forgotten when it has ended unseen",
         STEWARD,
-        "self._dirty |= verdict is not None and self.orders.forget(job)",
+        "self._dirty |= ended_well is not None and self.orders.forget(job)",
         "pass",
         "tests/dispatch/test_request_executor.py",
     ),
@@ -292,7 +292,7 @@ MUTANTS = [
     Mutant(
         "the name of a durable result is synced",
         RUNS,
-        "                files.sync_folder(base.answered(info.run))\n            return True",
+        "                files.sync_folder(base.result_folder(info.run))\n            return True",
         "                pass\n            return True",
         "tests/store/test_runs.py",
     ),
@@ -306,7 +306,7 @@ MUTANTS = [
     Mutant(
         "a durable result is synced before a Master hands it out",
         GATHERER,
-        "            self._files.sync_folder(self._base.answered(run))\n",
+        "            self._files.sync_folder(self._base.result_folder(run))\n",
         "            pass\n",
         "tests/dispatch/test_dispatcher.py",
     ),
@@ -320,21 +320,21 @@ MUTANTS = [
     Mutant(
         "whoever finds a name taken follows the chain",
         RUNS,
-        '            first += reach(files, base.result(info.run, first), "results")\n',
+        '            first += count_jobs(files, base.result(info.run, first), "results")\n',
         "            first += 1\n",
         "tests/store/test_runs.py",
     ),
     Mutant(
         "whoever finds a name taken drops only what is covered",
         RUNS,
-        '            first += reach(files, base.result(info.run, first), "results")\n',
+        '            first += count_jobs(files, base.result(info.run, first), "results")\n',
         "            return True\n",
         "tests/store/test_runs.py",
     ),
     Mutant(
         "an appended parcel goes behind its rival's",
         RUNS,
-        '        first += reach(files, base.parcel(info.run, first), "jobs")\n',
+        '        first += count_jobs(files, base.parcel(info.run, first), "jobs")\n',
         "        first += 1\n",
         "tests/store/test_runs.py",
     ),
@@ -464,12 +464,12 @@ MUTANTS = [
         "mailboxes are read before results",
         DISPATCH,
         "        for agent_id in list_agents(self._files, self._base):\n"
-        "            self._meet(agent_id)\n"
+        "            self._add_agent(agent_id)\n"
         "        self._registry.recover(asked, self._out)\n",
         "        register = self._registry\n"
         "        covered = {run: register.covered(run) for run in asked}\n"
         "        for agent_id in list_agents(self._files, self._base):\n"
-        "            self._meet(agent_id)\n"
+        "            self._add_agent(agent_id)\n"
         "        register.covered = covered.__getitem__  # type: ignore[method-assign]\n"
         "        register.recover(asked, self._out)\n"
         "        del register.covered\n",
@@ -478,8 +478,8 @@ MUTANTS = [
     Mutant(
         "a letter that is out is not sent again",
         REGISTER,
-        "queue.recover(firsts, end, sent, self.covered(run), places)",
-        "queue.recover(firsts, end, [], self.covered(run), places)",
+        "queue.recover(firsts, end, sent, self.covered(run), offsets)",
+        "queue.recover(firsts, end, [], self.covered(run), offsets)",
         "tests/dispatch/test_dispatcher.py",
     ),
     Mutant(
@@ -505,7 +505,7 @@ MUTANTS = [
         DISPATCH,
         "                self._files.remove(self._base.agent_info(agent.agent_id))\n"
         "            if agent.letter is not None:\n"
-        "                self._collector.gather(agent, agent.letter)\n",
+        "                self._collector.collect(agent, agent.letter)\n",
         "                self._files.remove(self._base.agent_info(agent.agent_id))\n",
         "tests/dispatch/test_dispatcher.py",
     ),
@@ -520,7 +520,7 @@ MUTANTS = [
     Mutant(
         "results are gathered once more when a mailbox is empty",
         DISPATCH,
-        "            self._collector.gather(agent, letter)\n            agent.letter = None\n",
+        "            self._collector.collect(agent, letter)\n            agent.letter = None\n",
         "            agent.letter = None\n",
         "tests/dispatch/test_dispatcher.py",
     ),
@@ -543,14 +543,14 @@ MUTANTS = [
         "a mailbox is empty before it is filled",
         DISPATCH,
         "        if agent.box.size():\n            self._clean_box(agent, agent.box.read())\n"
-        "        # From",
-        "        # From",
+        "        # It counts",
+        "        # It counts",
         "tests/dispatch/test_dispatcher.py",
     ),
     Mutant(
         "holes in a chain are filled, and nothing beside them",
         DISPATCH,
-        "            left = self._collector.gather_behind(letter, reached)\n",
+        "            left = self._collector.collect_behind_gap(letter, reached)\n",
         "            pass\n",
         "tests/dispatch/test_dispatcher.py",
     ),
@@ -564,7 +564,7 @@ MUTANTS = [
     Mutant(
         "a run that a listing misses is looked for",
         REGISTER,
-        "            if not self._files.exists(self._base.asked(run)):\n"
+        "            if not self._files.exists(self._base.run_folder(run)):\n"
         "                del self.runs[run]\n",
         "            del self.runs[run]\n",
         "tests/dispatch/test_dispatcher.py",
@@ -587,8 +587,8 @@ MUTANTS = [
     Mutant(
         "a job with a history travels alone",
         SCHEDULE,
-        "            limit = first + 1  # an attempt",
-        "            pass  # an attempt",
+        "            limit = first + 1  # a letter",
+        "            pass  # a letter",
         "tests/dispatch/test_run_queue.py",
     ),
     Mutant(
@@ -668,8 +668,8 @@ MUTANTS = [
     Mutant(
         "what waits for a job that failed never begins",
         STANDING,
-        "if other in self._scheduling[job].after and not verdict.ok:",
-        "if not verdict.ok and False:",
+        "if other in self._scheduling[job].after and not ended_well:",
+        "if not ended_well and False:",
         "tests/dispatch/test_request_executor.py",
     ),
     Mutant(
@@ -682,7 +682,7 @@ MUTANTS = [
     Mutant(
         "a job goes only to a session that has what it needs",
         STANDING,
-        "if heap and seat.has(gpus, memory_mib):",
+        "if heap and capacity.has(gpus, memory_mib):",
         "if heap:",
         "tests/dispatch/test_request_executor.py",
     ),

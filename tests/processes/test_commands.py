@@ -76,7 +76,7 @@ class Bench:
         base = open_base(self.output / ".base")
         found: dict[int, str] = {}
         for run in list_runs(FILES, base):
-            for first in list_firsts(FILES, base.answered(run)):
+            for first in list_firsts(FILES, base.result_folder(run)):
                 path = base.result(run, first)
                 sheet = OutcomeSheet(path, Path(path).read_bytes())
                 for job in range(first, first + sheet.count):

@@ -46,17 +46,17 @@ def test_an_interrupted_cleaning_is_finished_by_the_next(
         assert remove_run(FILES, base, view.look().readers[job.run])
     assert folder.exists() and view.jobs().jobs == []
     sweep(FILES, base, now=time.time())
-    assert not folder.exists() and not os.path.exists(base.answered(job.run))
+    assert not folder.exists() and not os.path.exists(base.result_folder(job.run))
     assert os.listdir(base.trash) == []
 
 
 def test_what_somebody_is_just_making_is_not_swept(base: Base) -> None:
-    for folder in (base.answered("new"), base.attempts("new")):
+    for folder in (base.result_folder("new"), base.attempts("new")):
         os.mkdir(folder)
     sweep(FILES, base, now=time.time())
-    assert os.path.isdir(base.answered("new"))
+    assert os.path.isdir(base.result_folder("new"))
     sweep(FILES, base, now=time.time() + 2 * cleaning.LEFT_S)
-    assert not os.path.isdir(base.answered("new"))
+    assert not os.path.isdir(base.result_folder("new"))
 
 
 def test_two_results_of_one_tick_are_both_seen(base: Base) -> None:
@@ -64,8 +64,8 @@ def test_two_results_of_one_tick_are_both_seen(base: Base) -> None:
     reader = RunReader(FILES, base, first.run, Recent(), Recent())
     end(base, first)
     reader.refresh()
-    before = os.stat(base.answered(first.run)).st_mtime_ns
+    before = os.stat(base.result_folder(first.run)).st_mtime_ns
     end(base, second)
-    os.utime(base.answered(first.run), ns=(before, before))  # as coarse as a clock may be
+    os.utime(base.result_folder(first.run), ns=(before, before))  # as coarse as a clock may be
     reader.refresh()
     assert reader.done == 2

@@ -235,7 +235,7 @@ class TestFailures:
         inbox = room.inbox()
         send(room, 1, 1, "r", 0, 0, 1)
         finish(inbox)
-        assert os.listdir(room.base.answered("r")) == []
+        assert os.listdir(room.base.result_folder("r")) == []
         (note,) = read_notes(room.files, room.base, "r")
         assert note.kind == "lost"
         assert box_size(room) == 0
@@ -286,7 +286,7 @@ class TestBlocking:
         send(room, 1, 1, "r", 0, 0, 1)
         files.full = True
         finish(inbox)
-        os.rename(room.base.answered("r"), f"{room.base.trash}/r")
+        os.rename(room.base.result_folder("r"), f"{room.base.trash}/r")
         files.full = False
         finish(inbox)
         send(room, 1, 2, "s", 0, 0, 1)

@@ -198,7 +198,7 @@ class Checker:
         """Compare the files with the history."""
         for submission in self.submissions:
             assert submission.run is not None
-            names = sorted(disk.folder(self._base.answered(submission.run)).entries)
+            names = sorted(disk.folder(self._base.result_folder(submission.run)).entries)
             covered = self._covered(disk, submission.run, names)
             known = {job: done for job, done in covered.items() if job in submission.jobs}
             self._compare(disk, submission, known)

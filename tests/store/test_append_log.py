@@ -267,7 +267,7 @@ def test_large_parcels_have_files_of_their_own(room: PostRoom) -> None:
     for x in ("a", large, "b"):
         append_log.append(1, parcel(x))
     assert path(room).stat().st_size < 5000
-    (apart,) = Path(room.base.asked("r")).glob("*.npz")
+    (apart,) = Path(room.base.run_folder("r")).glob("*.npz")
     with zipfile.ZipFile(apart) as archive:
         assert "x.npy" in archive.namelist()
     a, found, b = values(room)
@@ -394,10 +394,10 @@ def fail() -> None:
 def test_nobody_is_told_that_a_job_is_in_a_run_that_has_left(room: PostRoom) -> None:
     append_log = writer(room)
     append_log.append(1, parcel("a"))
-    os.rename(room.base.asked("r"), f"{room.base.trash}/r")
+    os.rename(room.base.run_folder("r"), f"{room.base.trash}/r")
     with pytest.raises(FileNotFoundError):
         append_log.append(1, parcel("b"))
-    os.rename(f"{room.base.trash}/r", room.base.asked("r"))
+    os.rename(f"{room.base.trash}/r", room.base.run_folder("r"))
     assert append_log.append(1, parcel("c")).number == 2
 
 
@@ -426,7 +426,9 @@ def test_a_run_is_a_roll_or_parcels_never_both(tmp_path: Path) -> None:
         for pool in (opened, listed):
             master.extend(pool, [Job("kernels:double", x=n) for n in range(3)])
             pool.submit(Job("kernels:double", x=7))
-        names = [sorted(os.listdir(office_room.base.asked(pool.run))) for pool in (opened, listed)]
+        names = [
+            sorted(os.listdir(office_room.base.run_folder(pool.run))) for pool in (opened, listed)
+        ]
         assert names[0] == ["jobs.log", "run.json", "wanted.lock"]
         assert [name for name in names[1] if name.endswith(".npz")] == [
             "000000000.npz", "000000001.npz", "000000004.npz",

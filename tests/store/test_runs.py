@@ -16,14 +16,14 @@ from postroom.store.runs import (
     Note,
     RunInfo,
     append,
-    asked_until,
     close_outboxes,
+    count_jobs,
+    count_submitted,
     create_run,
     first_missing,
     list_firsts,
     list_runs,
     publish_results,
-    reach,
     read_note,
     read_notes,
     read_run_info,
@@ -119,8 +119,8 @@ class TestAppending:
 
         assert append(room.files, room.base, made, pack, guess=3) == 5
         assert seen == [3, 5]
-        assert list_firsts(room.files, room.base.asked("r")) == [0, 3, 5]
-        assert asked_until(room.files, room.base, "r", [0, 3, 5]) == 6
+        assert list_firsts(room.files, room.base.run_folder("r")) == [0, 3, 5]
+        assert count_submitted(room.files, room.base, "r", [0, 3, 5]) == 6
         assert os.listdir(room.base.tmp) == []
 
     def test_a_wrong_guess_finds_the_end(self, room: PostRoom) -> None:
@@ -128,26 +128,26 @@ class TestAppending:
         assert append(room.files, room.base, made, lambda n: jobs(n, 1), guess=0) == 4
 
 
-class TestReach:
+class TestCountingJobs:
     def test_it_is_read_from_the_end_of_the_file(self, room: PostRoom) -> None:
         room.run(7)
-        assert reach(room.files, room.base.parcel("r", 0), "jobs") == 7
-        assert reach(room.files, room.base.parcel("r", 7), "jobs") == 0
+        assert count_jobs(room.files, room.base.parcel("r", 0), "jobs") == 7
+        assert count_jobs(room.files, room.base.parcel("r", 7), "jobs") == 0
 
     def test_a_parcel_under_another_name_or_kind_is_refused(self, room: PostRoom) -> None:
         room.run(7)
         os.link(room.base.parcel("r", 0), room.base.parcel("r", 9))
-        with pytest.raises(BadFileError, match="as its name does not say"):
-            reach(room.files, room.base.parcel("r", 9), "jobs")
-        with pytest.raises(BadFileError, match="as its name does not say"):
-            reach(room.files, room.base.parcel("r", 0), "results")
+        with pytest.raises(BadFileError, match="its name is wrong"):
+            count_jobs(room.files, room.base.parcel("r", 9), "jobs")
+        with pytest.raises(BadFileError, match="its name is wrong"):
+            count_jobs(room.files, room.base.parcel("r", 0), "results")
 
     def test_half_a_parcel_is_refused(self, room: PostRoom) -> None:
         room.run(1)
         path = Path(room.base.parcel("r", 0))
         path.write_bytes(path.read_bytes()[:-1])
         with pytest.raises(BadFileError):
-            reach(room.files, str(path), "jobs")
+            count_jobs(room.files, str(path), "jobs")
 
 
 class TestPublishing:

@@ -54,7 +54,7 @@ def test_what_changed_while_nobody_waited_asks_for_a_look(tmp_path: Path) -> Non
 def test_a_file_that_changes_without_an_event_is_seen_while_things_move(tmp_path: Path) -> None:
     waiter = Waiter([str(tmp_path)])
     waiter.wait(0.0, lambda: False)
-    waiter.stir(float("inf"))
+    waiter.expect_more(float("inf"))
     asked = iter([False, False, True])
     assert not waiter.wait(60.0, lambda: next(asked))
     waiter.close()
