@@ -240,7 +240,7 @@ def test_a_kernel_edited_after_it_was_handed_in_is_said_to_be(tmp_path: Path) ->
     ("task", "message"),
     [
         ("nowhere:kernel", "cannot find 'nowhere'"),
-        ("kernels:nothing", "defines no 'nothing'"),
+        ("kernels:nothing", "does not define 'nothing'"),
         ("not a task", "module:function"),
     ],
 )
@@ -396,5 +396,5 @@ def test_only_jobs_can_be_handed_in(tmp_path: Path) -> None:
 
 def test_a_function_can_be_named_by_itself_unless_nobody_can_import_it() -> None:
     assert Job(json.dumps).task == "json:dumps"
-    with pytest.raises(PostroomError, match="no name to import"):
+    with pytest.raises(PostroomError, match="cannot be imported by name"):
         Job(lambda: None)

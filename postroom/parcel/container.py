@@ -4,7 +4,7 @@
     │ header │ data │ header │ data │ … │ directory │ end │ postroom/1 results 000000000100 … ⏎ │
     └────────┴──────┴────────┴──────┴───┴───────────┴─────┴─────────────────────────────────────┘
              ▲               ▲                            the trailer: the zip's comment,
-             multiples of 64 bytes                        the last MARK_SIZE bytes
+             multiples of 64 bytes                        the last TRAILER_SIZE bytes
 
 Any zip reader, `numpy.load` among them, can open it. Our own reader is stricter: for given members
 and a given trailer there is exactly one valid file. It takes only names, sizes and checksums from
@@ -41,22 +41,22 @@ from .trailer import (
 Buffer: TypeAlias = bytes | memoryview
 
 ALIGNMENT = 64
-# A parcel may be as large as a card's memory and more; a petabyte is somebody's mistake.
+# A parcel may be larger than a GPU's memory; a petabyte is a mistake.
 PARCEL_LIMIT = 1 << 40
 MAX_MEMBERS = 1 << 22
 
-# Flat and plain, so that no tool that unpacks a parcel can be led out of its folder.
+# No slashes: unpacking a parcel with any tool writes only into its folder.
 _NAME = re.compile(rb"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 
-# Chunks below this size are joined with their neighbours: a copy costs less than a write each.
+# Chunks below this size are joined with their neighbours: copying costs less than a write each.
 SMALL = 1 << 16
 
-# Parcels of few members, and small, are cast: see `Mould`. So many moulds are kept.
+# Small parcels of few members are cast (see `Mould`); at most this many moulds are kept.
 _MOULD_MEMBERS = 16
 _MOULD_BYTES = 8 << 10
 _MOST_MOULDS = 256
 
-# A field that is too narrow for its value is full, and the value stands in a 64-bit counterpart.
+# A field that is too narrow for its value is all ones, and the value is in a 64-bit field.
 _FULL = 0xFFFF_FFFF
 _FULL_COUNT = 0xFFFF
 _WIDE_FROM = _FULL
@@ -91,8 +91,8 @@ _WIDE_LOCATOR = struct.Struct("<4sIQI")
 def pack(trailer: Trailer, members: Iterable[tuple[str, Sequence[Buffer]]]) -> list[Buffer]:
     """The chunks of a parcel, to be written one after another; large buffers are not copied.
 
-    A member is its name and the buffers that it consists of. Nothing is read from the buffers after
-    this but when the chunks are written: whoever changes them in between spoils the checksums.
+    A member is a name and its buffers. Do not change the buffers before the chunks are written: the
+    checksums would be wrong.
     """
     data: list[list[Buffer]] = []
     shape: list[tuple[str, int]] = []
@@ -124,7 +124,7 @@ def pack(trailer: Trailer, members: Iterable[tuple[str, Sequence[Buffer]]]) -> l
 
 
 def _frame(shape: Sequence[tuple[str, int]], crcs: Sequence[int], trailer: Trailer) -> list[bytes]:
-    """What stands before each member of these names and sizes, and behind the last."""
+    """The bytes before each member of these names and sizes, and those behind the last."""
     headers: list[bytes] = []
     entries: list[bytes] = []
     names: set[str] = set()
@@ -147,7 +147,7 @@ def _frame(shape: Sequence[tuple[str, int]], crcs: Sequence[int], trailer: Trail
 class Mould:
     """A small parcel with nothing in it yet.
 
-    Jobs that are handed in one by one are alike, and so are their outcomes: what is the same in
+    Jobs that are submitted one by one are alike, and so are their outcomes: what is the same in
     each of them is made once, when it is written and when it is compared.
     """
 
@@ -240,7 +240,7 @@ def _headers(name: bytes, size: int, crc: int, offset: int) -> tuple[bytes, byte
 
 
 def _ending(count: int, size: int, offset: int) -> bytes:
-    """What stands between a directory of this count, size and offset and the trailer."""
+    """The bytes between a directory of this count, size and offset and the trailer."""
     wide = b""
     fields = (min(count, _FULL_COUNT), size, offset)
     if count >= _FULL_COUNT or size >= _WIDE_FROM or offset >= _WIDE_FROM:
@@ -350,7 +350,9 @@ class Parcel:
                 raise self._bad(f"the headers of member {name.decode()} are not as a parcel's are")
             members[name.decode()] = (start, length, crc)
             at += len(central)
-            offset = start + length  # if this lies, neither the next header nor the end will match
+            offset = (
+                start + length
+            )  # if this is wrong, neither the next header nor the end will match
         if at != len(directory) or offset != size:
             raise self._bad("there is something between its members and its directory")
         if len(members) != count:

@@ -24,14 +24,14 @@ class AgentInfo(JsonRecord):
     CALLED: ClassVar[str] = "a session's info"
 
     agent: str
-    gpu: str  # the card's uuid, or "cpu"
+    gpu: str  # its uuid, or "cpu"
     gpu_name: str
     host: str
     boot_id: str
     pid: int  # of the guardian
     started: int  # the guardian's start time in clock ticks, which makes its pid unique
     since: float  # wall clock
-    gpus: int = 1  # how many cards; 0 on the CPU
+    gpus: int = 1  # how many; 0 on the CPU
     memory_mib: int = 0  # of the smallest of them
     cgroup: str = ""  # where its commands are; "": in no group of their own
     protocol: int = PROTOCOL  # which letters it understands

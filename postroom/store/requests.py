@@ -1,13 +1,14 @@
-"""Requests to the Master, a file each, and what stands of them: the orders.
+"""Requests to the Master, one file each, and the orders that are in force because of them.
 
-    control/<time>-<token>.json   asked by anybody who may write to the base, once
-    control/orders.json           what the acting Master has made of all requests so far
-    control/stop.<run>.<job>      the acting Master's word to whoever runs that job: end it
+    control/<time>-<token>.json   a request, by any process that may write to the base
+    control/orders.json           what is in force of all requests so far
+    control/stop.<run>.<job>      the acting Master's order to end that running job
 
-A request says how things shall be (this job is held, that priority is 5), never how they change, so
-that applying it twice is the same as once. The acting Master applies requests in the order of
+A request says how things shall be (this job is held, that priority is 5), never how they change: to
+apply it twice is the same as once. The acting Master applies requests in the order of
 their names, writes the orders, does what follows from them, and only then removes the request:
-killed at any point, the next Master does the rest. Orders about a job go when the job has ended.
+if it is killed at any point, the next Master does the rest. Orders about a job are dropped when the
+job has ended.
 """
 
 from __future__ import annotations
@@ -35,18 +36,18 @@ GPUS = re.compile(r"[A-Za-z0-9][A-Za-z0-9,;/_-]{0,199}")
 
 
 class RequestVerb(enum.Enum):
-    """What can be asked."""
+    """What a request can ask for."""
 
     KILL = "kill"  # jobs
     HOLD = "hold"  # jobs
     RELEASE = "release"  # jobs
     PRIORITY = "priority"  # jobs or runs; value: the number
-    MOVE = "move"  # jobs; value: "first", "last" or the job to stand before
-    PAUSE = "pause"  # runs, projects, or everything; preempt: stop what runs, to go on later
+    MOVE = "move"  # jobs; value: "first", "last" or the job to put them before
+    PAUSE = "pause"  # runs, projects, or everything; preempt: stop running jobs, which go on later
     RESUME = "resume"  # runs, projects, or everything
     DRAIN = "drain"  # agents: no more letters; preempt: stop what they run
     FILL = "fill"  # agents: letters again
-    ADD = "add"  # agents; value: their cards, as in "0,0,1"
+    ADD = "add"  # agents; value: their GPUs, as in "0,0,1"
     REMOVE = "remove"  # agents: end their sessions; preempt: at once
 
 
@@ -79,7 +80,7 @@ class Request(JsonRecord):
         allowed = _TARGETS[self.verb]
         wrong = [name for name, present in named.items() if present and name not in allowed]
         if wrong or not (any(named.values()) or self.verb is RequestVerb.ADD):
-            raise PostroomError(f"{self.verb.value} is asked of {' or '.join(allowed) or 'no one'}")
+            raise PostroomError(f"{self.verb.value} applies to {' or '.join(allowed) or 'nothing'}")
         if not all(map(is_plain_name, (*self.runs, *self.agents))):
             raise PostroomError("the name of a run or an agent has only letters, digits, - and _")
         if not all(0 < len(project) <= MOST_TEXT for project in self.projects):
@@ -89,7 +90,7 @@ class Request(JsonRecord):
                 raise PostroomError("a priority is a whole number")
             check_priority(self.value)
         if self.verb is RequestVerb.ADD and not GPUS.fullmatch(str(self.value)):
-            raise PostroomError("cards are named as in 0,0,1 or all or cpu")
+            raise PostroomError("write GPUs as 0,0,1 or all or cpu")
         if self.verb is RequestVerb.MOVE and self.value not in ("first", "last"):
             JobId.parse(str(self.value)[:MOST_TEXT])
 
@@ -110,7 +111,7 @@ _TARGETS = {
 
 
 def ask(files: Files, base: Base, request: Request) -> str:
-    """Put a request where the acting Master finds it; return its name. It survives a power loss."""
+    """Write a request for the acting Master; return its name. It survives a power loss."""
     request.check()
     files.make_folder(base.control)
     temporary = base.temporary()
@@ -126,7 +127,7 @@ def _new_name() -> str:
 
 
 def is_settled(files: Files, base: Base, name: str) -> bool:
-    """Whether the acting Master has done what a request asks."""
+    """Whether the acting Master has carried out a request."""
     return not files.exists(f"{base.control}/{name}")
 
 
@@ -157,7 +158,9 @@ class Orders(JsonRecord):
     drained: set[str] = field(default_factory=set)
     run_priorities: dict[str, int] = field(default_factory=dict)
     priorities: dict[JobId, int] = field(default_factory=dict)
-    held: dict[JobId, bool] = field(default_factory=dict)  # False: released, whatever it wished
+    held: dict[JobId, bool] = field(
+        default_factory=dict
+    )  # False: released, whatever its scheduling options say
     positions: dict[JobId, float] = field(default_factory=dict)  # instead of its number
     killed: dict[JobId, str] = field(default_factory=dict)  # by whom
 
@@ -166,12 +169,12 @@ class Orders(JsonRecord):
         return self.paused_all or run in self.paused_runs or project in self.paused_projects
 
     def forget(self, job: JobId) -> bool:
-        """A job has ended: nothing about it stands any more; True when something did."""
+        """Drop the orders about a job that has ended; True when there were some."""
         about = (self.priorities, self.held, self.positions, self.killed)
         return sum(one.pop(job, None) is not None for one in about) > 0
 
     def forget_run(self, run: str) -> bool:
-        """A run has left: nothing about it stands any more; True when something did."""
+        """Drop the orders about a run that was removed; True when there were some."""
         gone = {
             job
             for about in (self.priorities, self.held, self.positions, self.killed)
@@ -187,7 +190,7 @@ class Orders(JsonRecord):
 
 
 def read_orders(files: Files, base: Base) -> Orders:
-    """What stands now; nothing when nothing was ever asked."""
+    """The orders that are in force; none when nothing was ever requested."""
     try:
         return Orders.decode(base.orders, files.read(base.orders, ORDERS_LIMIT))
     except FileNotFoundError:
@@ -195,7 +198,7 @@ def read_orders(files: Files, base: Base) -> Orders:
 
 
 def write_orders(files: Files, base: Base, orders: Orders) -> None:
-    """Let orders stand, through a power loss too; only the acting Master does this."""
+    """Write the orders, so that they survive a power loss; only the acting Master does this."""
     temporary = base.temporary()
     files.write_new(temporary, [orders.encode()], sync=True)
     files.move(temporary, base.orders)
@@ -204,17 +207,17 @@ def write_orders(files: Files, base: Base, orders: Orders) -> None:
 
 @dataclass(frozen=True)
 class StopOrder(JsonRecord):
-    """Tells whoever runs a job to end it."""
+    """Tells the session that runs a job to end it."""
 
     CALLED: ClassVar[str] = "a stop order"
 
-    attempt: int  # this one; an order that is late must not hit the next
+    attempt: int  # only this attempt: an order that comes late must not stop the next one
     final: bool  # True: it is cancelled; False: it is to go on later, from its checkpoint
     reason: str
 
 
 def order_stop(files: Files, base: Base, job: JobId, stop: StopOrder) -> None:
-    """Tell whoever runs a job to end it; a final order replaces one that was not."""
+    """Tell the session that runs a job to end it; replaces an earlier order."""
     temporary = base.temporary()
     files.write_new(temporary, [stop.encode()])
     files.move(temporary, base.stop_order(job.run, job.number))
@@ -231,7 +234,7 @@ def read_stop(files: Files, base: Base, run: str, number: int, attempt: int) -> 
 
 
 def list_stops(files: Files, base: Base) -> list[JobId]:
-    """The jobs that are told to end."""
+    """The jobs that have a stop order."""
     found = []
     for name in files.names(base.control):
         if name.startswith("stop."):

@@ -22,10 +22,10 @@ class SchedulingOptions:
 
     priority: int = 0  # higher goes first
     held: bool = False  # waits until it is released
-    after: tuple[JobId, ...] = ()  # begins when these have ended well; cancelled if one has not
+    after: tuple[JobId, ...] = ()  # begins when these have ended well; cancelled if one fails
     after_any: tuple[JobId, ...] = ()  # begins when these have ended, however
-    gpus: int = 1  # how many cards the session that runs it must have
-    memory_mib: int = 0  # how much memory each card of that session must have
+    gpus: int = 1  # how many the session that runs it must have
+    memory_mib: int = 0  # how much memory each GPU of that session must have
 
     def encode(self) -> dict[str, Any]:
         """As JSON values, without the defaults."""
@@ -50,7 +50,7 @@ _DEFAULTS = to_fields(SchedulingOptions())
 
 
 def check_priority(priority: int) -> int:
-    """A priority in its bounds, or an error that says them."""
+    """Return a priority, or raise an error that states the limits."""
     if not -MOST_PRIORITY <= priority <= MOST_PRIORITY:
-        raise PostroomError(f"a priority is between -{MOST_PRIORITY} and {MOST_PRIORITY}")
+        raise PostroomError(f"a priority must be between -{MOST_PRIORITY} and {MOST_PRIORITY}")
     return priority

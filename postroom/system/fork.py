@@ -1,4 +1,4 @@
-"""Forking without exec: how a child becomes a process of its own, and loses no signal meanwhile."""
+"""Forking without exec: the child becomes a process of its own and loses no signal."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def fork_unheard() -> int:
 
 
 def hear_signals() -> None:
-    """Let signals in, those that have come already first."""
+    """Unblock signals; those that have arrived are handled first."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
 def settle_in(keep: Collection[int]) -> None:
-    """Be a process of one's own after a fork: of what the parent has open, keep only this."""
+    """Separate a forked child from its parent: of the open descriptors, keep only these."""
     os.setsid()
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -93,7 +93,7 @@ def test_a_dry_run_queues_nothing(base: Base, view: QueueView) -> None:
         (["submit", "--after", "abcdef/1", "x"], "there is no run 'abcdef'"),
         (["submit", "--snapshot", "-C", "/nowhere", "x"], "does not exist"),
         (["show", "nothing/1"], "there is no run"),
-        (["show", "no job"], "names no job"),
+        (["show", "no job"], "is not a job"),
         (["jobs", "-s", "broken"], "no job is ever 'broken'"),
         (["kill", "zzzzzz"], "there is no run"),
         (["rerun"], "name jobs, or say --failed"),

@@ -383,7 +383,7 @@ MUTANTS = [
     Mutant(
         "whoever appends looks whether the run has left",
         ROLL,
-        "        if not self._file.lies_at(self._path):\n",
+        "        if not self._file.is_at(self._path):\n",
         "        if False:\n",
         "tests/store/test_append_log.py",
     ),

@@ -274,7 +274,7 @@ class SimulatedAppendFile:
         self._files.operation()
         self._node.stable = self._node.data
 
-    def lies_at(self, path: str) -> bool:
+    def is_at(self, path: str) -> bool:
         self._files.operation(path)
         return self._node.links > 0
 

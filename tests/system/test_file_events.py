@@ -109,7 +109,7 @@ def test_a_ring_ends_a_wait_and_is_known_by_its_name(tmp_path: Path) -> None:
     waiter = Waiter([str(tmp_path)])
     waiter.wait(0.0, lambda: False)
     waiter.take_names()
-    threading.Timer(0.05, waiter.ring, ["run"]).start()
+    threading.Timer(0.05, waiter.notify, ["run"]).start()
     assert waiter.wait(60.0, lambda: False)
     assert waiter.take_names() == {"run"}
     waiter.close()
@@ -175,8 +175,8 @@ def test_a_fork_closes_nothing_that_is_not_its_own(tmp_path: Path) -> None:
     waiter = Waiter([str(tmp_path)])
     child = os.fork()
     if not child:
-        bell = waiter._bell
+        bell = waiter._wake_fd
         waiter.__del__()
-        os._exit(waiter._bell != bell)
+        os._exit(waiter._wake_fd != bell)
     assert os.waitpid(child, 0)[1] == 0
     waiter.close()
