@@ -145,10 +145,10 @@ def _frame(shape: Sequence[tuple[str, int]], crcs: Sequence[int], trailer: Trail
 
 
 class Mould:
-    """A small parcel with nothing in it yet.
+    """A small parcel without its data.
 
-    Jobs that are submitted one by one are alike, and so are their outcomes: what is the same in
-    each of them is made once, when it is written and when it is compared.
+    Jobs that are submitted one by one are similar, and so are their outcomes: the bytes that they
+    have in common are made once, for writing and for comparing.
     """
 
     __slots__ = ("_blank", "_directory", "_members", "_words", "arrays", "kind", "places")
@@ -158,7 +158,7 @@ class Mould:
     ) -> None:
         self.kind = kind, jobs, flags
         self.places: list[tuple[str, int, int]] = []  # name; data from, until
-        self.arrays: dict[str, Any] = {}  # what readers have learned of members that are arrays
+        self.arrays: dict[str, Any] = {}  # headers that readers have parsed already
         self._words = trailer_words(kind, jobs, flags)
         frame = _frame(shape, [0] * len(shape), Trailer(kind, 0, jobs, flags))
         blank = b""
@@ -190,7 +190,7 @@ class Mould:
 
 
 _mould = lru_cache(maxsize=_MOST_MOULDS)(Mould)
-# The mould of the last parcel that looked like this: the next is likely to be of it, too.
+# The mould of the last parcel that looked like this: the next one probably has the same.
 _last_moulds: dict[tuple[int, bytes, Words], Mould] = {}
 
 
@@ -247,7 +247,7 @@ def _ending(count: int, size: int, offset: int) -> bytes:
         record = (_WIDE_END.size - 12, _UNIX | _ZIP_VERSION, _ZIP_VERSION, 0, 0)
         wide = _WIDE_END.pack(b"PK\6\6", *record, count, count, size, offset)
         wide += _WIDE_LOCATOR.pack(b"PK\6\7", 0, offset + size, 1)
-        # All three, whichever it was: one form less.
+        # All three, even if one would do: so there is only one form.
         fields = (_FULL_COUNT, _FULL, _FULL)
     return wide + _END.pack(b"PK\5\6", 0, 0, fields[0], *fields, TRAILER_SIZE)
 
@@ -255,7 +255,7 @@ def _ending(count: int, size: int, offset: int) -> bytes:
 class Parcel:
     """A parcel that is in memory or memory-mapped; the whole structure is checked at once.
 
-    The data of a member is checked against its checksum when it is first asked for. Views into the
+    The data of a member is checked against its checksum when it is first used. Views into the
     parcel keep `data` alive.
     """
 

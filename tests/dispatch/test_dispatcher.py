@@ -101,7 +101,7 @@ class TestSending:
         assert room.delivered == [("r", 0, 1)]
         assert (letter := room.letter()) is not None and letter.first == 1
 
-    def test_what_cannot_be_gathered_is_not_asked_for_again_and_again(
+    def test_what_cannot_be_collected_is_not_asked_for_again_and_again(
         self, room: PostRoom, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         room.run(1)
@@ -359,7 +359,7 @@ class TestDeath:
     def test_a_result_that_comes_while_the_dead_are_cleared_away_counts(
         self, room: PostRoom, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A holder that lives after all may publish until its drawer is shut, and not after."""
+        """A holder that lives after all may publish until its outbox is closed, and not after."""
         made = room.run(2)
         room.inbox()
         dispatcher = room.dispatcher()

@@ -56,7 +56,7 @@ def test_a_job_is_on_disk_when_submit_returns(tmp_path: Path) -> None:
             assert logged_until(room.files, room.base.append_log(pool.run)) == number + 1
 
 
-def test_a_run_that_was_handed_in_as_a_list_can_be_appended_to(tmp_path: Path) -> None:
+def test_a_run_that_was_submitted_as_a_list_can_be_appended_to(tmp_path: Path) -> None:
     with in_one_process(tmp_path, KERNELS) as room:
         pool = room.run([Job("kernels:double", x=n) for n in range(3)])
         receipt = pool.submit(Job("kernels:double", x=3))

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from postroom.errors import BadFileError
 from postroom.parcel import container as parcel_module
 from postroom.parcel.container import MAX_MEMBERS, Parcel, pack
-from postroom.parcel.trailer import TRAILER_SIZE, Trailer, read_trailer, trailer_line, trailer_words
+from postroom.parcel.trailer import TRAILER_SIZE, Trailer, trailer_line, trailer_words
 
 TRAILER = Trailer("results", first=100, jobs=2, flags="x")
 WORDS = trailer_words(TRAILER.kind, TRAILER.jobs, TRAILER.flags)
@@ -175,44 +175,6 @@ def test_asking_for_a_member_that_is_not_there_is_a_key_error_but_not_for_json()
 def test_a_member_that_is_not_json_is_a_bad_file(text: bytes) -> None:
     with pytest.raises(BadFileError, match="is not the JSON"):
         Parcel("p.npz", build([("a.json", [text])])).json("a.json")
-
-
-@pytest.mark.parametrize(
-    "trailer",
-    [
-        Trailer("jobs", 0, 0),
-        Trailer("data", 10**12 - 1, 10**7 - 1, "abcdefgh"),
-        Trailer("results", 5, 1),
-    ],
-)
-def test_a_trailer_is_read_from_the_tail_alone(trailer: Trailer) -> None:
-    data = build(trailer=trailer)
-    assert read_trailer("p.npz", data[-TRAILER_SIZE:]) == trailer
-    assert read_trailer("p.npz", data[-TRAILER_SIZE - 50 :]) == trailer
-    assert Parcel("p.npz", data).trailer == trailer
-
-
-@pytest.mark.parametrize(
-    "trailer",
-    [
-        Trailer("letters", 0, 0),
-        Trailer("jobs", -1, 0),
-        Trailer("jobs", 10**12, 0),
-        Trailer("jobs", 0, 10**7),
-        Trailer("jobs", 0, 0, "X"),
-        Trailer("jobs", 0, 0, "abcdefghi"),
-    ],
-)
-def test_a_trailer_that_does_not_fit_is_not_written(trailer: Trailer) -> None:
-    with pytest.raises(ValueError, match="cannot be written"):
-        build(trailer=trailer)
-
-
-def test_every_flipped_bit_of_a_mark_and_every_short_tail_is_refused() -> None:
-    tail = build()[-TRAILER_SIZE:]
-    for bad in itertools.chain(flips(tail), (tail[at:] for at in range(1, TRAILER_SIZE))):
-        with pytest.raises(BadFileError):
-            read_trailer("p.npz", bad)
 
 
 @pytest.mark.parametrize(

@@ -241,13 +241,13 @@ def lie_in_json(rng: random.Random, data: bytes) -> bytes:
     tree = json.loads(members[0][1])
     nodes: list[tuple[Any, Any]] = []
 
-    def gather(node: Any) -> None:
+    def collect(node: Any) -> None:
         for key in list(node) if isinstance(node, dict) else range(len(node)):
             nodes.append((node, key))
             if isinstance(node[key], dict | list):
-                gather(node[key])
+                collect(node[key])
 
-    gather(tree)
+    collect(tree)
     (owner, key), (giver, given) = rng.choice(nodes), rng.choice(nodes)
     odd = (
         None,

@@ -52,7 +52,7 @@ def test_failures_do_not_shift_the_results_behind_them() -> None:
     assert sheet.maker == MAKER
 
 
-def test_a_mark_says_whether_a_job_has_wishes_or_failed() -> None:
+def test_a_trailer_says_whether_a_job_has_scheduling_options_or_failed() -> None:
     def flags(chunks: list[Buffer]) -> str:
         return read_trailer("p", joined(chunks)).flags
 

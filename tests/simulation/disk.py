@@ -237,7 +237,7 @@ class SimulatedBox:
 
 
 class SimulatedAppendFile:
-    """A roll through an open descriptor."""
+    """An append log through an open descriptor."""
 
     def __init__(self, files: SimulatedFiles, node: Node) -> None:
         self._files = files

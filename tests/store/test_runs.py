@@ -307,7 +307,7 @@ class TestLayingDown:
         self._leave(room, InHand("running", "1.1", 4))
         assert self._lay_down(room, blame=False) == (self.LETTER, None)
 
-    def test_the_drawers_are_shut_before_anybody_looks_at_results(self, room: PostRoom) -> None:
+    def test_outboxes_are_closed_before_results_are_read(self, room: PostRoom) -> None:
         """What is published after the look would be covered again by whoever gets the range."""
         made = room.run(8)
         self._leave(room, InHand("running", "1.1", 4))
@@ -332,7 +332,7 @@ class TestLayingDown:
 
 
 class TestDrawers:
-    def test_what_lies_in_a_shut_drawer_can_no_longer_be_published(self, room: PostRoom) -> None:
+    def test_what_is_in_a_closed_outbox_can_no_longer_be_published(self, room: PostRoom) -> None:
         made = room.run(2)
         outbox = room.base.new_outbox("0")
         room.files.make_folder(outbox)
@@ -346,7 +346,7 @@ class TestDrawers:
         assert room.values() == {}
 
     def test_a_file_that_lost_its_name_cannot_be_linked(self, tmp_path: Path) -> None:
-        """What the drawers stand on: link(2) refuses a file without names, by any way to it."""
+        """What outboxes rely on: link(2) refuses a file without names, by any way to it."""
         path = tmp_path / "file"
         fd = os.open(path, os.O_RDWR | os.O_CREAT)
         path.unlink()
@@ -355,7 +355,7 @@ class TestDrawers:
             os.link(f"/proc/self/fd/{fd}", tmp_path / "again", src_dir_fd=fd)
         os.close(fd)
 
-    def test_the_drawers_of_others_stay_open(self, room: PostRoom) -> None:
+    def test_the_outboxes_of_other_agents_stay_open(self, room: PostRoom) -> None:
         for agent_id in ("1", "10", "0-1"):
             room.files.make_folder(room.base.new_outbox(agent_id))
         close_outboxes(room.files, room.base, "0")
@@ -363,7 +363,7 @@ class TestDrawers:
         left = sorted(name.rpartition(".")[0] for name in os.listdir(room.base.tmp))
         assert left == ["outbox.0-1", "outbox.10"]
 
-    def test_a_drawer_that_was_moved_but_not_emptied_is_emptied(self, room: PostRoom) -> None:
+    def test_an_outbox_that_was_moved_but_not_emptied_is_emptied(self, room: PostRoom) -> None:
         outbox = room.base.new_outbox("0")
         aside = outbox.replace(room.base.tmp, room.base.trash)
         room.files.make_folder(aside)

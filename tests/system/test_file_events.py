@@ -95,7 +95,7 @@ class NoInotify:
         return -1
 
 
-def test_a_bell_rings_for_what_is_put_into_a_folder_that_came_later(tmp_path: Path) -> None:
+def test_a_folder_watcher_sees_what_is_put_into_a_folder_that_came_later(tmp_path: Path) -> None:
     rung: list[str] = []
     with FolderWatcher(str(tmp_path), rung.append):
         (tmp_path / "run").mkdir()
@@ -116,7 +116,7 @@ def test_a_ring_ends_a_wait_and_is_known_by_its_name(tmp_path: Path) -> None:
 
 
 def test_a_look_at_a_lock_does_not_ring(tmp_path: Path) -> None:
-    """The Master looks whether a run is wanted: heard by its own bell, that would never end."""
+    """The Master looks whether a run is wanted: if that woke it, it would never end."""
     (tmp_path / "run").mkdir()
     lock = str(tmp_path / "run" / "wanted.lock")
     files = LocalFiles()
