@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 from .errors import BadFileError, JobFailed, PostroomError, RemoteTraceback
-from .parcel.sheets import Done, Failure, JobOptions, Outcome, OutcomeSheet, pack_data
+from .parcel.sheets import Failure, JobEnd, JobOptions, Outcome, OutcomeSheet, pack_data
 from .store.base import Base
 from .store.files import MAP_FROM_BYTES, Files
 from .store.runs import list_firsts, read_parcel_bytes
@@ -121,7 +121,7 @@ class Finished:
 
     number: int
     job: Job
-    done: Done
+    done: JobEnd
     agent: str
     log: str
 
@@ -218,7 +218,7 @@ class JobPool:
             raise PostroomError(f"job {number} of run {self.run} is not done: wait() first")
         sheet = self._sheet(self._first_of[number])
         return Finished(
-            number, self.jobs[number], sheet.done(number), sheet.maker.agent, self._base.log
+            number, self.jobs[number], sheet.done(number), sheet.ran_by.agent, self._base.log
         )
 
     @property
@@ -347,11 +347,11 @@ class JobPool:
             for number in numbers:
                 if number in self.large:
                     self._files.let_go(self.large.pop(number))
-        share = self.agents.setdefault(sheet.maker.agent, AgentTotals())
+        share = self.agents.setdefault(sheet.ran_by.agent, AgentTotals())
         share.jobs += len(numbers)
         share.failed += len(failures)
         share.busy_s += sum(sheet.seconds[number - sheet.first] for number in numbers)
-        share.pids.add(sheet.maker.pid)
+        share.pids.add(sheet.ran_by.pid)
 
     def refresh(self) -> bool:
         """Read new results from disk; True when there are some."""

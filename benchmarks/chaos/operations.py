@@ -16,7 +16,7 @@ import numpy as np
 from postroom import Job, Master
 from postroom.gpus.cards.inventory import cards
 from postroom.gpus.ledger.protocol import Lease, LeaseRequest, Ledger, open_ledger
-from postroom.parcel.sheets import Done, JobSheet
+from postroom.parcel.sheets import JobEnd, JobSheet
 from postroom.session.inbox import Inbox, Step
 from postroom.store.base import Base, create_base
 from postroom.store.files import LocalFiles, LocalLock
@@ -126,9 +126,9 @@ class Operation:
         self.lock.release()
 
 
-def double(info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> Done:
+def double(info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> JobEnd:
     """The kernel, in the inbox's own process."""
-    return Done(2 * sheet.arguments(job)["x"])
+    return JobEnd(2 * sheet.arguments(job)["x"])
 
 
 def check(base: Base, run: str, expected: int) -> list[str]:

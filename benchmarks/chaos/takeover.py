@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from postroom import Job, Master
-from postroom.parcel.sheets import Done, JobOptions, Origin, pack_jobs, pack_outcomes
+from postroom.parcel.sheets import JobEnd, JobOptions, RanBy, pack_jobs, pack_outcomes
 from postroom.store.files import LocalFiles
 from postroom.store.runs import list_runs
 from postroom.testing import Sessions, sessions, wait_until
@@ -79,13 +79,13 @@ def restart_with(parcels: int) -> dict[str, float]:
         with Master(f"{folder}/base", import_folder=PROJECT) as master:
             run = master.submit([], keep=True).run
             base = master.base
-        files, maker = LocalFiles(), Origin("0", "", 0, 0.0)
+        files, ran_by = LocalFiles(), RanBy("0", "", 0, 0.0)
         for number in range(parcels):
             arguments = [{"number": number, "seconds": 0.0, "ledger": f"{folder}/executed"}]
             chunks = pack_jobs(number, "storm_kernels:square", JobOptions(), None, arguments)
             files.write_new(base.parcel(run, number), chunks)
             if number % 2:
-                chunks = pack_outcomes(number, [Done(number * number + 1)], maker)
+                chunks = pack_outcomes(number, [JobEnd(number * number + 1)], ran_by)
                 files.write_new(base.result(run, number), chunks)
         assert list_runs(files, base) == [run]
         with sessions(base.root, import_folder=PROJECT) as room:

@@ -10,7 +10,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ..parcel.sheets import Done
+from ..parcel.sheets import JobEnd
 
 COMMAND = "postroom.commands.attempt:command"
 
@@ -38,7 +38,7 @@ class Stopped(Exception):
 class AttemptEnd:
     """How an errand ended."""
 
-    done: Done
+    done: JobEnd
     again: str | None = None  # the kind of note by which it is tried again
 
 

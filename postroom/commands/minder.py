@@ -32,7 +32,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..errors import CardHeld, PostroomError
-from ..parcel.sheets import Done, Failure, Origin, Outcome
+from ..parcel.sheets import Failure, JobEnd, Outcome, RanBy
 from ..store.base import Base
 from ..store.files import LocalFiles
 from ..store.journal import Journal
@@ -175,13 +175,13 @@ class Minder:
             ended = self.perform(errand)
         except Stopped:
             return "stopped"
-        maker = Origin(errand.agent, errand.gpu, os.getpid(), started_at, errand.attempt)
+        ran_by = RanBy(errand.agent, errand.gpu, os.getpid(), started_at, errand.attempt)
 
         def write() -> bool:
             if self._info is None or self._info.run != errand.run:
                 self._info = read_run_info(self._files, self._post.base, errand.run)
             info, base = self._info, self._post.base
-            return record(self._files, base, info, errand, ended, maker, at=time.time())
+            return record(self._files, base, info, errand, ended, ran_by, at=time.time())
 
         return "done" if self._insist(write) else "dropped"
 
@@ -243,7 +243,7 @@ class Minder:
             outcome=facts["outcome"],
             seconds=facts["seconds"],
         )
-        done = Done(None if failure else {"attempt": number, **facts}, failure, seconds)
+        done = JobEnd(None if failure else {"attempt": number, **facts}, failure, seconds)
         return AttemptEnd(done, again)
 
     def _judge(self, errand: CommandAttempt, end: End) -> tuple[Failure | None, str | None]:
@@ -493,11 +493,11 @@ class Minder:
             time.sleep(BLOCKED_S)
 
 
-def _ended_before(info: dict[str, str]) -> Done:
+def _ended_before(info: dict[str, str]) -> JobEnd:
     """How a command ended, from what its folder says."""
     seconds = float(info["seconds"])
     facts = {"ended": info["ended"], "seconds": seconds, "outcome": info["outcome"]}
-    return Done(
+    return JobEnd(
         {"attempt": int(info["attempt"]), **facts, "exit": int(info["exit"])}, None, seconds
     )
 

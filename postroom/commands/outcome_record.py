@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..parcel.sheets import Origin, pack_outcomes
+from ..parcel.sheets import RanBy, pack_outcomes
 from ..store.base import Base
 from ..store.files import Files
 from ..store.runs import Note, RunInfo, publish_results, write_note
@@ -15,7 +15,7 @@ def record(
     info: RunInfo,
     errand: CommandAttempt,
     ended: AttemptEnd,
-    maker: Origin,
+    ran_by: RanBy,
     *,
     at: float,
 ) -> bool:
@@ -43,5 +43,5 @@ def record(
         info,
         errand.job,
         errand.job + 1,
-        lambda job: pack_outcomes(job, [done], maker),
+        lambda job: pack_outcomes(job, [done], ran_by),
     )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from typing import TypeAlias
 
 from ..parcel.container import Buffer
-from ..parcel.sheets import Done, Failure, Origin, Outcome, OutcomeSheet, pack_outcomes
+from ..parcel.sheets import Failure, JobEnd, Outcome, OutcomeSheet, RanBy, pack_outcomes
 from ..store.base import Base
 from ..store.files import Clock, Files
 from ..store.journal import Journal
@@ -103,7 +103,7 @@ class Collector:
                 first=sheet.first,
                 count=sheet.count,
                 failed=len(sheet.failures),
-                agent=sheet.maker.agent,
+                agent=sheet.ran_by.agent,
                 seconds=round(seconds, 6),
             )
             for listener in self._listeners:
@@ -114,8 +114,8 @@ class Collector:
         history = active.queue.history[job]
         last = history.notes[history.attempt - 1]
         message = f"poison: {history.lost} attempts were lost, the last because {last.reason}"
-        maker = Origin(last.agent, "", 0, self._clock.wall(), attempt=last.attempt)
-        self._publish(active, job, job + 1, Failure(Outcome.LOST, "lost", message), maker)
+        ran_by = RanBy(last.agent, "", 0, self._clock.wall(), attempt=last.attempt)
+        self._publish(active, job, job + 1, Failure(Outcome.LOST, "lost", message), ran_by)
 
     def cancel(self, run: str, jobs: Collection[int], reason: str) -> None:
         """Publish that jobs are cancelled; those that do not wait in the queue are left alone."""
@@ -123,18 +123,18 @@ class Collector:
         if active is None:
             return
         failure = Failure(Outcome.CANCELLED, "cancelled", reason)
-        maker = Origin("", "", 0, self._clock.wall())
+        ran_by = RanBy("", "", 0, self._clock.wall())
         for start, stop in active.queue.withdraw(jobs):
-            self._publish(active, start, stop, failure, maker)
+            self._publish(active, start, stop, failure, ran_by)
 
     def _publish(
-        self, active: ActiveRun, start: int, stop: int, failure: Failure, maker: Origin
+        self, active: ActiveRun, start: int, stop: int, failure: Failure, ran_by: RanBy
     ) -> None:
         """Publish how jobs ended that were taken out of their queue; on failure requeue them."""
-        done = Done(failure=failure)
+        done = JobEnd(failure=failure)
 
         def pack(first: int) -> list[Buffer]:
-            return pack_outcomes(first, [done] * (stop - first), maker)
+            return pack_outcomes(first, [done] * (stop - first), ran_by)
 
         publish_results(self._files, self._base, active.info, start, stop, pack)
         sheet = self._registry.read_results(active.info.run, start)

@@ -69,7 +69,7 @@ class Failure:
     traceback: str = ""
 
 
-class Done(NamedTuple):
+class JobEnd(NamedTuple):
     """One finished job, before it is published or after it is read."""
 
     value: Any = None
@@ -78,7 +78,7 @@ class Done(NamedTuple):
     nbytes: int = 0  # how large the value's arrays are
 
 
-class Origin(NamedTuple):
+class RanBy(NamedTuple):
     """Which agent ran the jobs of a parcel of results."""
 
     agent: str
@@ -252,17 +252,17 @@ class OutcomeSheet:
         except ValueError as error:
             raise BadFileError(path, f"has an outcomes.json that {error}") from None
         self.seconds, started_at, head = sheet
-        self.maker = Origin(head.agent, head.gpu, head.pid, started_at, head.attempt)
+        self.ran_by = RanBy(head.agent, head.gpu, head.pid, started_at, head.attempt)
         self.pickle, self.failures, self._values = head.pickle, head.failures, head.values
         if len(self.seconds) != self.count:
             raise BadFileError(path, "has an outcomes.json of another length")
 
-    def done(self, job: int) -> Done:
+    def done(self, job: int) -> JobEnd:
         """How a job ended."""
         seconds = self.seconds[job - self.first]
         if job in self.failures:
-            return Done(failure=self.failures[job], seconds=seconds)
-        return Done(self.value(job), seconds=seconds)
+            return JobEnd(failure=self.failures[job], seconds=seconds)
+        return JobEnd(self.value(job), seconds=seconds)
 
     def value(self, job: int) -> Any:
         """What a job that ended well has returned."""
@@ -277,7 +277,7 @@ class OutcomeSheet:
 
 
 def pack_outcomes(
-    first: int, done: Sequence[Done], maker: Origin, *, pickle: bool = False
+    first: int, done: Sequence[JobEnd], ran_by: RanBy, *, pickle: bool = False
 ) -> list[Buffer]:
     """Make a parcel of outcomes; only the values of jobs that ended well are stored."""
     values = [one.value for one in done if one.failure is None]
@@ -287,17 +287,17 @@ def pack_outcomes(
         text, members = _encode(plain_values(values)), []
     else:
         text, members = _arrays()[0].encode_text(values, first=first, label="result", pickle=pickle)
-    body = _outcomes(first, done, maker, text, pickle=pickle)
-    return pack(_results_mark(first, done), [("outcomes.json", [body]), *members])
+    body = _outcomes(first, done, ran_by, text, pickle=pickle)
+    return pack(_results_trailer(first, done), [("outcomes.json", [body]), *members])
 
 
-def _results_mark(first: int, done: Sequence[Done]) -> Trailer:
+def _results_trailer(first: int, done: Sequence[JobEnd]) -> Trailer:
     flags = FAILED_FLAG if any(one.failure is not None for one in done) else ""
     return Trailer("results", first, len(done), flags)
 
 
 def _outcomes(
-    first: int, done: Sequence[Done], maker: Origin, values: str, *, pickle: bool = False
+    first: int, done: Sequence[JobEnd], ran_by: RanBy, values: str, *, pickle: bool = False
 ) -> bytes:
     failures = {
         str(first + n): {**vars(one.failure), "outcome": one.failure.outcome.value}
@@ -307,18 +307,18 @@ def _outcomes(
     # By hand, since it is written for every letter. What always differs comes first, with a fixed
     # number of digits, so that similar parcels have the same size.
     seconds = ",".join([f"{one.seconds:.7f}" for one in done])
-    rest = _outcomes_end(maker.agent, maker.gpu, maker.pid, maker.attempt, pickle)
+    rest = _outcomes_end(ran_by.agent, ran_by.gpu, ran_by.pid, ran_by.attempt, pickle)
     failed = _encode(failures) if failures else "{}"
     return (
-        f'{{"seconds":[{seconds}{_STARTED}{maker.started_at:.6f},{rest}{failed},"values":{values}}}'
+        f'{{"seconds":[{seconds}{_STARTED}{ran_by.started_at:.6f},{rest}{failed},"values":{values}}}'
     ).encode()
 
 
 @lru_cache(maxsize=64)
 def _outcomes_end(agent: str, gpu: str, pid: int, attempt: int, pickle: bool) -> str:
     """The text of a sheet of outcomes between the start time and the failures."""
-    maker = _encode({"agent": agent, "gpu": gpu, "pid": pid, "attempt": attempt})[1:]
-    return f'{maker},"version":{VERSION},"pickle":{_encode(pickle)},"failures":'
+    ran_by = _encode({"agent": agent, "gpu": gpu, "pid": pid, "attempt": attempt})[1:]
+    return f'{ran_by},"version":{VERSION},"pickle":{_encode(pickle)},"failures":'
 
 
 class _OutcomeHead(NamedTuple):
@@ -358,9 +358,9 @@ def _outcome_head(fields: dict[str, Any]) -> _OutcomeHead:
             int(job): Failure(**{**failure, "outcome": Outcome(failure["outcome"])})
             for job, failure in fields["failures"].items()
         }
-        maker, values = fields["maker"], _StoredValues(fields["values"])
+        ran_by, values = fields["maker"], _StoredValues(fields["values"])
         return _OutcomeHead(
-            **maker, pickle=bool(fields["pickle"]), failures=failures, values=values
+            **ran_by, pickle=bool(fields["pickle"]), failures=failures, values=values
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"lacks {error}") from None

@@ -58,7 +58,7 @@ def _ended(reader: RunReader, first: int) -> Interval | None:
         sheet = reader.read_outcomes(first)
     except (BadFileError, OSError):
         return None
-    if not sheet.maker.agent:
+    if not sheet.ran_by.agent:
         return None  # cancelled before it ran
     job = reader.job_id(first)
     failures = reader.failures.get(first, {})
@@ -68,11 +68,11 @@ def _ended(reader: RunReader, first: int) -> Interval | None:
         short=job.short if sheet.count == 1 else f"{job.short}-{first + sheet.count - 1}",
         name=name if sheet.count == 1 else f"{sheet.count} jobs",
         project=reader.project,
-        agent=sheet.maker.agent,
-        gpu=sheet.maker.gpu,
-        attempt=sheet.maker.attempt,
-        started_at=sheet.maker.started_at,
-        ended_at=sheet.maker.started_at + sum(sheet.seconds),
+        agent=sheet.ran_by.agent,
+        gpu=sheet.ran_by.gpu,
+        attempt=sheet.ran_by.attempt,
+        started_at=sheet.ran_by.started_at,
+        ended_at=sheet.ran_by.started_at + sum(sheet.seconds),
         outcome=next(iter(failures.values()), "ok"),
     )
 

@@ -183,15 +183,15 @@ def _ending(reader: RunReader, number: int, *, is_command: bool) -> dict[str, An
         error = words_of(failure)
         match = _EXIT.match(failure.message)
         code = int(match[1]) if match else None
-    ran = bool(sheet.maker.agent)
-    started_at = sheet.maker.started_at + sum(sheet.seconds[: number - first])
+    ran = bool(sheet.ran_by.agent)
+    started_at = sheet.ran_by.started_at + sum(sheet.seconds[: number - first])
     return {
         "started_at": started_at if ran else None,
         "ended_at": started_at + seconds if ran else ended_at,
         "seconds": seconds if ran else None,
-        "agent": sheet.maker.agent,
-        "gpu": sheet.maker.gpu,
-        "attempt": sheet.maker.attempt if ran else reader.attempts.get(number, 0),
+        "agent": sheet.ran_by.agent,
+        "gpu": sheet.ran_by.gpu,
+        "attempt": sheet.ran_by.attempt if ran else reader.attempts.get(number, 0),
         "exit": code,
         "error": error,
     }

@@ -25,7 +25,7 @@ from typing import IO, Any, TypeVar
 
 from ..commands.minder import MinderContext
 from ..errors import BadFileError, PostroomError
-from ..parcel.sheets import Origin
+from ..parcel.sheets import RanBy
 from ..store.agents import AgentInfo, read_agent_info
 from ..store.base import Base
 from ..store.files import LocalFiles, LocalLock
@@ -448,9 +448,9 @@ class Guardian:
         self._sweep()
         if overdue is not None:
             began, attempt = overdue.hand.since, overdue.letter.attempt
-            maker = Origin(agent_id, self._slot.gpu, self._worker.pid, began, attempt)
+            ran_by = RanBy(agent_id, self._slot.gpu, self._worker.pid, began, attempt)
             self._insist(
-                lambda: overdue.record(files, base, maker, limit_s=limit_s, retries=retries)
+                lambda: overdue.record(files, base, ran_by, limit_s=limit_s, retries=retries)
             )
 
     # Signals

@@ -19,7 +19,7 @@ from typing import Protocol
 from ..commands.attempt import COMMAND
 from ..errors import BadFileError, PayloadError
 from ..parcel.container import Buffer
-from ..parcel.sheets import Done, Failure, JobOptions, JobSheet, Origin, Outcome, pack_outcomes
+from ..parcel.sheets import Failure, JobEnd, JobOptions, JobSheet, Outcome, RanBy, pack_outcomes
 from ..store.append_log import RecordReader
 from ..store.base import Base
 from ..store.files import Box, Clock, Files
@@ -70,7 +70,7 @@ class RunJob(Protocol):
     somebody else's errand, whose result or note is on disk, or who died and left none.
     """
 
-    def __call__(self, info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> Done | None: ...
+    def __call__(self, info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> JobEnd | None: ...
 
 
 class Inbox:
@@ -104,7 +104,7 @@ class Inbox:
         self._prepared: str | None = None  # where the next results will be written
         self._large: list[str] = []  # files of this letter that nobody needs in memory for long
         self._task, self._options = "", JobOptions()  # of the jobs that are done
-        self._done: list[Done] = []
+        self._done: list[JobEnd] = []
         self._done_from = 0  # the job number of the first of them
         self._done_at = 0.0  # when it was begun, wall clock
         self._begun_at = 0.0  # when the job in hand was
@@ -300,14 +300,14 @@ class Inbox:
                 raise BadFileError(path, f"does not reach to job {job}")
         return sheet
 
-    def _attempt(self, letter: Letter, job: int) -> tuple[Done | None, int]:
+    def _attempt(self, letter: Letter, job: int) -> tuple[JobEnd | None, int]:
         assert self._info is not None
         try:
             sheet = self._open(letter, job)
             self._task, self._options = sheet.task, sheet.options
         except (BadFileError, FileNotFoundError) as error:
             failure = Failure(Outcome.FAILED, type(error).__name__, f"unreadable parcel: {error}")
-            return Done(failure=failure), 0
+            return JobEnd(failure=failure), 0
         # Who minds a command knows whether to try again is of any use, and raises TryAgain.
         retries = 0 if sheet.task == COMMAND else sheet.options.retries
         return self._run_job(self._info, sheet, job, letter.attempt), retries
@@ -355,7 +355,7 @@ class Inbox:
             return
         assert self._info is not None and self._letter is not None
         first = self._done_from
-        maker = Origin(
+        ran_by = RanBy(
             self._agent_id, self._gpu, self._pid, self._done_at, attempt=self._letter.attempt
         )
         pickle = self._options.pickle
@@ -363,10 +363,10 @@ class Inbox:
         def pack(start: int) -> list[Buffer]:
             done = self._done if start == first else self._done[start - first :]
             try:
-                return pack_outcomes(start, done, maker, pickle=pickle)
+                return pack_outcomes(start, done, ran_by, pickle=pickle)
             except PayloadError:
                 done = [_saveable(one, pickle=pickle) for one in done]
-                return pack_outcomes(start, done, maker, pickle=pickle)
+                return pack_outcomes(start, done, ran_by, pickle=pickle)
 
         stop = first + len(self._done)
         prepared, self._prepared = self._prepared, None
@@ -418,7 +418,7 @@ class Inbox:
             self._hand.write(line.encode())
 
 
-def _saveable(done: Done, *, pickle: bool) -> Done:
+def _saveable(done: JobEnd, *, pickle: bool) -> JobEnd:
     """Turn a result that cannot travel into a failure that names the value."""
     from ..parcel import encode  # numpy: a worker that only runs commands does without
 
@@ -426,5 +426,5 @@ def _saveable(done: Done, *, pickle: bool) -> Done:
         encode.encode([done.value], label="result", pickle=pickle)
     except PayloadError as error:
         failure = Failure(Outcome.FAILED, "PayloadError", str(error))
-        return Done(failure=failure, seconds=done.seconds)
+        return JobEnd(failure=failure, seconds=done.seconds)
     return done

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..commands.attempt import ASKED, COMMAND, AttemptEnd, CommandAttempt
 from ..commands.failure import Cause
 from ..errors import BadFileError
-from ..parcel.sheets import Done, Failure, JobSheet, Outcome
+from ..parcel.sheets import Failure, JobEnd, JobSheet, Outcome
 from ..store.base import Base
 from ..store.files import Files
 from ..store.journal import Journal
@@ -85,7 +85,7 @@ class JobRunner:
             self._kernels = Tasks(self._files, self._base.data, self._journal, shares=shares)
         return self._kernels
 
-    def run_job(self, info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> Done | None:
+    def run_job(self, info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> JobEnd | None:
         """Run one job, alone on its card if it asks for that."""
         if self.sharing is None:
             return self._run(info, sheet, job, attempt)
@@ -101,7 +101,7 @@ class JobRunner:
         self.sharing.enter()
         return self._run(info, sheet, job, attempt)
 
-    def _run(self, info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> Done | None:
+    def _run(self, info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> JobEnd | None:
         if sheet.task == COMMAND:
             return self._run_command(info, sheet, job, attempt)
         if sheet.options.timeout_s is None:
@@ -112,7 +112,7 @@ class JobRunner:
         finally:
             self._guard.say(deadline_s=None)
 
-    def _run_task(self, info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> Done:
+    def _run_task(self, info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> JobEnd:
         done = self.kernels.run_job(info, sheet, job, attempt)
         if done.failure is not None:
             # A task that left the card unusable would fail all that follow: that is no result of
@@ -129,7 +129,7 @@ class JobRunner:
 
     def _run_command(
         self, info: RunInfo, sheet: JobSheet, job: int, attempt: int, *, elsewhere: str = ""
-    ) -> Done | None:
+    ) -> JobEnd | None:
         """Have a command run; None: how it ended, its minder has published or noted by then."""
         assert self.turn is not None
         try:
@@ -150,7 +150,7 @@ class JobRunner:
                 **{name: asked[name] for name in ASKED if name in asked},
             )
         except (BadFileError, TypeError) as error:
-            return Done(failure=Failure(Outcome.FAILED, type(error).__name__, str(error)))
+            return JobEnd(failure=Failure(Outcome.FAILED, type(error).__name__, str(error)))
         ended = self._guard.ask(errand, self.turn.linger)
         if ended is None:
             return None

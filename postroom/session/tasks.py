@@ -23,7 +23,7 @@ import numpy as np
 
 from ..errors import KernelError
 from ..parcel.jsonable import weight
-from ..parcel.sheets import Done, Failure, JobSheet, Outcome, unpack_data
+from ..parcel.sheets import Failure, JobEnd, JobSheet, Outcome, unpack_data
 from ..store.files import Files
 from ..store.journal import Journal
 from ..store.runs import RunInfo, read_parcel_bytes
@@ -57,7 +57,7 @@ class Tasks:
         self._shared: dict[bool, Any] = {}  # as arrays, as tensors
         self.device: Any = pick_device()
 
-    def run_job(self, info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> Done:
+    def run_job(self, info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> JobEnd:
         """Run one job; whatever goes wrong in it is its outcome."""
         started = time.perf_counter()
         os.environ["POSTROOM_JOB"] = f"{info.run}/{job}"
@@ -71,7 +71,7 @@ class Tasks:
             value = self._call(kernel, info, sheet, job)
             seconds = time.perf_counter() - started
             nbytes = weight(value)
-            return Done(value if nbytes >= PUBLISH_BYTES else own(value), None, seconds, nbytes)
+            return JobEnd(value if nbytes >= PUBLISH_BYTES else own(value), None, seconds, nbytes)
         except SystemExit as error:
             message = f"the kernel called sys.exit({error.code!r}): return or raise instead"
             failure = Failure(Outcome.FAILED, "SystemExit", message, traceback.format_exc())
@@ -79,7 +79,7 @@ class Tasks:
             failure = Failure(
                 Outcome.FAILED, type(error).__name__, str(error), traceback.format_exc()
             )
-        return Done(failure=failure, seconds=time.perf_counter() - started)
+        return JobEnd(failure=failure, seconds=time.perf_counter() - started)
 
     def _call(self, kernel: _Task, info: RunInfo, sheet: JobSheet, job: int) -> Any:
         arguments = sheet.arguments(job)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from ..parcel.sheets import Done, Failure, Origin, Outcome, pack_outcomes
+from ..parcel.sheets import Failure, JobEnd, Outcome, RanBy, pack_outcomes
 from ..store.base import Base
 from ..store.files import Files
 from ..store.mailbox import InHand, Letter, read_in_hand, read_letter
@@ -20,7 +20,7 @@ class OverdueJob:
     hand: InHand
 
     def record(
-        self, files: Files, base: Base, maker: Origin, *, limit_s: float, retries: int
+        self, files: Files, base: Base, ran_by: RanBy, *, limit_s: float, retries: int
     ) -> None:
         """Publish that it timed out; or, with retries left, note it, so that it is tried again.
 
@@ -37,17 +37,17 @@ class OverdueJob:
                 job,
                 letter.attempt,
                 "failed",
-                maker.agent,
+                ran_by.agent,
                 reason=reason,
                 at=time.time(),
             )
             write_note(files, base, note)
             return
         failure = Failure(Outcome.TIMED_OUT, "timed out", reason)
-        done = Done(failure=failure, seconds=limit_s)
+        done = JobEnd(failure=failure, seconds=limit_s)
         info = read_run_info(files, base, letter.run)
         publish_results(
-            files, base, info, job, job + 1, lambda first: pack_outcomes(first, [done], maker)
+            files, base, info, job, job + 1, lambda first: pack_outcomes(first, [done], ran_by)
         )
 
 

@@ -21,7 +21,7 @@ from postroom.commands.attempt import CommandAttempt
 from postroom.commands.failure import Cause
 from postroom.commands.job_folder import JobFolder
 from postroom.commands.minder import MinderContext, fork_minder
-from postroom.parcel.sheets import Done, OutcomeSheet
+from postroom.parcel.sheets import JobEnd, OutcomeSheet
 from postroom.store.base import Base, create_base, new_run_id
 from postroom.store.files import LocalFiles
 from postroom.store.runs import RunInfo, create_run, read_note, read_parcel_bytes
@@ -71,12 +71,12 @@ class Posted:
         self.line.settimeout(60)
         return str(json.loads(self.line.recv(4096))["ended"])
 
-    def run(self, command: str, **changes: Any) -> Done:
+    def run(self, command: str, **changes: Any) -> JobEnd:
         errand = self.send(command, **changes)
         assert self.word() == "done"
         return self.result(errand.job)
 
-    def result(self, job: int = 0) -> Done:
+    def result(self, job: int = 0) -> JobEnd:
         path = self.base.result(self.errand.run, job)
         return OutcomeSheet(path, read_parcel_bytes(FILES, path)).done(job)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from postroom.master import Master
-from postroom.parcel.sheets import Done, JobSheet
+from postroom.parcel.sheets import JobEnd, JobSheet
 from postroom.session.inbox import Step
 from postroom.store.agents import PROTOCOL, AgentInfo, MasterInfo
 from postroom.store.append_log import AppendLogWriter
@@ -323,7 +323,7 @@ class TestDeath:
     def test_a_dead_agents_range_goes_on_and_the_blame_on_the_job_in_hand(
         self, room: PostRoom
     ) -> None:
-        def die(info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> Done:
+        def die(info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> JobEnd:
             raise KeyboardInterrupt
 
         room.run(3)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from postroom.dispatch.dispatcher import Dispatcher
-from postroom.parcel.sheets import Done, Failure, JobSheet, Outcome, OutcomeSheet
+from postroom.parcel.sheets import Failure, JobEnd, JobSheet, Outcome, OutcomeSheet
 from postroom.queue.submission import QueuedCommand, submit
 from postroom.session.inbox import Inbox, Step
 from postroom.store.agents import AgentInfo
@@ -29,11 +29,11 @@ from postroom.store.scheduling import SchedulingOptions
 from tests.by_hand import PostRoom, results
 
 
-def run_command(info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> Done:
+def run_command(info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> JobEnd:
     """Stand for a session: a command that says `false` fails."""
     if sheet.plain(job)["command"] == "false":
-        return Done(failure=Failure(Outcome.FAILED, "failed", "exit code 1"), seconds=1.0)
-    return Done({"exit": 0}, seconds=1.0)
+        return JobEnd(failure=Failure(Outcome.FAILED, "failed", "exit code 1"), seconds=1.0)
+    return JobEnd({"exit": 0}, seconds=1.0)
 
 
 class QueueRoom(PostRoom):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from postroom import Job
-from postroom.parcel.sheets import Done, JobOptions, Origin, pack_jobs, pack_outcomes
+from postroom.parcel.sheets import JobEnd, JobOptions, RanBy, pack_jobs, pack_outcomes
 from postroom.store.files import LocalFiles
 from postroom.store.runs import first_missing
 from postroom.store.snapshot import snapshot
@@ -97,12 +97,12 @@ def test_a_new_master_goes_on_among_thousands_of_one_job_parcels(room: Sessions)
     many = 2000
     with room.master() as master:
         pool = master.submit([])
-        files, maker = LocalFiles(), Origin("0", "", 0, 0.0)
+        files, ran_by = LocalFiles(), RanBy("0", "", 0, 0.0)
         for number in range(many):
             chunks = pack_jobs(number, "kernels:double", JobOptions(), None, [{"x": number}])
             files.write_new(room.base.parcel(pool.run, number), chunks)
             if number % 20:
-                chunks = pack_outcomes(number, [Done(2 * number)], maker)
+                chunks = pack_outcomes(number, [JobEnd(2 * number)], ran_by)
                 files.write_new(room.base.result(pool.run, number), chunks)
     room.start()
     with room.master() as master:

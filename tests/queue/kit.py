@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from postroom.parcel.sheets import Done, Failure, Origin, Outcome, pack_outcomes
+from postroom.parcel.sheets import Failure, JobEnd, Outcome, RanBy, pack_outcomes
 from postroom.queue.submission import QueuedCommand, submit
 from postroom.store.base import Base
 from postroom.store.files import LocalFiles
@@ -29,15 +29,15 @@ def queue(base: Base, *commands: str, project: str = "p", **scheduling: object) 
 
 def end(base: Base, job: JobId, failure: Failure | None = None, *, at: float | None = None) -> None:
     """Publish how a job ended, as a minder does."""
-    done = Done(None if failure else {"exit": 0}, failure, 1.5)
-    maker = Origin("0", "cpu", 1, time.time() - 1.5)
+    done = JobEnd(None if failure else {"exit": 0}, failure, 1.5)
+    ran_by = RanBy("0", "cpu", 1, time.time() - 1.5)
     publish_results(
         FILES,
         base,
         read_run_info(FILES, base, job.run),
         job.number,
         job.number + 1,
-        lambda number: pack_outcomes(number, [done], maker),
+        lambda number: pack_outcomes(number, [done], ran_by),
     )
     if at is not None:
         os.utime(base.result(job.run, job.number), (at, at))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from postroom.parcel.sheets import Done, OutcomeSheet
+from postroom.parcel.sheets import JobEnd, OutcomeSheet
 from postroom.store.base import Base, number_of
 from postroom.store.runs import Note
 
@@ -147,7 +147,7 @@ class Checker:
         """Somebody asked for a job's end: from now on it may be cancelled."""
         submission.killed.add(job)
 
-    def report(self, submission: Submission, job: int, done: Done) -> None:
+    def report(self, submission: Submission, job: int, done: JobEnd) -> None:
         """A Master handed out a result: it must be true, and stay."""
         said = self._describe(done)
         if job not in submission.jobs:
@@ -157,12 +157,12 @@ class Checker:
             raise Violation(f"job {job} of {submission.run}: reported {before}, then {said}")
         self._judge(submission, job, done)
 
-    def _describe(self, done: Done) -> tuple[str, Any]:
+    def _describe(self, done: JobEnd) -> tuple[str, Any]:
         if done.failure is not None:
             return done.failure.outcome.value, done.failure.message
         return "ok", done.value
 
-    def _judge(self, submission: Submission, job: int, done: Done) -> None:
+    def _judge(self, submission: Submission, job: int, done: JobEnd) -> None:
         plan = submission.jobs[job]
         where = f"job {job} of {submission.run} ({plan})"
         outcome, value = self._describe(done)
@@ -203,8 +203,8 @@ class Checker:
             known = {job: done for job, done in covered.items() if job in submission.jobs}
             self._compare(disk, submission, known)
 
-    def _covered(self, disk: Disk, run: str, names: list[str]) -> dict[int, Done]:
-        covered: dict[int, Done] = {}
+    def _covered(self, disk: Disk, run: str, names: list[str]) -> dict[int, JobEnd]:
+        covered: dict[int, JobEnd] = {}
         for name in names:
             first = number_of(name)
             assert first is not None, name
@@ -218,7 +218,7 @@ class Checker:
                 covered[job] = sheet.done(job)
         return covered
 
-    def _compare(self, disk: Disk, submission: Submission, covered: dict[int, Done]) -> None:
+    def _compare(self, disk: Disk, submission: Submission, covered: dict[int, JobEnd]) -> None:
         for job, done in covered.items():
             self._judge(submission, job, done)
             if not self._notes_lost:
@@ -229,7 +229,7 @@ class Checker:
             if self._describe(covered[job]) != said:
                 raise Violation(f"job {job} of {submission.run}: {said} changed on disk")
 
-    def _check_notes(self, disk: Disk, submission: Submission, job: int, done: Done) -> None:
+    def _check_notes(self, disk: Disk, submission: Submission, job: int, done: JobEnd) -> None:
         assert submission.run is not None
         kinds = []
         for name in disk.folder(self._base.attempts(submission.run)).entries:

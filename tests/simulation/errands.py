@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from postroom.commands.attempt import LINGER_S, AttemptEnd, CommandAttempt
 from postroom.commands.outcome_record import record
-from postroom.parcel.sheets import Done, Failure, JobSheet, Origin, Outcome
+from postroom.parcel.sheets import Failure, JobEnd, JobSheet, Outcome, RanBy
 from postroom.store.runs import RunInfo
 
 from .checker import Plan
@@ -61,10 +61,10 @@ def perform(
         process.die()
     if plan.kind == "fails" or errand.attempt <= plan.fails:
         message = f"attempt {errand.attempt} of {plan.token}"
-        done = Done(failure=Failure(Outcome.FAILED, "failed", message), seconds=plan.seconds)
+        done = JobEnd(failure=Failure(Outcome.FAILED, "failed", message), seconds=plan.seconds)
         return AttemptEnd(done, "failed" if errand.failed < errand.retries else None)
     serial = machine.checker.record(errand.run, errand.job, plan, errand.attempt)
-    return AttemptEnd(Done({"serial": serial}, seconds=plan.seconds or 0.001))
+    return AttemptEnd(JobEnd({"serial": serial}, seconds=plan.seconds or 0.001))
 
 
 def errand_of(
@@ -92,11 +92,11 @@ class Ask:
         files = SimulatedFiles(machine.disk, process)
         errand, started_at = self.errand, machine.clock.wall()
         ended = perform(machine, process, errand, self.plan)
-        maker = Origin(errand.agent, "", 0, started_at, errand.attempt)
+        ran_by = RanBy(errand.agent, "", 0, started_at, errand.attempt)
         while True:
             try:
                 at = machine.clock.wall()
-                if record(files, machine.base, self.info, errand, ended, maker, at=at):
+                if record(files, machine.base, self.info, errand, ended, ran_by, at=at):
                     self.word = "done"
                     return
             except FileNotFoundError:

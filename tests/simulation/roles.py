@@ -9,7 +9,7 @@ from postroom.commands.attempt import LINGER_S
 from postroom.errors import BaseFolderError, PostroomError
 from postroom.jobs import Job, JobPool
 from postroom.master import Master
-from postroom.parcel.sheets import Done, Failure, JobSheet, Outcome
+from postroom.parcel.sheets import Failure, JobEnd, JobSheet, Outcome
 from postroom.session.inbox import Inbox, Step, TryAgain
 from postroom.store.base import Base
 from postroom.store.journal import NullJournal
@@ -237,7 +237,7 @@ class Session:
     def _work(self, guardian: Process, asks: list[Ask], process: Process) -> None:
         machine = self._machine
 
-        def run_job(info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> Done | None:
+        def run_job(info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> JobEnd | None:
             arguments = sheet.arguments(job)
             plan = machine.checker.execute(info.run, job, attempt, arguments)
             if not plan.command:
@@ -278,7 +278,7 @@ class Session:
 
 def run(
     machine: Machine, process: Process, info: RunInfo, plan: Plan, job: int, attempt: int
-) -> Done:
+) -> JobEnd:
     """The kernel: does what the job's plan says."""
     if plan.seconds:
         process.sleep(plan.seconds)
@@ -286,6 +286,6 @@ def run(
         process.die()
     if plan.kind == "fails" or attempt <= plan.fails:
         failure = Failure(Outcome.FAILED, "ValueError", f"attempt {attempt} of {plan.token}")
-        return Done(failure=failure, seconds=plan.seconds)
+        return JobEnd(failure=failure, seconds=plan.seconds)
     serial = machine.checker.record(info.run, job, plan, attempt)
-    return Done({"serial": serial}, seconds=plan.seconds or 0.0001)
+    return JobEnd({"serial": serial}, seconds=plan.seconds or 0.0001)
