@@ -52,24 +52,24 @@ class ProjectQueue(RunQueue):
         """How many jobs are neither out nor done."""
         return len(self._here)
 
-    def extend(self, firsts: Iterable[int], asked: int, offsets: Iterable[int] = ()) -> None:
-        """Take in new parcels, the last of which ends before job `asked`."""
-        before = self.asked
-        super().extend(firsts, asked, offsets)
+    def extend(self, firsts: Iterable[int], n_jobs: int, offsets: Iterable[int] = ()) -> None:
+        """Add new parcels; the run now has `n_jobs` jobs."""
+        before = self.n_jobs
+        super().extend(firsts, n_jobs, offsets)
         self._waiting.clear()
-        self._take_in(before, self.asked)
+        self._take_in(before, self.n_jobs)
 
     def recover(
         self,
         firsts: list[int],
-        asked: int,
+        n_jobs: int,
         sent: Iterable[tuple[int, int]],
         covered: Iterable[tuple[int, int]],
         offsets: Iterable[int] = (),
     ) -> None:
         """Start from what the folders say."""
         sent = list(sent)
-        super().recover(firsts, asked, sent, covered, offsets)
+        super().recover(firsts, n_jobs, sent, covered, offsets)
         waiting, self._waiting = self._waiting, []
         for first, stop in waiting:
             self._take_in(first, stop)
@@ -96,7 +96,7 @@ class ProjectQueue(RunQueue):
 
     def put_back(self, first: int, stop: int) -> None:
         """Requeue jobs."""
-        for job in range(first, min(stop, self.asked)):
+        for job in range(first, min(stop, self.n_jobs)):
             self._here.add(job)
             self.reconsider(job)
 

@@ -76,16 +76,16 @@ class Registry:
         """Something may have changed, in these runs or (None) anywhere."""
         self._named = None if names is None or self._named is None else self._named | names
 
-    def list_asked(self) -> dict[str, list[int]]:
-        """What was asked, in every run: to be listed before mailboxes and results are read."""
+    def list_submitted(self) -> dict[str, list[int]]:
+        """The parcels of jobs of every run; list them before mailboxes and results are read."""
         runs = list_runs(self._files, self._base)
         return {run: list_firsts(self._files, self._base.run_folder(run)) for run in runs}
 
-    def recover(self, asked: dict[str, list[int]], out: Out) -> None:
+    def recover(self, submitted: dict[str, list[int]], out: Out) -> None:
         """Take in every run that is wanted, or out with an agent."""
-        for run, listed in asked.items():
+        for run, listed in submitted.items():
             self._load(run, listed, out(run))
-        self._at_rest = set(asked) - set(self.runs)
+        self._at_rest = set(submitted) - set(self.runs)
 
     def refresh(self, out: Out) -> bool:
         """See what is new, what was appended and what is wanted; True when something is."""
@@ -139,7 +139,7 @@ class Registry:
             queue.note(note)
         self._await_for(queue)
         self._new.append(run)
-        self._journal.event("serves", run=run, asked=queue.asked, done=queue.done)
+        self._journal.event("serves", run=run, asked=queue.n_jobs, done=queue.done)
 
     def _new_queue(self, info: RunInfo) -> RunQueue:
         if not info.queue:
@@ -304,13 +304,13 @@ class Registry:
         moved = False
         while True:
             try:
-                count = count_jobs(self._files, self._base.parcel(run, queue.asked), "jobs")
+                count = count_jobs(self._files, self._base.parcel(run, queue.n_jobs), "jobs")
             except BadFileError as error:
                 self.reject(error)
                 return moved
             if not count:
                 return moved
-            queue.extend([queue.asked], queue.asked + count)
+            queue.extend([queue.n_jobs], queue.n_jobs + count)
             moved = True
 
     def appended(self, run: str, record: Record) -> bool:

@@ -76,7 +76,7 @@ class RunQueue:
 
     def __init__(self, *, one_job_per_letter: bool = False) -> None:
         self._one_job_per_letter = one_job_per_letter  # the next may take a thousand times as long
-        self.asked = 0  # one behind the last job
+        self.n_jobs = 0
         self.done = 0
         self.mean_s: float | None = None
         self.history: dict[int, AttemptHistory] = {}
@@ -90,24 +90,24 @@ class RunQueue:
     @property
     def finished(self) -> bool:
         """Whether every job is done."""
-        return self.done >= self.asked
+        return self.done >= self.n_jobs
 
     def waiting(self) -> int:
         """How many jobs wait to be sent."""
         return sum(stop - first for first, stop in self._waiting)
 
-    def extend(self, firsts: Iterable[int], asked: int, offsets: Iterable[int] = ()) -> None:
-        """Add new parcels, the last of which ends before job `asked`."""
+    def extend(self, firsts: Iterable[int], n_jobs: int, offsets: Iterable[int] = ()) -> None:
+        """Add new parcels; the run now has `n_jobs` jobs."""
         self._parcels.extend(firsts)
         self._offsets.extend(offsets)
-        if asked > self.asked:
-            heapq.heappush(self._waiting, (self.asked, asked))
-            self.asked = asked
+        if n_jobs > self.n_jobs:
+            heapq.heappush(self._waiting, (self.n_jobs, n_jobs))
+            self.n_jobs = n_jobs
 
     def recover(
         self,
         firsts: list[int],
-        asked: int,
+        n_jobs: int,
         sent: Iterable[tuple[int, int]],
         covered: Iterable[tuple[int, int]],
         offsets: Iterable[int] = (),
@@ -118,11 +118,11 @@ class RunQueue:
         """
         self._parcels = array("q", firsts)
         self._offsets = array("q", offsets)
-        self.asked = asked
+        self.n_jobs = n_jobs
         sent, covered = list(sent), list(covered)
         counted = [span for span in covered if not any(a <= span[0] < b for a, b in sent)]
         self.done = sum(stop - first for first, stop in counted)
-        self._waiting = gaps(asked, [*sent, *covered])
+        self._waiting = gaps(n_jobs, [*sent, *covered])
         heapq.heapify(self._waiting)
         self.hold(self._held)
 
@@ -175,7 +175,7 @@ class RunQueue:
 
     def put_back(self, first: int, stop: int) -> None:
         """Requeue a range, without jobs that a power loss took from the end of the run."""
-        stop = min(stop, self.asked)
+        stop = min(stop, self.n_jobs)
         if first < stop:
             heapq.heappush(self._waiting, (first, stop))
             if self._held:
@@ -227,7 +227,7 @@ class RunQueue:
         by_time = int(LETTER_S / max(self.mean_s, 1e-6))
         # Near the end, share what is left, so that no agent has to finish alone.
         first, stop = self._waiting[0] if self._waiting else (0, 0)
-        remaining = max(stop - first, self.asked - self.done)
+        remaining = max(stop - first, self.n_jobs - self.done)
         by_share = -(-remaining // (2 * max(agents, 1)))
         least = int(LEAST_S / max(self.mean_s, 1e-6))
         return max(1, min(by_time, max(by_share, least), MOST_JOBS))

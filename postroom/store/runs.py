@@ -80,7 +80,7 @@ def create_run(
 
     All or nothing: if this fails, no part of the run may be served.
     """
-    asked = base.run_folder(info.run)
+    folder = base.run_folder(info.run)
     files.make_folder(base.result_folder(info.run))
     files.make_folder(base.attempts(info.run))
     place = base.temporary()
@@ -91,12 +91,12 @@ def create_run(
             # Made here, not by the first append: its name is safe before any of its records.
             files.write_new(f"{place}/jobs.log", [b""], sync=info.durable)
         for first, chunks in parcels:
-            name = base.parcel(info.run, first).removeprefix(asked)
+            name = base.parcel(info.run, first).removeprefix(folder)
             files.write_new(place + name, chunks, sync=info.durable)
         if info.durable:
             files.sync_folder(place)
-        files.move(place, asked)
-        place = asked
+        files.move(place, folder)
+        place = folder
         if info.durable:
             files.sync_folder(base.result_pool)
             files.sync_folder(f"{base.root}/attempts")

@@ -31,14 +31,14 @@ def queue(room: PostRoom, *commands: str, **options: int) -> list[JobId]:
 
 def load(room: PostRoom) -> Registry:
     registry = Registry(room.files, room.base, NullJournal(), Orders())
-    registry.recover(registry.list_asked(), lambda run: [])
+    registry.recover(registry.list_submitted(), lambda run: [])
     return registry
 
 
 def priorities(registry: Registry) -> list[int]:
     (active,) = registry.runs.values()
     assert isinstance(active.queue, ProjectQueue)
-    return [active.queue._scheduling[job].priority for job in range(active.queue.asked)]
+    return [active.queue._scheduling[job].priority for job in range(active.queue.n_jobs)]
 
 
 def test_a_projects_run_is_one_append_log(room: PostRoom) -> None:

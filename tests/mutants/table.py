@@ -456,8 +456,8 @@ MUTANTS = [
     Mutant(
         "a run is seen whole or not at all",
         RUNS,
-        "        files.move(place, asked)\n        place = asked\n",
-        "        place = asked\n",
+        "        files.move(place, folder)\n        place = folder\n",
+        "        place = folder\n",
         "tests/store/test_runs.py",
     ),
     Mutant(
@@ -465,13 +465,13 @@ MUTANTS = [
         DISPATCH,
         "        for agent_id in list_agents(self._files, self._base):\n"
         "            self._add_agent(agent_id)\n"
-        "        self._registry.recover(asked, self._out)\n",
+        "        self._registry.recover(submitted, self._out)\n",
         "        register = self._registry\n"
-        "        covered = {run: register.covered(run) for run in asked}\n"
+        "        covered = {run: register.covered(run) for run in submitted}\n"
         "        for agent_id in list_agents(self._files, self._base):\n"
         "            self._add_agent(agent_id)\n"
         "        register.covered = covered.__getitem__  # type: ignore[method-assign]\n"
-        "        register.recover(asked, self._out)\n"
+        "        register.recover(submitted, self._out)\n"
         "        del register.covered\n",
         "tests/dispatch/test_dispatcher.py",
     ),
@@ -594,8 +594,8 @@ MUTANTS = [
     Mutant(
         "what is covered does not wait",
         SCHEDULE,
-        "self._waiting = gaps(asked, [*sent, *covered])",
-        "self._waiting = gaps(asked, [*sent, *counted])",
+        "self._waiting = gaps(n_jobs, [*sent, *covered])",
+        "self._waiting = gaps(n_jobs, [*sent, *counted])",
         "tests/dispatch/test_run_queue.py",
     ),
     Mutant(
