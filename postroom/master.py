@@ -1,14 +1,12 @@
-"""The Master: hands in jobs, acts if nobody else does, and gathers the results.
+"""The Master: submits jobs, schedules them if no other Master does, and collects the results.
 
-Every Master can do both at once. Handing in and waiting need no right at all; writing letters needs
-`master.lock`. A Master that does not get it leaves the letters to the one who has it, and tries
-again twice a second, so that it takes over when that one dies.
+Every Master can submit and wait. Only the one that holds `master.lock`, the acting Master, writes
+letters. The others try to take the lock twice a second, so that one takes over when it dies.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import socket
 import sys
@@ -22,7 +20,7 @@ from .errors import BadFileError, BaseFolderError, PostroomError
 from .jobs import Job, JobPool
 from .parcel.jsonable import weight
 from .parcel.sheets import JobSheet, OutcomeSheet
-from .store.agents import list_agents, read_agent_info
+from .store.agents import MasterInfo, list_agents, read_agent_info
 from .store.append_log import AppendLogWriter, Record, read_sheets
 from .store.base import Base, create_base, new_run_id
 from .store.files import Clock, Files, LocalFiles, Lock, SystemClock
@@ -42,10 +40,10 @@ from .store.task_source import source_version
 from .system.file_events import FolderWatcher, Waiter
 from .system.page_cache import LARGE
 
-# How often a Master that stands by asks for the lock, and lists results.
+# How often a Master that does not act tries to take the lock, and lists results.
 STAND_BY_S = 0.5
-# How often it sees whether its base is still there.
-SEE_S = 1.0
+# How often it checks that its base still exists.
+CHECK_BASE_S = 1.0
 
 
 class Master:
@@ -78,9 +76,9 @@ class Master:
         self._lock: Lock | None = None
         self._dispatcher: Dispatcher | None = None
         self._ask_at = 0.0
-        self._see_at = 0.0
+        self._check_base_at = 0.0
         self._refresh_at = 0.0
-        with self._in_words("work"):
+        with self._explaining("work"):
             watched = [self.base.agent_pool, self.base.job_pool, self.base.control]
             self._waiter = Waiter(watched, spin=spin)
 
@@ -91,7 +89,7 @@ class Master:
         self.close()
 
     def close(self) -> None:
-        """Let go of the base: another Master may act, embedded runs stop where they are."""
+        """Leave the base: another Master may act; embedded runs stop where they are."""
         self._waiter.close()
         for lock in self._wanted.values():
             lock.release()
@@ -103,18 +101,18 @@ class Master:
 
     @property
     def acting(self) -> bool:
-        """Whether this Master is the one that writes letters."""
+        """Whether this Master is the acting one, which writes letters."""
         return self._dispatcher is not None
 
     def is_durable(self, run: str) -> bool:
-        """Whether a run that was handed in or taken up here survives a power loss."""
+        """Whether a run that was submitted or resumed here survives a power loss."""
         return self._infos[run].durable
 
     def agents(self) -> list[str]:
         """The agents that can take letters now."""
         return list_agents(self._files, self.base)
 
-    # Handing in
+    # Submitting
 
     def run(
         self,
@@ -132,12 +130,12 @@ class Master:
     def submit(
         self, jobs: Iterable[Job], shared: Any = None, *, project: str = "", keep: bool = False
     ) -> JobPool:
-        """Hand in a run. It is served while this process waits for it, or, with `keep`, always."""
+        """Submit a run. It is served while this process waits for it; with `keep`, always."""
         listed = list(jobs)
         for job in listed:
             if not isinstance(job, Job):
                 raise PostroomError(f"{job!r} is not a Job: write Job('module:function', x=...)")
-        with self._in_words("hand in jobs"):
+        with self._explaining("submit jobs"):
             return self._submit(listed, shared, project=project, keep=keep)
 
     def _submit(
@@ -147,7 +145,7 @@ class Master:
         *,
         project: str,
         keep: bool,
-        apart: bool = False,
+        one_job_per_letter: bool = False,
         append_log: bool = False,
     ) -> JobPool:
         tasks = dict.fromkeys(job.task for job in listed)
@@ -163,7 +161,7 @@ class Master:
             host=socket.gethostname(),
             user=user_name(),
             kernels={task: source_version(self.import_folder, task) for task in tasks},
-            apart=apart,
+            one_job_per_letter=one_job_per_letter,
             append_log=append_log,
         )
         create_run(self._files, self.base, info, parcels(listed))
@@ -174,27 +172,37 @@ class Master:
         return self._watch(JobPool(self._files, self.base, info.run, listed, self))
 
     def open(
-        self, shared: Any = None, *, project: str = "", keep: bool = False, apart: bool = False
+        self,
+        shared: Any = None,
+        *,
+        project: str = "",
+        keep: bool = False,
+        one_job_per_letter: bool = False,
     ) -> JobPool:
         """Open an empty run, for jobs that come one by one: `pool.submit(job).result()`.
 
-        With `apart` each is sent by itself, however short the others were: for jobs that have
-        nothing in common, so that none waits behind a long one while another agent is idle.
+        Use `one_job_per_letter` for jobs that have nothing in common: no job then waits behind a
+        long one while another agent is idle.
         """
-        with self._in_words("open a run"):
+        with self._explaining("open a run"):
             return self._submit(
-                [], shared, project=project, keep=keep, apart=apart, append_log=True
+                [],
+                shared,
+                project=project,
+                keep=keep,
+                one_job_per_letter=one_job_per_letter,
+                append_log=True,
             )
 
     def cancel(self, pool: JobPool, jobs: Collection[int], reason: str) -> bool:
-        """Cancel jobs that wait; False: this Master does not act, and may not say so."""
+        """Cancel jobs that wait; False: only the acting Master may, and this is not it."""
         if self._dispatcher is None:
             return False
         self._dispatcher.cancel(pool.run, jobs, reason)
         return True
 
     def rest(self) -> None:
-        """Nothing more is waited for: closing will take no time then."""
+        """Stop watching for events: nothing more is waited for, and `close` becomes fast."""
         self._waiter.rest()
 
     def wake(self) -> None:
@@ -202,10 +210,10 @@ class Master:
         self._waiter.wake()
 
     def append(self, pool: JobPool, job: Job) -> int:
-        """Put one job behind the last of a run, hand it to an idle agent, and return its number.
+        """Append one job to a run, send it if an agent is idle, and return its number.
 
-        It is on disk when this returns. Others may append to the same run: their jobs join the
-        pool where they lie between ours.
+        It is on disk when this returns. Others may append to the same run: their jobs between ours
+        join the pool.
         """
         if not isinstance(job, Job):
             raise PostroomError(f"{job!r} is not a Job: write Job('module:function', x=...)")
@@ -215,7 +223,7 @@ class Master:
         return number
 
     def extend(self, pool: JobPool, jobs: Sequence[Job]) -> list[int]:
-        """Put jobs behind the last of a run, and return their numbers; see `append`."""
+        """Append jobs to a run, and return their numbers; see `append`."""
         return self._append(pool, jobs)
 
     def _append(self, pool: JobPool, jobs: Sequence[Job]) -> list[int]:
@@ -232,8 +240,8 @@ class Master:
             else:
                 numbers = append_jobs(self._files, self.base, info, jobs, guess=known)
             for record in records:
-                if record.apart:
-                    pool.large[record.number] = record.apart
+                if record.file:
+                    pool.large[record.number] = record.file
             if numbers and numbers[-1] >= known + len(jobs):  # others appended, too
                 pool.jobs += self._read_jobs(run, Job)[known : numbers[-1] + 1]
                 for number, job in zip(numbers, jobs, strict=True):
@@ -242,9 +250,9 @@ class Master:
             else:
                 pool.jobs += jobs
         except OSError as error:
-            raise self._cannot("hand in jobs", error) from error
+            raise self._cannot("submit jobs", error) from error
         if dispatcher is None:
-            with contextlib.suppress(OSError):  # it is found without, in a second
+            with contextlib.suppress(OSError):  # without the event it is found within a second
                 self._files.touch(self.base.run_folder(run))
         elif not info.append_log:
             dispatcher.hint({run})
@@ -261,12 +269,12 @@ class Master:
         return append_log
 
     def resume(self, run: str | None = None, *, job: type[Job] = Job) -> JobPool:
-        """Take up a run again, by default the newest unfinished: only what is missing runs."""
-        with self._in_words("resume a run"):
+        """Resume a run, by default the newest unfinished one: only missing jobs run."""
+        with self._explaining("resume a run"):
             return self._resume(run or self._newest_unfinished(), job)
 
     def look(self, run: str) -> JobPool:
-        """See how far a run is, without having it served."""
+        """Look at a run without having it served."""
         self._infos[run] = read_run_info(self._files, self.base, run)
         pool = JobPool(self._files, self.base, run, self._read_jobs(run, Job), self)
         pool.refresh()
@@ -289,7 +297,7 @@ class Master:
 
     def _want(self, run: str) -> None:
         lock = None
-        while lock is None:  # the acting Master holds it for a moment when it looks
+        while lock is None:  # the acting Master holds it for a moment when it checks
             lock = self._files.try_lock(self.base.wanted(run), shared=True)
         self._wanted[run] = lock
         self._files.touch(self.base.run_folder(run))
@@ -320,7 +328,7 @@ class Master:
         end = 0
         for first in list_firsts(self._files, self.base.run_folder(run)):
             if first != end:
-                break  # behind a gap, which a listing shows while others append
+                break  # a listing may show a gap while others append
             path = self.base.parcel(run, first)
             sheet = JobSheet(path, read_parcel_bytes(self._files, path))
             end += sheet.count
@@ -332,11 +340,11 @@ class Master:
             asked = count_submitted(self._files, self.base, run, firsts)
             if asked > count_done(self._files, self.base, run):
                 return run
-        raise PostroomError(f"no run in {self.base.root} is unfinished: nothing to resume")
+        raise PostroomError(f"no run in {self.base.root} is unfinished: there is nothing to resume")
 
     @contextlib.contextmanager
-    def _in_words(self, what: str) -> Iterator[None]:
-        """A full disk, too many open files: said in a sentence."""
+    def _explaining(self, what: str) -> Iterator[None]:
+        """Turn an OSError (a full disk, too many open files) into a sentence."""
         try:
             yield
         except OSError as error:
@@ -349,11 +357,11 @@ class Master:
     # Working
 
     def step(self, now: float) -> bool:
-        """One round: act, or stand by; True when something moved."""
+        """One round: schedule, or wait for the lock; True when something moved."""
         try:
-            if now >= self._see_at:
-                self._see_at = now + SEE_S
-                self._see_base()
+            if now >= self._check_base_at:
+                self._check_base_at = now + CHECK_BASE_S
+                self._check_base()
             if self._dispatcher is None:
                 self._stand_by(now)
             if self._dispatcher is not None:
@@ -365,10 +373,12 @@ class Master:
             self._journal.log("error", f"blocked, and trying again: {error}")
         return False
 
-    def _see_base(self) -> None:
-        # An absent folder lists as an empty one, so it has to be looked for.
+    def _check_base(self) -> None:
+        # An absent folder is listed as an empty one, so check it explicitly.
         if not self._files.exists(self.base.root):
-            raise BaseFolderError(f"the base {self.base.root} was removed while it was in use")
+            raise BaseFolderError(
+                f"the base {self.base.root} was removed while it was in use: use a new one"
+            )
 
     def _stand_by(self, now: float) -> None:
         if now >= self._ask_at:
@@ -379,13 +389,13 @@ class Master:
         if now < self._refresh_at:
             return False
         moved = [pool.refresh() for pool in self._pools.values() if not pool.done]
-        # A long listing is not repeated at once: it may take a tenth of the time at most.
+        # A long listing may take at most a tenth of the time.
         took = self._clock.monotonic() - now
         self._refresh_at = now + max(0.02, 10 * took)
         return any(moved)
 
     def _step_down(self) -> None:
-        """Stop acting. What was known may be half of it: acting again begins with recovery."""
+        """Stop acting. What is in memory may be incomplete: acting again begins with recovery."""
         self._dispatcher = None
         self._journal.catch_up()
         if self._lock is not None:
@@ -410,7 +420,7 @@ class Master:
             if deadline is not None and now >= deadline:
                 return
             if moved:
-                self._waiter.stir(now)
+                self._waiter.expect_more(now)
             else:
                 self._pause(now, deadline)
                 now = self._clock.monotonic()
@@ -430,12 +440,12 @@ class Master:
             progress(pool)
 
     def serve(self, stop: Callable[[], bool]) -> None:
-        """Stand: work on whatever is in the base until `stop` says so."""
-        with FolderWatcher(self.base.job_pool, self._waiter.ring):
+        """Run the scheduler for a base until `stop` returns True."""
+        with FolderWatcher(self.base.job_pool, self._waiter.notify):
             while not stop():
                 now = self._clock.monotonic()
                 if self.step(now):
-                    self._waiter.stir(now)
+                    self._waiter.expect_more(now)
                 else:
                     self._pause(now, None)
 
@@ -482,9 +492,9 @@ class Master:
         return sweep(mark) + (cgroups.end(info.cgroup, mark) if info is not None else 0)
 
     def _write_info(self, epoch: int) -> None:
-        info = {"epoch": epoch, "pid": os.getpid(), "host": socket.gethostname()}
+        info = MasterInfo(epoch, os.getpid(), socket.gethostname())
         temporary = self.base.temporary()
-        self._files.write_new(temporary, [json.dumps(info).encode()])
+        self._files.write_new(temporary, [info.encode()])
         self._files.move(temporary, self.base.master_info)
 
     def _deliver(self, run: str, sheet: OutcomeSheet) -> None:
@@ -498,6 +508,6 @@ def _never() -> bool:
 
 
 def _script_folder() -> str:
-    """Where kernels are imported from: the folder of the running script, or the current one."""
+    """The folder that kernels are imported from: of the running script, or the current one."""
     script = getattr(sys.modules.get("__main__"), "__file__", None)
     return os.path.dirname(os.path.abspath(script)) if script else os.getcwd()

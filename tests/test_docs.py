@@ -133,3 +133,16 @@ def test_every_verb_explains_itself(verb: str) -> None:
     assert "Usage:" in done.output
     if verb:
         assert len(done.output.splitlines()) > 5, "it says nothing but its name"
+
+
+def test_the_walks_of_the_architecture_name_functions_that_exist() -> None:
+    walks = (ROOT / "docs" / "architecture.md").read_text().split("## Walk ")[1:3]
+    steps = [
+        (file, name)
+        for walk in walks
+        for file, names in re.findall(r"^\| `(postroom/[\w/.]+)` \| ([^|]+) \|", walk, re.MULTILINE)
+        for name in re.findall(r"`(\w+)`", names)
+    ]
+    assert len(steps) > 40
+    for file, name in steps:
+        assert f"def {name}(" in (ROOT / file).read_text(), f"{file} has no {name}"

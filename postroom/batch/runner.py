@@ -113,7 +113,7 @@ class Batch:
         self.pool: JobPool = (
             master.resume(runs[-1])
             if runs
-            else master.open(project="commands", apart=packer is not None)
+            else master.open(project="commands", one_job_per_letter=packer is not None)
         )
         self._job_of: dict[str, int] = {}
         self._names: set[str] = set(os.listdir(output))

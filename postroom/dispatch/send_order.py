@@ -29,9 +29,9 @@ def is_held(orders: Orders, job: JobId, options: SchedulingOptions = NO_OPTIONS)
     return orders.held.get(job, options.held)
 
 
-def place_of(orders: Orders, job: JobId) -> float:
+def position_of(orders: Orders, job: JobId) -> float:
     """Where a job stands among those of its run and priority."""
-    return orders.places.get(job, float(job.number))
+    return orders.positions.get(job, float(job.number))
 
 
 def run_priority(orders: Orders, run: str, options: SchedulingOptions = NO_OPTIONS) -> int:
@@ -42,7 +42,7 @@ def run_priority(orders: Orders, run: str, options: SchedulingOptions = NO_OPTIO
 def job_key(orders: Orders, job: JobId, options: SchedulingOptions) -> JobKey:
     """Sorts the jobs of the project queue within their run."""
     priority = orders.priorities.get(job, run_priority(orders, job.run, options))
-    return -priority, place_of(orders, job), job.number
+    return -priority, position_of(orders, job), job.number
 
 
 def run_age(info: RunInfo) -> RunAge:

@@ -97,7 +97,7 @@ class BaseState:
         orders, run = self.orders, reader.run
         out = {job.number for job in self.running if job.run == run}
         # Orders name single jobs of the project queue; those of other runs can only be held.
-        about = (orders.priorities, orders.held, orders.places)
+        about = (orders.priorities, orders.held, orders.positions)
         named = {
             job.number
             for orders_about in (about if reader.info.queue else (orders.held,))

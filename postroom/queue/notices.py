@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import subprocess
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from typing import ClassVar
 
 from ..errors import BadFileError
 from ..store.base import Base
@@ -27,12 +27,12 @@ from ..store.files import Files, new_token
 from ..store.job_ids import JobId
 from ..store.journal import Journal
 from ..store.mailbox import is_plain_name
+from ..store.records import JsonRecord
 from ..store.runs import list_runs
 from .notify import Envelope, Span, check_target, compose, failures_in, start
 from .rows import FAILED
 from .run_reader import RunReader, RunReaders
 
-VERSION = 1
 NOTICE_LIMIT = 1 << 20
 PREFIX = "notice."
 POLL_S = 1.0
@@ -43,30 +43,20 @@ MOST_SENDING = 4
 
 
 @dataclass(frozen=True)
-class Notice:
-    """Asks for messages about some jobs of a run."""
+class Notice(JsonRecord):
+    """Tell somebody how some jobs of a run went."""
+
+    CALLED: ClassVar[str] = "a notice"
 
     target: str
     run: str
     spans: tuple[Span, ...] = ()  # empty: all jobs of the run
-    version: int = VERSION
 
-    def encode(self) -> bytes:
-        """As JSON."""
-        return json.dumps(asdict(self)).encode()
-
-    @classmethod
-    def decode(cls, path: str, data: bytes) -> Notice:
-        """Read a notice; a bad one raises BadFileError."""
-        try:
-            fields = json.loads(data)
-            if fields["version"] != VERSION or not is_plain_name(fields["run"]):
-                raise ValueError(f"is not of version {VERSION}")
-            fields["spans"] = tuple((int(first), int(stop)) for first, stop in fields["spans"])
-            check_target(fields["target"])
-            return cls(**fields)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise BadFileError(path, f"is not a notice: {error}") from None
+    def check(self) -> None:
+        """A run's name becomes part of paths, and a target is run or posted to."""
+        if not is_plain_name(self.run):
+            raise ValueError(f"{self.run!r} cannot be the name of a run")
+        check_target(self.target)
 
 
 def save_notice(files: Files, base: Base, notice: Notice, *, token: str | None = None) -> str:

@@ -18,13 +18,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from ..commands.failure import last_line
 from ..commands.job_folder import tail
 from ..errors import BadFileError, PostroomError
 from ..store.base import Base
 from ..store.files import Files, LocalFiles
+from ..store.records import JsonRecord, to_fields
 from ..system.own_python import own_python
 from .rows import FAILED
 from .run_reader import RunReader, command_text, failure_text, output_folder
@@ -95,16 +96,8 @@ class Message:
         return "\n".join(lines)
 
     def encode(self) -> bytes:
-        """As JSON; chat programs show the field `text`."""
-        return json.dumps({"text": self.text, **asdict(self)}).encode()
-
-    @classmethod
-    def decode(cls, data: bytes) -> Message:
-        """Read what `encode` made."""
-        fields = json.loads(data)
-        fields.pop("text")
-        fields["failures"] = [FailedJob(**one) for one in fields["failures"]]
-        return cls(**fields)
+        """As JSON; chat programs show its `text`."""
+        return json.dumps({"text": self.text, **to_fields(self)}).encode()
 
 
 def check_target(target: str) -> str:
@@ -238,24 +231,12 @@ def _call(command: str, message: Message) -> None:
 
 
 @dataclass(frozen=True)
-class Envelope:
-    """A message with its target, and the notice that asked for it."""
+class Envelope(JsonRecord):
+    """A message for the process that sends it, and the notice that asks for it."""
 
     target: str
     message: Message
     notice: str = ""  # its path without the ending; empty: send it unconditionally
-
-    def encode(self) -> bytes:
-        """As JSON."""
-        fields = {"target": self.target, "notice": self.notice}
-        return json.dumps({**fields, "message": self.message.encode().decode()}).encode()
-
-    @classmethod
-    def decode(cls, data: bytes) -> Envelope:
-        """Read what `encode` made."""
-        fields = json.loads(data)
-        message = Message.decode(fields.pop("message").encode())
-        return cls(message=message, **fields)
 
 
 def start(envelope: Envelope) -> subprocess.Popen[bytes]:
@@ -296,6 +277,6 @@ def deliver(envelope: Envelope, files: Files) -> None:
 if __name__ == "__main__":
     signal.alarm(MOST_S)
     try:
-        deliver(Envelope.decode(sys.stdin.buffer.read()), LocalFiles())
+        deliver(Envelope.decode("stdin", sys.stdin.buffer.read()), LocalFiles())
     except (NotifyError, OSError) as problem:
         sys.exit(str(problem))

@@ -242,10 +242,14 @@ class RunReader:
         return self._newest[1]
 
     def submitted_at(self, job: int) -> float:
-        """When a job was submitted."""
-        if self._append_log is not None:
-            return self.info.created_at  # an append log has no time for each job
-        return _changed_at(self.parcel_of(job)) or self.info.created_at
+        """When a job was handed in."""
+        if self._append_log is None:
+            return _changed_at(self.parcel_of(job)) or self.info.created_at
+        submitted_at = 0.0
+        if self.info.queue:
+            with contextlib.suppress(BadFileError, FileNotFoundError):
+                submitted_at = self.read_jobs(job).number(job, "submitted_at")
+        return submitted_at or self.info.created_at
 
     def read_jobs(self, job: int) -> JobSheet:
         """The sheet that holds a job; raises BadFileError or OSError when it cannot be read."""
@@ -253,17 +257,16 @@ class RunReader:
             place = self._places[max(bisect.bisect_right(self.firsts, job) - 1, 0)]
             path = f"{self._base.append_log(self.run)}/{place}"
             known = self._jobs.get(path)
-            return known or self._jobs.keep(path, self._read_record(job, place))
+            if known is not None:
+                return known
+            with self._record_reader() as reader:
+                return self._jobs.keep(path, reader.open(job, place))
         path = self.parcel_of(job)
         known = self._jobs.get(path)
         return known or self._jobs.keep(path, JobSheet(path, read_parcel_bytes(self._files, path)))
 
-    def _read_record(self, job: int, place: int) -> JobSheet:
-        record_reader = RecordReader(self._files, self._base, self.run)
-        try:
-            return record_reader.open(job, place)
-        finally:
-            record_reader.close()
+    def _record_reader(self) -> contextlib.closing[RecordReader]:
+        return contextlib.closing(RecordReader(self._files, self._base, self.run))
 
     def read_outcomes(self, first: int) -> OutcomeSheet:
         """One parcel of results; raises BadFileError or OSError when it cannot be read."""
@@ -288,12 +291,13 @@ class RunReader:
         """The unfinished jobs that have options; parcels without any are not opened."""
         if not self.info.queue:
             return {}
-        for index, first in enumerate(self.firsts):
-            if first in self._scheduling_read:
-                continue
-            stop = self.firsts[index + 1] if index + 1 < len(self.firsts) else self.asked
-            if self._is_waiting(first, stop):
-                self._read_scheduling(first, stop)
+        with self._record_reader() as reader:
+            for index, first in enumerate(self.firsts):
+                if first in self._scheduling_read:
+                    continue
+                stop = self.firsts[index + 1] if index + 1 < len(self.firsts) else self.asked
+                if self._is_waiting(first, stop):
+                    self._read_scheduling(reader, index, stop)
         gone = [job for job in self._scheduling if self.result_of(job) is not None]
         for job in gone:
             del self._scheduling[job]
@@ -304,14 +308,14 @@ class RunReader:
         near = self.waiting[max(index - 1, 0) : index + 1]
         return any(start < stop and first < end for start, end in near)
 
-    def _read_scheduling(self, first: int, stop: int) -> None:
+    def _read_scheduling(self, reader: RecordReader, index: int, stop: int) -> None:
+        first = self.firsts[index]
         self._scheduling_read.add(first)
-        path = self._base.parcel(self.run, first)
         with contextlib.suppress(BadFileError, FileNotFoundError):
-            trailer = read_trailer(path, self._files.tail(path, TRAILER_SIZE))
-            if SCHEDULING_FLAG not in trailer.flags:
+            record = reader.find(first, self._places[index], ahead=len(self.firsts) - index)
+            if SCHEDULING_FLAG not in reader.trailer(record).flags:
                 return
-            sheet = JobSheet(path, read_parcel_bytes(self._files, path))
+            sheet = reader.open_record(record)
             for job in range(first, stop):
                 scheduling = sheet.scheduling(job)
                 if scheduling:

@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..commands.spec import COMMAND, CommandSpec
-from ..dispatch.job_writer import append_jobs
+from ..dispatch.job_writer import log_jobs
 from ..errors import BadFileError, PostroomError
+from ..store.append_log import AppendLogWriter
 from ..store.base import Base, new_run_id
 from ..store.files import Files
 from ..store.job_ids import JobId
@@ -60,11 +61,18 @@ def submit(
         return []
     if not project.strip() or len(project) > MOST_PROJECT or not project.isprintable():
         raise PostroomError(f"a project's name is one line of at most {MOST_PROJECT} characters")
+    now = time.time()
     jobs = [replace(check(spec), checkpoint=True).to_job() for spec in specs]
+    for job in jobs:
+        job.arguments["submitted_at"] = now
     info, asked = _open_run(files, base, project)
-    numbers = append_jobs(files, base, info, jobs, guess=asked)
+    append_log = AppendLogWriter(files, base, info.run, durable=info.durable)
+    try:
+        records = log_jobs(append_log, jobs, guess=asked)
+    finally:
+        append_log.close()
     files.touch(base.run_folder(info.run))  # a Master that had finished the run looks again
-    return [JobId(info.run, number) for number in numbers]
+    return [JobId(info.run, n) for record in records for n in range(record.number, record.stop)]
 
 
 def rerun(files: Files, base: Base, jobs: Sequence[tuple[JobId, CommandSpec, str]]) -> list[JobId]:
@@ -104,7 +112,8 @@ def _open_run(files: Files, base: Base, project: str) -> tuple[RunInfo, int]:
         host=socket.gethostname(),
         user=user_name(),
         kernels={COMMAND: ""},
-        apart=True,
+        one_job_per_letter=True,
+        append_log=True,
         queue=True,
     )
     create_run(files, base, info)

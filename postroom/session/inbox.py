@@ -284,7 +284,7 @@ class Inbox:
         sheet = self._sheet
         if sheet is None or not sheet.first <= job < sheet.first + sheet.count:
             if self._record_reader is not None:
-                place = letter.place if job == letter.first else None
+                place = letter.offset if job == letter.first else None
                 ahead = letter.stop - job
                 sheet = self._sheet = self._record_reader.open(job, place, ahead=ahead)
                 if sheet.nbytes >= LARGE:

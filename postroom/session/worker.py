@@ -135,7 +135,7 @@ def work(
             journal.log("error", f"the base cannot be used now: {error}")
             step = Step.BLOCKED
         if step is Step.WORKED:
-            waiter.stir(clock.monotonic())
+            waiter.expect_more(clock.monotonic())
         elif step is Step.BLOCKED:
             if sharing is not None:
                 sharing.leave()

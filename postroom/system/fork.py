@@ -1,4 +1,4 @@
-"""Forking without exec: the child becomes a process of its own, and loses no signal meanwhile."""
+"""Forking without exec: the child becomes a process of its own and loses no signal."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def fork_unheard() -> int:
 
 
 def hear_signals() -> None:
-    """Let signals in; those that have waited come first."""
+    """Unblock signals; those that have arrived are handled first."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
 def settle_in(keep: Collection[int]) -> None:
-    """Begin a session of one's own after a fork, and close all but these descriptors."""
+    """Separate a forked child from its parent: of the open descriptors, keep only these."""
     os.setsid()
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -25,7 +25,7 @@ from .kit import call
         (["submit", "--after", "abcdef/1", "x"], "there is no run 'abcdef'"),
         (["submit", "--snapshot", "-C", "/nowhere", "x"], "does not exist"),
         (["show", "nothing/1"], "there is no run"),
-        (["show", "no job"], "names no job"),
+        (["show", "no job"], "is not a job"),
         (["jobs", "-s", "broken"], "there is no state 'broken'"),
         (["kill", "zzzzzz"], "there is no run"),
         (["rerun"], "name jobs, or give --failed"),

@@ -11,7 +11,7 @@ import pytest
 from postroom.master import Master
 from postroom.parcel.sheets import JobEnd, JobSheet
 from postroom.session.inbox import Step
-from postroom.store.agents import VERSION, AgentInfo
+from postroom.store.agents import PROTOCOL, AgentInfo, MasterInfo
 from postroom.store.append_log import AppendLogWriter
 from postroom.store.files import Box, LocalBox, LocalFiles
 from postroom.store.mailbox import Letter, put_up
@@ -72,8 +72,8 @@ class TestSending:
 
     def test_an_agent_of_another_version_is_sent_nothing(self, room: PostRoom) -> None:
         room.run(3)
-        for agent_id, version in (("0", VERSION - 1), ("1", VERSION)):
-            info = AgentInfo(agent_id, "g", "G", "h", "b", 1, 1, 0.0, version=version)
+        for agent_id, version in (("0", PROTOCOL - 1), ("1", PROTOCOL)):
+            info = AgentInfo(agent_id, "g", "G", "h", "b", 1, 1, 0.0, protocol=version)
             room.files.write_new(room.base.agent_info(agent_id), [info.encode()])
             room.inbox(agent_id)
         room.step(room.dispatcher())
@@ -101,7 +101,7 @@ class TestSending:
         assert room.delivered == [("r", 0, 1)]
         assert (letter := room.letter()) is not None and letter.first == 1
 
-    def test_what_cannot_be_gathered_is_not_asked_for_again_and_again(
+    def test_what_cannot_be_collected_is_not_asked_for_again_and_again(
         self, room: PostRoom, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         room.run(1)
@@ -359,7 +359,7 @@ class TestDeath:
     def test_a_result_that_comes_while_the_dead_are_cleared_away_counts(
         self, room: PostRoom, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A holder that lives after all may publish until its drawer is shut, and not after."""
+        """A holder that lives after all may publish until its outbox is closed, and not after."""
         made = room.run(2)
         room.inbox()
         dispatcher = room.dispatcher()
@@ -450,7 +450,7 @@ class TestRecovery:
         room.inbox()
         Path(room.base.mailbox("0")).write_bytes(Letter(41, 1, "r", 0, 0, 1).encode())
         assert room.dispatcher().epoch == 42
-        Path(room.base.master_info).write_text('{"epoch": 99}')
+        Path(room.base.master_info).write_bytes(MasterInfo(99, 1, "h").encode())
         assert room.dispatcher().epoch == 100
 
     @pytest.mark.parametrize("moment", range(8))

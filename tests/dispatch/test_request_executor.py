@@ -13,6 +13,7 @@ from postroom.parcel.sheets import Failure, JobEnd, JobSheet, Outcome, OutcomeSh
 from postroom.queue.submission import submit
 from postroom.session.inbox import Inbox, Step
 from postroom.store.agents import AgentInfo
+from postroom.store.append_log import RecordReader
 from postroom.store.job_ids import JobId
 from postroom.store.requests import (
     Orders,
@@ -60,11 +61,11 @@ class QueueRoom(PostRoom):
         return None if letter is None else self.name(JobId(letter.run, letter.first))
 
     def name(self, job: JobId) -> str:
-        for first in range(job.number, -1, -1):
-            path = self.base.parcel(job.run, first)
-            if self.files.exists(path):
-                return JobSheet(path, read_parcel_bytes(self.files, path)).name(job.number)
-        raise AssertionError(job)
+        reader = RecordReader(self.files, self.base, job.run)
+        try:
+            return reader.open(job.number, 0).name(job.number)
+        finally:
+            reader.close()
 
     def order(self, dispatcher: Dispatcher, inbox: Inbox) -> list[str]:
         """Run what can be run; the commands in the order in which they were sent."""
@@ -295,7 +296,7 @@ class TestKilling:
         dispatcher = room.dispatcher()
         room.look(dispatcher)
         room.ask(RequestVerb.KILL, a)
-        monkeypatch.setattr(dispatcher._executor, "_cancel", _die)
+        monkeypatch.setattr(dispatcher._collector, "cancel", _die)
         with pytest.raises(KeyboardInterrupt):
             room.look(dispatcher)
         assert room.outcome(a) == "not done"

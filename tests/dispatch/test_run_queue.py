@@ -132,3 +132,33 @@ def test_the_mean_follows_what_jobs_take() -> None:
     measured.covered(1, 0.0)
     assert measured.mean_s is not None and 0.5 < measured.mean_s < 1.0
     assert measured.done == 3 and not measured.finished
+
+
+def ranges(waiting: RunQueue) -> list[tuple[int, int]]:
+    found = []
+    while (taken := waiting.take()) is not None:
+        found.append((taken.first, taken.stop))
+    return found
+
+
+def test_withdrawn_jobs_come_back_as_ranges_and_are_not_sent() -> None:
+    waiting = queue(8)
+    assert waiting.withdraw({1, 2, 3, 6}) == [(1, 4), (6, 7)]
+    assert [first for first, _ in ranges(waiting)] == [0, 4, 5, 7]
+
+
+def test_what_does_not_wait_is_not_withdrawn() -> None:
+    waiting = queue(3)
+    assert waiting.take() is not None
+    assert waiting.withdraw({0, 7}) == []
+    assert waiting.waiting() == 2
+
+
+def test_with_one_job_per_letter_jobs_are_sent_alone_however_short_they_are() -> None:
+    for alone in (True, False):
+        waiting = RunQueue(one_job_per_letter=alone)
+        waiting.extend([0], 100)
+        waiting.covered(1, 1e-5)
+        taken = waiting.take()
+        assert taken is not None
+        assert (taken.stop - taken.first == 1) is alone

@@ -27,8 +27,8 @@ def ordered(orders: Orders, options: dict[int, SchedulingOptions] | None = None)
 def test_within_a_run_priority_comes_first_then_place_then_number() -> None:
     assert ordered(Orders()) == [0, 1, 2, 3]
     assert ordered(Orders(), {2: SchedulingOptions(priority=1)}) == [2, 0, 1, 3]
-    assert ordered(Orders(places={JOBS[3]: -1.0})) == [3, 0, 1, 2]
-    assert ordered(Orders(places={JOBS[3]: -1.0}, priorities={JOBS[1]: 5})) == [1, 3, 0, 2]
+    assert ordered(Orders(positions={JOBS[3]: -1.0})) == [3, 0, 1, 2]
+    assert ordered(Orders(positions={JOBS[3]: -1.0}, priorities={JOBS[1]: 5})) == [1, 3, 0, 2]
 
 
 def test_orders_count_before_options_and_a_job_before_its_run() -> None:

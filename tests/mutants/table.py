@@ -221,7 +221,7 @@ MUTANTS = [
     Mutant(
         "what was ordered of a job is forgotten when it has ended unseen",
         STEWARD,
-        "self._dirty |= verdict is not None and self.orders.forget(job)",
+        "self._dirty |= ended_well is not None and self.orders.forget(job)",
         "pass",
         "tests/dispatch/test_request_executor.py",
     ),
@@ -299,7 +299,7 @@ MUTANTS = [
     Mutant(
         "the name of a durable result is synced",
         RUNS,
-        "                files.sync_folder(base.answered(info.run))\n            return True",
+        "                files.sync_folder(base.result_folder(info.run))\n            return True",
         "                pass\n            return True",
         "tests/store/test_runs.py",
     ),
@@ -313,7 +313,7 @@ MUTANTS = [
     Mutant(
         "a durable result is synced before a Master hands it out",
         GATHERER,
-        "            self._files.sync_folder(self._base.answered(run))\n",
+        "            self._files.sync_folder(self._base.result_folder(run))\n",
         "            pass\n",
         "tests/dispatch/test_dispatcher.py",
     ),
@@ -327,21 +327,21 @@ MUTANTS = [
     Mutant(
         "whoever finds a name taken follows the chain",
         RUNS,
-        '            first += reach(files, base.result(info.run, first), "results")\n',
+        '            first += count_jobs(files, base.result(info.run, first), "results")\n',
         "            first += 1\n",
         "tests/store/test_runs.py",
     ),
     Mutant(
         "whoever finds a name taken drops only what is covered",
         RUNS,
-        '            first += reach(files, base.result(info.run, first), "results")\n',
+        '            first += count_jobs(files, base.result(info.run, first), "results")\n',
         "            return True\n",
         "tests/store/test_runs.py",
     ),
     Mutant(
         "an appended parcel goes behind its rival's",
         RUNS,
-        '        first += reach(files, base.parcel(info.run, first), "jobs")\n',
+        '        first += count_jobs(files, base.parcel(info.run, first), "jobs")\n',
         "        first += 1\n",
         "tests/store/test_runs.py",
     ),
@@ -390,7 +390,7 @@ MUTANTS = [
     Mutant(
         "whoever appends looks whether the run has left",
         ROLL,
-        "        if not self._file.lies_at(self._path):\n",
+        "        if not self._file.is_at(self._path):\n",
         "        if False:\n",
         "tests/store/test_append_log.py",
     ),
@@ -402,10 +402,9 @@ MUTANTS = [
         "tests/store/test_append_log.py",
     ),
     Mutant(
-        "the name of a durable roll is synced",
-        ROLL,
-        "            # Whoever made it may have died before its name was safe.\n"
-        "            files.sync_folder(base.run_folder(run))\n",
+        "the name of a durable append log is safe before anybody appends",
+        RUNS,
+        '            files.write_new(f"{place}/jobs.log", [b""], sync=info.durable)\n',
         "            pass\n",
         "tests/store/test_append_log.py",
     ),
@@ -464,30 +463,30 @@ MUTANTS = [
     Mutant(
         "a run is seen whole or not at all",
         RUNS,
-        "        files.move(place, asked)\n        place = asked\n",
-        "        place = asked\n",
+        "        files.move(place, folder)\n        place = folder\n",
+        "        place = folder\n",
         "tests/store/test_runs.py",
     ),
     Mutant(
         "mailboxes are read before results",
         DISPATCH,
         "        for agent_id in list_agents(self._files, self._base):\n"
-        "            self._meet(agent_id)\n"
-        "        self._registry.recover(asked, self._out)\n",
+        "            self._add_agent(agent_id)\n"
+        "        self._registry.recover(submitted, self._out)\n",
         "        register = self._registry\n"
-        "        covered = {run: register.covered(run) for run in asked}\n"
+        "        covered = {run: register.covered(run) for run in submitted}\n"
         "        for agent_id in list_agents(self._files, self._base):\n"
-        "            self._meet(agent_id)\n"
+        "            self._add_agent(agent_id)\n"
         "        register.covered = covered.__getitem__  # type: ignore[method-assign]\n"
-        "        register.recover(asked, self._out)\n"
+        "        register.recover(submitted, self._out)\n"
         "        del register.covered\n",
         "tests/dispatch/test_dispatcher.py",
     ),
     Mutant(
         "a letter that is out is not sent again",
         REGISTER,
-        "queue.recover(firsts, end, sent, self.covered(run), places)",
-        "queue.recover(firsts, end, [], self.covered(run), places)",
+        "queue.recover(firsts, end, sent, self.covered(run), offsets)",
+        "queue.recover(firsts, end, [], self.covered(run), offsets)",
         "tests/dispatch/test_dispatcher.py",
     ),
     Mutant(
@@ -513,7 +512,7 @@ MUTANTS = [
         DISPATCH,
         "                self._files.remove(self._base.agent_info(agent.agent_id))\n"
         "            if agent.letter is not None:\n"
-        "                self._collector.gather(agent, agent.letter)\n",
+        "                self._collector.collect(agent, agent.letter)\n",
         "                self._files.remove(self._base.agent_info(agent.agent_id))\n",
         "tests/dispatch/test_dispatcher.py",
     ),
@@ -528,7 +527,7 @@ MUTANTS = [
     Mutant(
         "results are gathered once more when a mailbox is empty",
         DISPATCH,
-        "            self._collector.gather(agent, letter)\n            agent.letter = None\n",
+        "            self._collector.collect(agent, letter)\n            agent.letter = None\n",
         "            agent.letter = None\n",
         "tests/dispatch/test_dispatcher.py",
     ),
@@ -551,14 +550,14 @@ MUTANTS = [
         "a mailbox is empty before it is filled",
         DISPATCH,
         "        if agent.box.size():\n            self._clean_box(agent, agent.box.read())\n"
-        "        # From",
-        "        # From",
+        "        # It counts",
+        "        # It counts",
         "tests/dispatch/test_dispatcher.py",
     ),
     Mutant(
         "holes in a chain are filled, and nothing beside them",
         DISPATCH,
-        "            left = self._collector.gather_behind(letter, reached)\n",
+        "            left = self._collector.collect_behind_gap(letter, reached)\n",
         "            pass\n",
         "tests/dispatch/test_dispatcher.py",
     ),
@@ -595,15 +594,15 @@ MUTANTS = [
     Mutant(
         "a job with a history travels alone",
         SCHEDULE,
-        "            limit = first + 1  # an attempt",
-        "            pass  # an attempt",
+        "            limit = first + 1  # a letter",
+        "            pass  # a letter",
         "tests/dispatch/test_run_queue.py",
     ),
     Mutant(
         "what is covered does not wait",
         SCHEDULE,
-        "self._waiting = gaps(asked, [*sent, *covered])",
-        "self._waiting = gaps(asked, [*sent, *counted])",
+        "self._waiting = gaps(n_jobs, [*sent, *covered])",
+        "self._waiting = gaps(n_jobs, [*sent, *counted])",
         "tests/dispatch/test_run_queue.py",
     ),
     Mutant(
@@ -676,8 +675,8 @@ MUTANTS = [
     Mutant(
         "what waits for a job that failed never begins",
         STANDING,
-        "if other in self._scheduling[job].after and not verdict.ok:",
-        "if not verdict.ok and False:",
+        "if other in self._scheduling[job].after and not ended_well:",
+        "if not ended_well and False:",
         "tests/dispatch/test_request_executor.py",
     ),
     Mutant(
@@ -690,7 +689,7 @@ MUTANTS = [
     Mutant(
         "a job goes only to a session that has what it needs",
         STANDING,
-        "if heap and seat.has(gpus, memory_mib):",
+        "if heap and capacity.has(gpus, memory_mib):",
         "if heap:",
         "tests/dispatch/test_request_executor.py",
     ),

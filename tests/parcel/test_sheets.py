@@ -25,7 +25,7 @@ from postroom.parcel.sheets import (
 )
 from postroom.parcel.trailer import Trailer, read_trailer
 
-MAKER = RanBy("0", "cpu", 1, 2.0)
+RAN_BY = RanBy("0", "cpu", 1, 2.0)
 
 
 def joined(chunks: list[Buffer]) -> bytes:
@@ -45,14 +45,14 @@ def test_jobs_come_back_with_their_names_options_and_arguments() -> None:
 def test_failures_do_not_shift_the_results_behind_them() -> None:
     failed = JobEnd(failure=Failure(Outcome.FAILED, "ValueError", "no", "trace"), seconds=0.5)
     done = [JobEnd(np.full(2, 0)), failed, JobEnd(np.full(2, 2)), failed, JobEnd(np.full(2, 4))]
-    sheet = OutcomeSheet("p", joined(pack_outcomes(7, done, MAKER)))
+    sheet = OutcomeSheet("p", joined(pack_outcomes(7, done, RAN_BY)))
     assert [sheet.done(7 + n).value[0] for n in (0, 2, 4)] == [0, 2, 4]
     assert sheet.done(8).failure == failed.failure
     assert sheet.seconds == [0.0, 0.5, 0.0, 0.5, 0.0]
-    assert sheet.ran_by == MAKER
+    assert sheet.ran_by == RAN_BY
 
 
-def test_a_mark_says_whether_a_job_has_wishes_or_failed() -> None:
+def test_a_trailer_says_whether_a_job_has_scheduling_options_or_failed() -> None:
     def flags(chunks: list[Buffer]) -> str:
         return read_trailer("p", joined(chunks)).flags
 
@@ -62,15 +62,15 @@ def test_a_mark_says_whether_a_job_has_wishes_or_failed() -> None:
     )
     assert flags(pack_jobs(0, "m:f", JobOptions(), None, [{"scheduling": {}}, {}])) == ""
     assert flags(pack_jobs(0, "m:f", JobOptions(), None, [{"scheduling": np.ones(2)}])) == ""
-    assert flags(pack_outcomes(0, [JobEnd(1), failed], MAKER)) == "f"
-    assert flags(pack_outcomes(0, [JobEnd(1)], MAKER)) == ""
-    assert flags(pack_outcomes(0, [failed], MAKER)) == "f"
-    assert flags(pack_outcomes(0, [JobEnd({})], MAKER)) == ""
+    assert flags(pack_outcomes(0, [JobEnd(1), failed], RAN_BY)) == "f"
+    assert flags(pack_outcomes(0, [JobEnd(1)], RAN_BY)) == ""
+    assert flags(pack_outcomes(0, [failed], RAN_BY)) == "f"
+    assert flags(pack_outcomes(0, [JobEnd({})], RAN_BY)) == ""
 
 
 def test_a_parcel_of_another_kind_is_refused() -> None:
     jobs = joined(pack_jobs(0, "m:f", JobOptions(), None, [{}]))
-    results = joined(pack_outcomes(0, [JobEnd(1)], MAKER))
+    results = joined(pack_outcomes(0, [JobEnd(1)], RAN_BY))
     for sheet, data in ((JobSheet, results), (OutcomeSheet, jobs)):
         with pytest.raises(BadFileError, match="is a parcel of"):
             sheet("p", data)
@@ -193,7 +193,7 @@ def test_a_sheet_of_outcomes_that_lies_is_a_bad_file(old: bytes, new: bytes) -> 
 
 def test_who_changes_a_result_changes_no_other() -> None:
     """Results that are alike are read once."""
-    parcels = [b"".join(pack_outcomes(n, [JobEnd({"x": [1]})], MAKER)) for n in range(2)]
+    parcels = [b"".join(pack_outcomes(n, [JobEnd({"x": [1]})], RAN_BY)) for n in range(2)]
     one, other = (OutcomeSheet("x", data) for data in parcels)
     one.value(0)["x"].append(2)
     assert (one.value(0), other.value(1)) == ({"x": [1]}, {"x": [1]})

@@ -184,7 +184,7 @@ def test_settings_come_from_options_then_variables_then_the_file(project: Path) 
     [
         ("import missing_package\ndef expensive_task(): pass\n", "missing_package"),
         ("def expensive_task(:\n", "line 1"),
-        ("def another_name(): pass\n", "defines no 'expensive_task'"),
+        ("def another_name(): pass\n", "does not define 'expensive_task'"),
         ("raise SystemExit(3)\ndef expensive_task(): pass\n", "SystemExit"),
     ],
 )
@@ -257,7 +257,7 @@ def test_ctrl_c_keeps_what_is_done_and_resume_does_the_rest(project: Path) -> No
         main.send_signal(signal.SIGINT)
         _, words = main.communicate(timeout=60)
     assert main.returncode == 130
-    assert "of 40 jobs are done and kept; go on with: python main.py --resume" in words
+    assert "of 40 jobs are done and kept; resume with: python main.py --resume" in words
     kept = set(os.listdir(base / "result_pool" / the_run(base)))
 
     resumed = python(project, "main.py", "--resume")

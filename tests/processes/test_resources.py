@@ -124,7 +124,7 @@ def test_a_full_disk_at_submit_is_one_sentence_and_nothing_is_handed_in(
     with sessions.master() as master:
         fill(disk / "filler", leave=4096)
         with pytest.raises(
-            BaseFolderError, match=r"cannot hand in jobs .*: No space left on device"
+            BaseFolderError, match=r"cannot submit jobs .*: No space left on device"
         ):
             master.submit(Job("kernels:double", x=bytes(9000)) for _ in range(3))
         assert os.listdir(sessions.base.job_pool) == []

@@ -59,7 +59,7 @@ def test_the_queue_is_in_the_order_in_which_it_will_run(base: Base, view: QueueV
     queue(base, "x", "y", project="q")
     queue(base, "urgent", project="q", priority=5)
     assert [name for name, _ in shown(view)] == ["urgent", "a", "x", "b", "y", "c", "d"]
-    orders = Orders(places={low[3]: -1.0}, priorities={low[2]: 7})
+    orders = Orders(positions={low[3]: -1.0}, priorities={low[2]: 7})
     write_orders(FILES, base, orders)
     assert [name for name, _ in shown(view)] == ["c", "urgent", "d", "x", "a", "y", "b"]
     assert view.jobs().jobs[0].priority == 7

@@ -103,7 +103,7 @@ def test_a_bad_result_is_read_again_when_a_good_one_takes_its_place(
 
 def test_a_cache_is_read_as_it_was_written_and_removed_with_its_run(base: Base, run: str) -> None:
     cache = ResultCache(5, {0: 1, 7: 3}, {7: {8: "timed out"}}, {0: 1.5})
-    assert ResultCache.decode(cache.encode()) == cache
+    assert ResultCache.decode("cache", cache.encode()) == cache
     count_jobs(base)
     assert FILES.exists(base.result_cache(run))
     make_old(base, run)

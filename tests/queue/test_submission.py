@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from postroom.commands.spec import CommandSpec
 from postroom.errors import PostroomError
-from postroom.parcel.sheets import JobSheet
 from postroom.queue.submission import check, rerun, submit
+from postroom.store.append_log import RecordReader
 from postroom.store.base import Base
 from postroom.store.job_ids import JobId
-from postroom.store.runs import read_parcel_bytes
 from postroom.store.scheduling import SchedulingOptions
 
 from .kit import FILES
@@ -19,8 +20,8 @@ TRUE = CommandSpec("true", cwd="/")
 
 
 def read(base: Base, job: JobId) -> CommandSpec:
-    path = base.parcel(job.run, job.number)
-    return CommandSpec.of_job(JobSheet(path, read_parcel_bytes(FILES, path)), job.number)
+    with contextlib.closing(RecordReader(FILES, base, job.run)) as reader:
+        return CommandSpec.of_job(reader.open(job.number), job.number)
 
 
 @pytest.mark.parametrize(

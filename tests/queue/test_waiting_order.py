@@ -128,7 +128,7 @@ def test_a_listing_shows_the_order_in_which_jobs_are_sent(
             },
             priorities={of(job): value for job, value in asked["priorities"].items()},
             held={of(job): value for job, value in asked["held"].items()},
-            places={of(job): value for job, value in asked["places"].items()},
+            positions={of(job): value for job, value in asked["places"].items()},
         )
         write_orders(FILES, base, orders)
         with QueueView(base) as view:

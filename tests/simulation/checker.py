@@ -46,7 +46,7 @@ class Submission:
     more: list[Plan]  # appended later, one by one
     keep: bool
     parcels: int  # how many jobs share a parcel
-    logged: bool = False  # it is opened empty, and its jobs go into a roll
+    logged: bool = False  # it is opened empty, and its jobs go into an append log
     run: str | None = None  # once it was told that it is accepted
     jobs: dict[int, Plan] = field(default_factory=dict)  # every number that was given out
     killed: set[int] = field(default_factory=set)  # whose end somebody asked for
