@@ -5,7 +5,7 @@ PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 PEERS := $(VENV)/.peers
 
-.PHONY: run test lint bench chaos mutants clean
+.PHONY: run test lint docs pictures bench chaos mutants clean
 
 run: $(READY)  ## set up, then run the main job
 	$(PY) main.py
@@ -17,6 +17,14 @@ lint: $(READY)
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
+
+docs: $(READY)  ## build the site in build/docs; a warning or a broken link is an error
+	$(PY) -m sphinx -W --keep-going -q -b html docs build/docs
+	@echo "open build/docs/index.html"
+
+pictures: $(READY)  ## make the pictures of the docs again, from real runs; needs Chromium
+	$(PY) docs/pictures/terminal.py
+	$(PY) docs/pictures/page.py
 
 bench: $(PEERS)  ## measure it beside its peers; a table, JSON and a picture
 	mkdir -p bench
@@ -40,7 +48,7 @@ mutants: $(READY)  ## take out each rule once, and see its test go red
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --quiet -c constraints.txt -e '.[torch,redis,web,dev]'
+	$(PY) -m pip install --quiet -c constraints.txt -e '.[torch,redis,web,docs,dev]'
 	touch $@
 
 $(PEERS): $(READY)

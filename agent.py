@@ -1,9 +1,9 @@
 """Start, stop and list the agents of a base.
 
 python agent.py start 4 ./base         one agent on each of four GPUs, detached
-python agent.py list ./base            GPU, state, job in hand, jobs done
-python agent.py stop ./base            all of them, after the jobs in hand
-python agent.py stop ./base 2 --now    agent 2, at once; its job is given on
+python agent.py list ./base            GPU, state, running job, jobs done
+python agent.py stop ./base            stop all, after their running jobs
+python agent.py stop ./base 2 --now    stop agent 2 now; its running job is requeued
 """
 
 from postroom import Agent

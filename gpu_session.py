@@ -1,6 +1,6 @@
-"""One GPU session in the foreground: pins a GPU, watches its mailbox, runs what comes.
+"""One GPU session in the foreground: pins a GPU, watches its mailbox, runs the jobs in it.
 
-python gpu_session.py 0 ./base         Ctrl-C: after the job in hand; twice: at once
+python gpu_session.py 0 ./base         Ctrl-C: stop after the running job; twice: stop now
 python gpu_session.py cpu ./base
 """
 

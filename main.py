@@ -14,10 +14,9 @@ from contextlib import nullcontext
 import numpy as np
 
 from jobs import Job
-from postroom import Master, PostroomError
+from postroom import Master, PostroomError, Sessions
 from postroom.project.report import interrupted, progress, summary
 from postroom.project.settings import read_settings
-from postroom.session.launch import hired
 from postroom.store.task_source import check_kernel
 
 # Settings: edit them here, or pass --base, --n-gpu, ..., or set POSTROOM_BASE, POSTROOM_N_GPU, ...
@@ -66,7 +65,7 @@ def main() -> int:
             agents = nullcontext()
         else:
             check_kernel(master.import_folder, TASK)
-            agents = hired(master.base, settings.n_gpu, say=print)
+            agents = Sessions(master.base, settings.n_gpu)
 
         with agents:
             started = time.monotonic()

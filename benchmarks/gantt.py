@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from .picture import INK, text_at
+from postroom.text.svg import INK, svg_document, text_at
 
 WIDTH, LEFT, TOP, LANE, GAP = 1000, 70, 78, 150, 14
 COLOURS = ("#9ecae1", "#6baed6", "#a1d99b", "#fdae6b", "#bcbddc", "#fc9272")
@@ -57,17 +57,8 @@ def draw(tasks: Sequence[Any], cards: Sequence[str], card_mib: int, result: Any)
         f"{len(tasks)} jobs on {len(cards)} cards: {result.packed_s:.0f} s, "
         f"{result.by_cover:.2f} times the lower bound; one job per card: {result.alone_s:.0f} s"
     )
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
-            f'viewBox="0 0 {WIDTH} {height}" style="font-family:system-ui,sans-serif">',
-            f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
-            text_at(8, 22, head, size=15, weight="bold"),
-            *legend,
-            *body,
-            "</svg>\n",
-        ]
-    )
+    title = text_at(8, 22, head, size=15, weight="bold")
+    return svg_document(WIDTH, height, [title, *legend, *body])
 
 
 def _peak(task: Any) -> int:

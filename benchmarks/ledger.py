@@ -1,10 +1,10 @@
 """Measure the GPU ledger on simulated cards: python -m benchmarks.ledger [--json] [--start]
 
-* how long `postroom gpu get`, `idle` and `release` take, beside a bare `python -c pass` of the same
-  interpreter (at most five times as long): the command as it is installed beside that interpreter,
-  on simulated cards, and on those of a stub of NVML where there is a compiler;
-* how long a card stays unseen as free after its holder was killed with -9, as the next in line sees
-  it, for a process that has the lock itself and for a shell whose lock a keeper has;
+* how long `postroom gpu get`, `idle` and `release` take, compared with a bare `python -c pass` of
+  the same interpreter (at most five times as long). It runs the command that is installed beside
+  that interpreter, on simulated cards, and with a compiler also on the cards of a stub of NVML;
+* how long it takes until the first waiting request gets a card whose holder was killed with -9: a
+  process that has the lock itself, and a shell for which a keeper has the lock;
 * how many leases a second one process takes and gives back, alone and with others waiting.
 """
 
@@ -131,7 +131,7 @@ def release_after_death(ledger: Ledger, command: list[str], rounds: int) -> dict
         killed: list[float] = []
 
         def waited(victim: int = holder.pid, killed: list[float] = killed) -> bool:
-            # Asked between two looks: whoever waits is in the line when the kill comes.
+            # Called between two looks, so the request is on the waiting list when the kill comes.
             if not killed:
                 os.kill(victim, signal.SIGKILL)
                 killed.append(time.perf_counter())

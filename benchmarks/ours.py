@@ -8,9 +8,10 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from postroom.gpus.cards.gpu_list import SlotSpec
 from postroom.jobs import Job
 from postroom.master import Master
-from postroom.session.launch import start_sessions, stop_sessions
+from postroom.session.sessions import Sessions
 from postroom.store.base import create_base
 
 from .lines import US, Figures, Sizes
@@ -32,15 +33,14 @@ def post_room(
         os.environ["POSTROOM_PRELOAD"] = preload
         base = create_base(f"{folder}/base")
         names = [str(number) for number in range(sessions)]
-        started = start_sessions(base, [(name, name) for name in names], say=_quiet)
+        running = Sessions(base, say=_quiet)
+        running.start([SlotSpec(name, name) for name in names], outlive=True)
         try:
             with Master(base.root, import_folder=PROJECT, durable=durable) as master:
                 yield master
         finally:
-            stop_sessions(base, names, now=True, say=_quiet)
-            for session in started:
-                if session.process is not None:
-                    session.process.wait()
+            running.stop(names, now=True)
+            running.wait()
 
 
 class Postroom:

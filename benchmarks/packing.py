@@ -28,9 +28,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from postroom.gpus.ledger.allocation import Share, Slot, Table
+from postroom.gpus.ledger.allocation import AvailableCard, CardAllocator, CardShare
 from postroom.gpus.memory.packing import Growth, Learned, reservation
-from postroom.gpus.memory.placement import PlacementRequest, hand_out
+from postroom.gpus.memory.placement import PlacementRequest, place_jobs
 
 from .gantt import draw
 
@@ -163,9 +163,9 @@ class Simulation:
 
     def hand_out(self) -> None:
         """Begin what there is room for."""
-        slots = [Slot(card, CARD_MIB, rank) for rank, card in enumerate(CARDS)]
-        held = [Share(task.card, task.reserved_mib, 0) for task in self.running]
-        table = Table(slots, held, drains=len(CARDS))
+        available = [AvailableCard(card, CARD_MIB, rank) for rank, card in enumerate(CARDS)]
+        held = [CardShare(task.card, task.reserved_mib, 0) for task in self.running]
+        allocator = CardAllocator(available, held, most_drained=len(CARDS))
         gates = {task.kind.name for task in self.running if task.measuring}
         asking: list[tuple[Task, PlacementRequest]] = []
         for task in self.waiting:
@@ -178,7 +178,7 @@ class Simulation:
                 if asked_mib is None:
                     gates.add(task.kind.name)
             asking.append((task, PlacementRequest(asked_mib, CARDS)))
-        for place, card in hand_out(table, [ask for _, ask in asking]):
+        for place, card in place_jobs(allocator, [ask for _, ask in asking]):
             task, ask = asking[place]
             self.start(task, card, ask.memory_mib)
 

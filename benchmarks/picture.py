@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from html import escape
+
+from postroom.text.svg import svg_document, text_at
 
 from .lines import LINES, US, Line, Results, is_peer
 from .report import number
@@ -11,7 +12,7 @@ from .report import number
 WIDTH, LEFT, RIGHT = 860, 250, 90
 BAR, GAP, HEAD, TOP = 15, 4, 26, 64
 OURS, THEIRS, FLOOR_COLOUR, TARGET = "#1d6fb8", "#b9c2cc", "#e3dccb", "#d1495b"
-INK, FAINT, GRID = "#222222", "#888888", "#dddddd"
+FAINT, GRID = "#888888", "#dddddd"
 
 
 def draw(results: Results) -> str:
@@ -61,18 +62,7 @@ def draw(results: Results) -> str:
             colour=FAINT,
         ),
     ]
-    style = "font-family:system-ui,sans-serif"
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
-            f'viewBox="0 0 {WIDTH} {height}" style="{style}">',
-            f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
-            *head,
-            *axis,
-            *body,
-            "</svg>\n",
-        ]
-    )
+    return svg_document(WIDTH, height, [*head, *axis, *body])
 
 
 def _ratios(results: Results, line: Line) -> dict[str, float]:
@@ -93,21 +83,4 @@ def _grid(x: float, power: int, height: int) -> str:
         f'<line x1="{x:.1f}" y1="{TOP}" x2="{x:.1f}" y2="{height - 6}" stroke="{colour}" '
         f'stroke-width="{width}"/>'
         + text_at(x, TOP - 4, f"{label}x", anchor="middle", colour=FAINT)
-    )
-
-
-def text_at(
-    x: float,
-    y: float,
-    text: str,
-    *,
-    size: int = 12,
-    anchor: str = "start",
-    weight: str = "normal",
-    colour: str = INK,
-) -> str:
-    """A text of a picture, which may be anything."""
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}" '
-        f'font-weight="{weight}" fill="{colour}">{escape(text)}</text>'
     )

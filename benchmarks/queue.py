@@ -1,10 +1,10 @@
-"""What a look at the queue costs, with a thousand and with a hundred thousand jobs waiting.
+"""What a listing of the queue costs, with 1,000 and with 100,000 waiting jobs.
 
     python -m benchmarks.queue
 
-It measures a `QueueView` that is kept, as `postroom ui` keeps it; a new one, which has yet to read
-the end of every parcel; and the commands, with the start of Python. Each shows a page of the same
-size: the cost should depend on what is shown, not on how much waits.
+It measures a `QueueView` that is kept, as in `postroom ui`; a new one, which has to read the end of
+every parcel; and the commands, with the start of Python. Each shows a page of the same size: the
+cost should depend on what is shown, not on the length of the queue.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from collections.abc import Callable
 
 import click
 
+from postroom.commands.spec import CommandSpec
 from postroom.queue.queue_view import QueueView
-from postroom.queue.submission import QueuedCommand, submit
+from postroom.queue.submission import submit
 from postroom.store.base import Base, create_base
 from postroom.store.files import LocalFiles
 from postroom.store.scheduling import SchedulingOptions
@@ -27,20 +28,20 @@ from postroom.store.scheduling import SchedulingOptions
 from .scratch import scratch
 
 FEW, MANY = 1_000, 100_000
-PART = 10_000  # what `submit` takes at once, and what a run holds
+PART = 10_000  # jobs per call of `submit`, and per run
 URGENT = 100
 ROUNDS = 15
 BOUND = 2.0
 
 
 def fill(base: Base, jobs: int) -> float:
-    """Queue so many commands; return how long that took."""
+    """Queue some commands; return how many seconds that took."""
     files = LocalFiles()
     began = time.perf_counter()
     for first in range(0, jobs, PART):
         numbers = range(first, min(first + PART, jobs))
         asks = [
-            QueuedCommand(
+            CommandSpec(
                 f"python train.py --seed {number}",
                 name=f"seed {number}",
                 cwd=base.root,
@@ -50,9 +51,9 @@ def fill(base: Base, jobs: int) -> float:
             for number in numbers
         ]
         submit(files, base, asks, project=f"sweep {first // (4 * PART)}")
-    # Some came later and are urgent, so that the order is not simply that of the numbers.
+    # Some jobs have a priority, so that the order is not simply that of the numbers.
     urgent = [
-        QueuedCommand("urgent", cwd=base.root, scheduling=SchedulingOptions(priority=n))
+        CommandSpec("urgent", cwd=base.root, scheduling=SchedulingOptions(priority=n))
         for n in range(1, URGENT)
     ]
     submit(files, base, urgent, project="sweep 0")
@@ -60,7 +61,7 @@ def fill(base: Base, jobs: int) -> float:
 
 
 def medians_ms(*actions: Callable[[], object]) -> list[float]:
-    """How long some things usually take, done in turn, so that a noisy moment hits all of them."""
+    """The median time of some actions, run in turn, so that a noisy moment affects all of them."""
     times: list[list[float]] = [[] for _ in actions]
     for _ in range(ROUNDS):
         for action, taken in zip(actions, times, strict=True):
@@ -70,7 +71,7 @@ def medians_ms(*actions: Callable[[], object]) -> list[float]:
     return [statistics.median(taken) * 1000 for taken in times]
 
 
-def looks(base: Base) -> dict[str, Callable[[], object]]:
+def listings(base: Base) -> dict[str, Callable[[], object]]:
     """What is measured."""
 
     def verb(*words: str) -> Callable[[], object]:
@@ -100,9 +101,9 @@ def main() -> None:
         click.echo(f"queued {MANY} commands in {seconds:.1f} s ({MANY / seconds:.0f}/s)\n")
         click.echo(f"{'':18}{FEW:>10} jobs{MANY:>10} jobs{'ratio':>8}")
         worst = 0.0
-        long = looks(many)
-        for name, look in looks(few).items():
-            short_ms, long_ms = medians_ms(look, long[name])
+        long = listings(many)
+        for name, listing in listings(few).items():
+            short_ms, long_ms = medians_ms(listing, long[name])
             ratio = long_ms / short_ms
             worst = max(worst, ratio) if "cold" not in name else worst
             click.echo(f"{name:18}{short_ms:>12.1f} ms{long_ms:>12.1f} ms{ratio:>8.2f}")

@@ -1,9 +1,9 @@
-"""What a page costs, with a thousand and with a hundred thousand jobs waiting.
+"""What a page costs, with 1,000 and with 100,000 waiting jobs.
 
     python -m benchmarks.web
 
-Real requests to a page that is kept open, as a browser sends them: the first page of the jobs, the
-overview, a page in the middle. The same page of the same size should cost about the same.
+Real HTTP requests to a running page server: the overview, the first page of jobs, a later page. The
+cost should depend on what is shown, not on the length of the queue.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ PATHS = {
 
 @contextlib.contextmanager
 def page(base: Base) -> Iterator[Callable[[str], Callable[[], object]]]:
-    """Serve a base; what is yielded makes requests to it."""
-    keys = AccessToken()
+    """Serve a base; yields a function that makes requests to it."""
+    token = AccessToken()
     listener = listen("127.0.0.1", 0)
     root = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    server = make_server(create_app(base, keys))
+    server = make_server(create_app(base, token))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     while not server.started:
         time.sleep(0.01)
 
     def ask(path: str) -> Callable[[], object]:
-        headers = {"Authorization": f"Bearer {keys.token}"}
+        headers = {"Authorization": f"Bearer {token.secret}"}
         request = urllib.request.Request(root + path, headers=headers)
         return lambda: urllib.request.urlopen(request).read()
 
@@ -65,7 +65,7 @@ def page(base: Base) -> Iterator[Callable[[str], Callable[[], object]]]:
 def main() -> None:
     """Measure, print a table, and fail when a page costs more than twice with the long queue."""
     os.environ["POSTROOM_FAKE_GPUS"] = "2x24G"
-    queue_reader.FRESH_S = 0.0  # each is to look itself
+    queue_reader.FRESH_S = 0.0  # every request reads the base
     with scratch() as few_folder, scratch() as many_folder:
         few, many = create_base(f"{few_folder}/base"), create_base(f"{many_folder}/base")
         fill(few, FEW)
@@ -74,7 +74,7 @@ def main() -> None:
             click.echo(f"{'':20}{FEW:>10} jobs{MANY:>10} jobs{'ratio':>8}")
             worst = 0.0
             for name, path in PATHS.items():
-                ask_many(path)()  # what never changes is read once
+                ask_many(path)()  # the first request reads what never changes
                 short_ms, long_ms = medians_ms(ask_few(path), ask_many(path))
                 worst = max(worst, long_ms / short_ms)
                 click.echo(

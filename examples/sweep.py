@@ -1,7 +1,7 @@
-"""A sweep with plain multiprocessing: each process asks for room, and waits until there is some.
+"""A sweep with plain multiprocessing: each process waits until a GPU has enough free memory.
 
 python examples/sweep.py
-POSTROOM_FAKE_GPUS=2x24G python examples/sweep.py      on invented cards
+POSTROOM_FAKE_GPUS=2x24G python examples/sweep.py      on simulated GPUs
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from train import train
 
 
 def main() -> None:
-    """Try every width with every rate; at most so many at once as the pool has processes."""
+    """Try every width with every learning rate, four at a time."""
     grid = [(width, 100, lr) for width in (16, 64) for lr in (0.003, 0.03)]
-    # "spawn": a forked child of a process that has used CUDA could not use it.
+    # "spawn": a process that was forked after CUDA was used cannot use CUDA.
     with multiprocessing.get_context("spawn").Pool(4) as pool:
         losses = pool.starmap(train, grid)
     for (width, _, lr), loss in sorted(zip(grid, losses, strict=True), key=lambda row: row[1]):

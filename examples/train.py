@@ -1,8 +1,8 @@
-"""A small training loop under the decorator: it finds a card with room, and learns what it needs.
+"""A small training loop as a job: it waits for free GPU memory, and measures what it needs.
 
-python examples/train.py                 here, in this process (on the CPU where there is no GPU)
-python examples/train.py --submit 4      four of them, by sessions of ./base
-postroom profiles                        what was learned
+python examples/train.py                 in this process (on the CPU if there is no GPU)
+python examples/train.py --submit 4      four runs, in sessions of ./base
+postroom profiles                        what was measured
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--submit", type=int, default=0, metavar="N", help="by N sessions' jobs")
+    parser.add_argument(
+        "--submit", type=int, default=0, metavar="N", help="submit N jobs to sessions"
+    )
     options = parser.parse_args()
     if options.submit:
         futures = [train.submit(seed=seed) for seed in range(options.submit)]

@@ -1,29 +1,30 @@
 """Postroom spreads jobs over GPUs through nothing but a folder.
 
-from postroom import Job, Master
+from postroom import Job, Master, Sessions
 
-with Master("./base") as master:
+with Master("./base") as master, Sessions(master.base, 2):
     pool = master.run([Job("expensive_task:expensive_task", a=a) for a in arrays])
 outputs = pool.results()
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # see `gpus.frozen`
-if TYPE_CHECKING:
-    from typing import Any
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
     from .dispatch.agent import Agent
     from .errors import JobFailed, PostroomError
     from .functions.decorator import job
     from .jobs import Job, JobPool, Status
     from .master import Master
     from .parcel.sheets import Outcome
+    from .session.sessions import Sessions
 
 __all__ = [
     "Master",
     "Job",
     "JobPool",
+    "Sessions",
     "Agent",
     "Outcome",
     "Status",
@@ -37,6 +38,7 @@ _HOMES = {
     "Job": "jobs",
     "JobPool": "jobs",
     "Status": "jobs",
+    "Sessions": "session.sessions",
     "Agent": "dispatch.agent",
     "Outcome": "parcel.sheets",
     "JobFailed": "errors",
@@ -46,7 +48,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    # Late: `postroom gpu get` must not pay for numpy.
+    # Late, so that `postroom gpu get` does not import numpy.
     if name not in _HOMES:
         raise AttributeError(f"module 'postroom' has no attribute {name!r}")
     from importlib import import_module

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING, NoReturn
 
-from .cli import codes, shortcut
+from .cli import codes
 from .errors import PostroomError
 
-TYPE_CHECKING = False  # see `gpus.frozen`
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import NoReturn
 
     import click
 
@@ -20,8 +19,10 @@ def main() -> None:
     """Run `postroom`."""
 
     def run() -> int:
-        if shortcut.run(sys.argv[1:]):
-            return codes.OK
+        if sys.argv[1:2] == ["gpu"]:
+            from .cli import gpu_verbs  # without click: scripts call it in loops
+
+            return gpu_verbs.run(sys.argv[2:])
         from .cli.verbs import postroom
 
         return _invoke(postroom)
@@ -30,8 +31,8 @@ def main() -> None:
 
 
 def hog() -> None:
-    """Run `hog`: `postroom run` under the name that its users know."""
-    from .cli.verbs import importing
+    """Run `hog`, another name of `postroom run` for users of gpu-hog."""
+    from .cli.fast_import import importing
 
     with importing():
         from .cli.run import command
@@ -59,14 +60,14 @@ def _invoke(command: click.Command) -> int:
 
 
 def _end(run: Callable[[], int]) -> NoReturn:
-    """Do it and end; an error of ours is a sentence on stderr, never a traceback."""
+    """Run and exit; an error of Postroom is a sentence on stderr, not a traceback."""
     try:
         code = run()
     except KeyboardInterrupt:
-        print(file=sys.stderr)  # what comes next is not to stand behind the terminal's ^C
+        print(file=sys.stderr)  # so that the next output is not on the line of the terminal's ^C
         code = codes.INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output has gone (`postroom ... | head`): nothing more to say.
+        # The reader of our output has exited (`postroom ... | head`).
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = codes.OK
     except (PostroomError, OSError) as error:

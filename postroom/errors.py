@@ -1,7 +1,7 @@
 """Every error that Postroom raises, under one root.
 
 `XError` is a fault; a past participle (`JobFailed`) is an outcome. Each message is one sentence
-that says what to do, since it is often read at 2 a.m.
+that says what happened and what to do.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class BaseFolderError(PostroomError):
 
 
 class BadFileError(PostroomError):
-    """A file of the base is not what it should be, and was not used."""
+    """A file of the base has the wrong content or type, and was not used."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
@@ -25,7 +25,7 @@ class BadFileError(PostroomError):
 
 
 class PayloadError(PostroomError):
-    """A value cannot travel in a parcel; the message names the value."""
+    """A value cannot be stored in a parcel; the message names the value."""
 
 
 class KernelError(PostroomError):
@@ -33,11 +33,11 @@ class KernelError(PostroomError):
 
 
 class GpuError(PostroomError):
-    """A GPU is unknown, lost, or cannot be asked."""
+    """A GPU is unknown, lost, or does not answer."""
 
 
 class CardHeld(PostroomError):
-    """A card is held by somebody else; the message says by whom."""
+    """A GPU is in use by another process; the message says by which."""
 
 
 class StalledError(PostroomError):
@@ -45,7 +45,7 @@ class StalledError(PostroomError):
 
 
 class NoAgentsError(PostroomError):
-    """There is no living agent to do the work."""
+    """No agent is alive to run the jobs."""
 
 
 class JobFailed(PostroomError):
@@ -64,7 +64,7 @@ class RemoteTraceback(Exception):
 
 
 def brief(key: object) -> str:
-    """What a message can show of a key or name: one line, not long, no control characters."""
+    """A key or name for a message: one short line without control characters."""
     # Python refuses to write very long integers in decimal.
     text = hex(key) if type(key) is int and key.bit_length() > 64 else repr(key)
     return text if len(text) <= 80 else f"{text[:38]}...{text[-38:]}"

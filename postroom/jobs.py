@@ -1,4 +1,4 @@
-"""Jobs as the user hands them in, and the pool they come back in."""
+"""Jobs as the user submits them, and the pool of their results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 from .errors import BadFileError, JobFailed, PostroomError, RemoteTraceback
-from .parcel.sheets import Done, Failure, JobOptions, Outcome, OutcomeSheet, pack_data
+from .parcel.sheets import Failure, JobEnd, JobOptions, Outcome, OutcomeSheet, pack_data
 from .store.base import Base
 from .store.files import MAP_FROM_BYTES, Files
 from .store.runs import RunInfo, list_firsts, read_parcel_bytes
@@ -19,10 +19,10 @@ from .system.page_cache import LARGE
 
 
 class Driver(Protocol):
-    """What a pool needs of its Master: to hand in more jobs, and to have work done."""
+    """What a pool needs from its Master: append jobs, and work until results are there."""
 
     def append(self, pool: JobPool, job: Job, /) -> int:
-        """Add one job behind the last of the pool, and return its number."""
+        """Append one job to the pool, and return its number."""
         ...
 
     def rounds(
@@ -50,8 +50,8 @@ class Status(enum.Enum):
 class Job:
     """One unit of work: a function by name, and what it is passed.
 
-    Subclass it where a project wants to say how its data travels: `deploy` gives the arguments that
-    go into the parcel, `collect` turns what came back into the result that the pool holds.
+    Subclass it to convert data on the way: `deploy` returns the arguments that go into the parcel,
+    `collect` turns the output into the result that the pool returns.
     """
 
     def __init__(
@@ -72,11 +72,11 @@ class Job:
         self.arguments = arguments
 
     def deploy(self) -> dict[str, Any]:
-        """What travels to the session: the kernel's keyword arguments."""
+        """The keyword arguments that the kernel gets."""
         return self.arguments
 
     def collect(self, output: Any) -> Any:
-        """What the pool hands out for the kernel's output."""
+        """The result that the pool returns for the kernel's output."""
         return output
 
     def __repr__(self) -> str:
@@ -88,11 +88,11 @@ def task_name(task: str | Callable[..., Any]) -> str:
     """Return the `module:function` that a session can import."""
     if isinstance(task, str):
         if not _names_a_task(task):
-            raise PostroomError(f"{task!r} names no task: write 'module:function'")
+            raise PostroomError(f"{task!r} is not a task: write 'module:function'")
         return task
     home, name = getattr(task, "__module__", None), getattr(task, "__qualname__", None)
     if not home or not name or "<" in name:
-        raise PostroomError(f"{task!r} has no name to import it by: define it in a module")
+        raise PostroomError(f"{task!r} cannot be imported by name: define it in a module")
     if home == "__main__":
         raise PostroomError(
             f"{name} is defined in the script itself, which sessions cannot import: move it to a "
@@ -101,7 +101,7 @@ def task_name(task: str | Callable[..., Any]) -> str:
     return f"{home}:{name}"
 
 
-# Thousands of jobs that are alike share what they ask.
+# Thousands of jobs with the same options share one object.
 _options = lru_cache(maxsize=256)(JobOptions)
 
 
@@ -117,7 +117,7 @@ class Finished:
 
     number: int
     job: Job
-    done: Done
+    done: JobEnd
     agent: str
     log: str
 
@@ -135,7 +135,7 @@ class Finished:
         return _job_failed(self.number, self.job, failure, self.log)
 
     def result(self) -> Any:
-        """The output, as `Job.collect` hands it out; raises JobFailed when there is none."""
+        """The output, converted by `Job.collect`; raises JobFailed when there is none."""
         error = self.error
         if error is not None:
             raise error
@@ -151,8 +151,8 @@ def _job_failed(number: int, job: Job, failure: Failure, log: str) -> JobFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt:
-    """What one gets for a job handed in: its number, and in time its result."""
+class SubmittedJob:
+    """A job that was submitted: its number, and later its result."""
 
     pool: JobPool
     number: int
@@ -162,7 +162,7 @@ class Receipt:
         return self.pool.status(self.number) is Status.DONE
 
     def result(self, timeout_s: float | None = None) -> Any:
-        """Have the Master work until the job is done, and return its output.
+        """Work until the job is done, and return its output.
 
         Raises JobFailed when it has none, TimeoutError when the time is up.
         """
@@ -170,8 +170,8 @@ class Receipt:
 
 
 @dataclass
-class AgentShare:
-    """What one worker did for a pool."""
+class AgentTotals:
+    """What one agent did for a pool."""
 
     jobs: int = 0
     failed: int = 0
@@ -180,10 +180,10 @@ class AgentShare:
 
 
 class JobPool:
-    """The jobs of one run, in the order given, and what has come back of them.
+    """The jobs of one run, in the order given, and their results.
 
     Results stay on disk; the pool keeps small ones in memory too. Iterate with `as_completed`, or
-    take everything with `results` after `wait`.
+    get all with `results`.
     """
 
     def __init__(
@@ -192,13 +192,13 @@ class JobPool:
         self.info = info
         self.run = info.run
         self.jobs = list(jobs)
-        self.agents: dict[str, AgentShare] = {}
-        self.large: dict[int, str] = {}  # the files of jobs that have one of their own
+        self.agents: dict[str, AgentTotals] = {}
+        self.large: dict[int, str] = {}  # job: its file, if it has one of its own
         self._files = files
         self._base = base
         self._master = master
-        self._sheet_of: dict[int, OutcomeSheet | None] = {}  # by first; None: read it again
-        self._cut: set[int] = set()  # the firsts of those that reach behind our last job
+        self._sheet_of: dict[int, OutcomeSheet | None] = {}  # by first job; None: read it again
+        self._cut: set[int] = set()  # first jobs of parcels that go beyond our last job
         self._first_of: dict[int, int] = {}  # job number: first of its result parcel
         self._failures: dict[int, Failure] = {}
         self._arrived: list[int] = []
@@ -215,7 +215,7 @@ class JobPool:
             raise PostroomError(f"job {number} of run {self.run} is not done: wait() first")
         sheet = self._sheet(self._first_of[number])
         return Finished(
-            number, self.jobs[number], sheet.done(number), sheet.maker.agent, self._base.log
+            number, self.jobs[number], sheet.done(number), sheet.ran_by.agent, self._base.log
         )
 
     @property
@@ -230,34 +230,33 @@ class JobPool:
 
     @property
     def n_failed(self) -> int:
-        """How many of them have no result."""
+        """How many of them failed."""
         return len(self._failures)
 
     @property
     def arrived(self) -> Sequence[int]:
-        """The numbers of the jobs that have an outcome, in the order in which these came."""
+        """The numbers of the jobs that have an outcome, in the order of arrival."""
         return self._arrived
 
     def status(self, number: int) -> Status:
         """Where one job is."""
         return Status.DONE if number in self._first_of else Status.QUEUED
 
-    def submit(self, job: Job) -> Receipt:
+    def submit(self, job: Job) -> SubmittedJob:
         """Append a job to the run; it is on disk when this returns, and sent if an agent is idle.
 
-        More is sent, and results come in, whenever this process submits or waits: the Master works
-        in the calls of its user, and has no thread of its own. While an agent is at work, jobs of
-        microseconds wait for some more of their kind.
+        The Master has no thread: it sends jobs and collects results whenever this process submits
+        or waits. While an agent is working, jobs of microseconds wait until there are some more.
         """
-        return Receipt(self, self._master.append(self, job))
+        return SubmittedJob(self, self._master.append(self, job))
 
     def wait_for(self, number: int, timeout_s: float | None = None) -> Finished:
-        """Have the Master work until one job is done; raises TimeoutError when the time is up."""
+        """Work until one job is done; raises TimeoutError when the time is up."""
         self._await(number, timeout_s)
         return self[number]
 
     def result(self, number: int, timeout_s: float | None = None) -> Any:
-        """Have the Master work until one job is done, and return its output.
+        """Work until one job is done, and return its output.
 
         Raises JobFailed when it has none, TimeoutError when the time is up.
         """
@@ -274,12 +273,12 @@ class JobPool:
             raise TimeoutError(f"job {number} of run {self.run} is not done")
 
     def wait(self, timeout_s: float | None = None) -> JobPool:
-        """Have the Master work until every job is done, or the time is up."""
+        """Work until every job is done, or the time is up."""
         self._master.wait(self, timeout_s)
         return self
 
     def as_completed(self, timeout_s: float | None = None) -> Iterator[Finished]:
-        """Hand out the jobs as they finish; raises TimeoutError when the time is up."""
+        """Yield the jobs as they finish; raises TimeoutError when the time is up."""
         seen = 0
         for _ in self._master.rounds(self, timeout_s):
             while seen < len(self._arrived):
@@ -324,16 +323,16 @@ class JobPool:
             file.write(data)
         self._files.remove(temporary)
 
-    # Filling
+    # Results
 
     def deliver(self, sheet: OutcomeSheet) -> None:
-        """Take in a parcel of results; one that is known already changes nothing."""
+        """Add a parcel of results; one that is known already changes nothing."""
         stop = sheet.first + sheet.count
         covered = range(sheet.first, min(stop, len(self.jobs)))
         numbers = [number for number in covered if number not in self._first_of]
         if not numbers:
             return
-        # What others have appended behind our last job is taken in when it joins the pool.
+        # Jobs that others appended behind our last one are added when they join the pool.
         (self._cut.add if stop > len(self.jobs) else self._cut.discard)(sheet.first)
         small = sheet.nbytes < MAP_FROM_BYTES
         self._sheet_of[sheet.first] = sheet if small else None
@@ -345,20 +344,20 @@ class JobPool:
             for number in numbers:
                 if number in self.large:
                     self._files.let_go(self.large.pop(number))
-        share = self.agents.setdefault(sheet.maker.agent, AgentShare())
+        share = self.agents.setdefault(sheet.ran_by.agent, AgentTotals())
         share.jobs += len(numbers)
         share.failed += len(failures)
         share.busy_s += sum(sheet.seconds[number - sheet.first] for number in numbers)
-        share.pids.add(sheet.maker.pid)
+        share.pids.add(sheet.ran_by.pid)
 
     def refresh(self) -> bool:
-        """Read what has come back since; True when something has."""
+        """Read new results from disk; True when there are some."""
         before = self.n_done
-        folder = self._base.answered(self.run)
+        folder = self._base.result_folder(self.run)
         listed = list_firsts(self._files, folder)
         fresh = [n for n in listed if n not in self._sheet_of or n in self._cut]
         if fresh and self.info.durable:
-            # A result is there before its maker has synced its name: what is handed out must stay.
+            # A result is visible before its name is synced: what is returned must stay.
             self._files.sync_folder(folder)
         for first in fresh:
             with contextlib.suppress(BadFileError):  # the acting Master puts it aside
@@ -379,7 +378,7 @@ class JobPool:
         path = self._base.result(self.run, first)
         return OutcomeSheet(path, read_parcel_bytes(self._files, path))
 
-    # Showing
+    # Display
 
     def __repr__(self) -> str:
         waiting = len(self) - self.n_done
@@ -399,8 +398,8 @@ class JobPool:
             *((f"failed: {kind}", str(count)) for kind, count in kinds.most_common()),
             ("to come", str(len(self) - self.n_done)),
         ]
-        notebook_functions = "".join(
+        table_rows = "".join(
             f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>"
             for name, value in rows
         )
-        return f"<table>{notebook_functions}</table>"
+        return f"<table>{table_rows}</table>"

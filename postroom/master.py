@@ -1,17 +1,15 @@
-"""The Master: hands in jobs, acts if nobody else does, and gathers the results.
+"""The Master: submits jobs, schedules them if no other Master does, and collects the results.
 
-Every Master can do both at once. Handing in and waiting need no right at all; writing letters needs
-`master.lock`. A Master that does not get it leaves the letters to the one who has it, and tries
-again twice a second, so that it takes over when that one dies.
+Every Master can submit and wait. Only the one that holds `master.lock`, the acting Master, writes
+letters. The others try to take the lock twice a second, so that one takes over when it dies.
 
-A Master acts only for as long as somebody uses it: half a second after the last call it lets go of
-the lock, so that an idle program never keeps others from working. It may be used from any thread.
+A Master acts only while somebody uses it: half a second after the last call it releases the lock,
+so an idle program never keeps others from working. It may be used from any thread.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import socket
 import sys
@@ -23,20 +21,20 @@ from typing import Any
 
 from .dispatch.dispatcher import Dispatcher
 from .dispatch.job_writer import append_jobs, log_jobs, parcels, put_data
-from .dispatch.request_executor import Staff
+from .dispatch.request_executor import SessionStarter
 from .dispatch.stall import Stall, find_obstacle
 from .errors import BadFileError, BaseFolderError, PostroomError
 from .jobs import Job, JobPool
 from .parcel.jsonable import weight
 from .parcel.sheets import JobSheet, OutcomeSheet
-from .store.agents import list_agents, read_agent_info
+from .store.agents import MasterInfo, list_agents, read_agent_info
 from .store.append_log import AppendLogWriter, Record, read_sheets
 from .store.base import Base, create_base, new_run_id
 from .store.files import Clock, Files, LocalFiles, Lock, SystemClock
 from .store.journal import Journal
 from .store.runs import (
     RunInfo,
-    asked_until,
+    count_submitted,
     create_run,
     list_firsts,
     list_runs,
@@ -49,12 +47,12 @@ from .store.task_source import source_version
 from .system.file_events import FolderWatcher, Waiter
 from .system.page_cache import LARGE
 
-# How often a Master that stands by asks for the lock, and lists results.
+# How often a Master that does not act tries to take the lock, and lists results.
 STAND_BY_S = 0.5
 # How long after the last call of its user it stops acting.
 IDLE_S = 0.5
-# How often it sees whether its base is still there.
-SEE_S = 1.0
+# How often it checks that its base still exists, and why nothing can run.
+CHECK_BASE_S = 1.0
 
 
 class Master:
@@ -70,14 +68,14 @@ class Master:
         files: Files | None = None,
         clock: Clock | None = None,
         journal: Journal | None = None,
-        staff: Staff | None = None,
+        sessions: SessionStarter | None = None,
         say: Callable[[str], None] | None = None,
         raise_after_s: float | None = None,
     ) -> None:
         """Open a base, and make it if it is missing.
 
-        While nothing can run (no agent lives, the disk is full) `say` is told once, by default on
-        stderr; with `raise_after_s` a wait raises StalledError after so long.
+        While nothing can run (no agent is alive, the disk is full), `say` is told once, by default
+        on stderr; with `raise_after_s` a wait raises StalledError after so long.
         """
         self.base: Base = create_base(base) if files is None else Base(base)
         self.import_folder = os.path.abspath(import_folder or _script_folder())
@@ -85,7 +83,7 @@ class Master:
         self._files: Files = files or LocalFiles()
         self._clock: Clock = clock or SystemClock()
         self._journal = journal or Journal(self.base, "master", clock=self._clock)
-        self._staff = staff
+        self._sessions = sessions
         # Weak: a pool that its user has dropped is not kept in memory.
         self._pools: weakref.WeakValueDictionary[str, JobPool] = weakref.WeakValueDictionary()
         self._versions: dict[str, str] = {}  # of the tasks that were checked
@@ -94,7 +92,7 @@ class Master:
         self._lock: Lock | None = None
         self._dispatcher: Dispatcher | None = None
         self._ask_at = 0.0
-        self._see_at = 0.0
+        self._check_base_at = 0.0
         self._refresh_at = 0.0
         self._guard = threading.RLock()  # over all that is above
         self._polling = threading.Lock()  # one thread waits for events, the others for it
@@ -105,7 +103,7 @@ class Master:
         self._blocked = ""  # why the last round failed
         self._stall = Stall(say or _tell, raise_after_s=raise_after_s)
         self._look_at = 0.0
-        with self._in_words("work"):
+        with self._explaining("work"):
             watched = [self.base.agent_pool, self.base.job_pool, self.base.control]
             self._waiter = Waiter(watched, spin=spin)
 
@@ -116,7 +114,7 @@ class Master:
         self.close()
 
     def close(self) -> None:
-        """Let go of the base: another Master may act, embedded runs stop where they are."""
+        """Leave the base: another Master may act; embedded runs stop where they are."""
         self._closed.set()
         if self._waits:
             self._waiter.wake()
@@ -132,14 +130,14 @@ class Master:
 
     @property
     def acting(self) -> bool:
-        """Whether this Master is the one that writes letters."""
+        """Whether this Master is the acting one, which writes letters."""
         return self._dispatcher is not None
 
     def agents(self) -> list[str]:
         """The agents that can take letters now."""
         return list_agents(self._files, self.base)
 
-    # Handing in
+    # Submitting
 
     def run(
         self,
@@ -157,12 +155,12 @@ class Master:
     def submit(
         self, jobs: Iterable[Job], shared: Any = None, *, project: str = "", keep: bool = False
     ) -> JobPool:
-        """Hand in a run. It is served while this process waits for it, or, with `keep`, always."""
+        """Submit a run. It is served while this process waits for it; with `keep`, always."""
         listed = list(jobs)
         for job in listed:
             if not isinstance(job, Job):
                 raise PostroomError(f"{job!r} is not a Job: write Job('module:function', x=...)")
-        with self._using("hand in jobs"):
+        with self._using("submit jobs"):
             return self._submit(listed, shared, project=project, keep=keep)
 
     def _submit(
@@ -172,7 +170,7 @@ class Master:
         *,
         project: str,
         keep: bool,
-        apart: bool = False,
+        one_job_per_letter: bool = False,
         append_log: bool = False,
     ) -> JobPool:
         tasks = dict.fromkeys(job.task for job in listed)
@@ -188,7 +186,7 @@ class Master:
             host=socket.gethostname(),
             user=user_name(),
             kernels={task: source_version(self.import_folder, task) for task in tasks},
-            apart=apart,
+            one_job_per_letter=one_job_per_letter,
             append_log=append_log,
         )
         create_run(self._files, self.base, info, parcels(listed))
@@ -198,20 +196,30 @@ class Master:
         return self._watch(JobPool(self._files, self.base, info, listed, self))
 
     def open(
-        self, shared: Any = None, *, project: str = "", keep: bool = False, apart: bool = False
+        self,
+        shared: Any = None,
+        *,
+        project: str = "",
+        keep: bool = False,
+        one_job_per_letter: bool = False,
     ) -> JobPool:
         """Open an empty run, for jobs that come one by one: `pool.submit(job).result()`.
 
-        With `apart` each is sent by itself, however short the others were: for jobs that have
-        nothing in common, so that none waits behind a long one while another agent is idle.
+        Use `one_job_per_letter` for jobs that have nothing in common: no job then waits behind a
+        long one while another agent is idle.
         """
         with self._using("open a run"):
             return self._submit(
-                [], shared, project=project, keep=keep, apart=apart, append_log=True
+                [],
+                shared,
+                project=project,
+                keep=keep,
+                one_job_per_letter=one_job_per_letter,
+                append_log=True,
             )
 
     def cancel(self, pool: JobPool, jobs: Collection[int], reason: str) -> bool:
-        """Cancel jobs that wait; False: this Master does not act, and may not say so."""
+        """Cancel jobs that wait; False: only the acting Master may, and this is not it."""
         with self._using("cancel jobs"):
             if self._dispatcher is None:
                 return False
@@ -219,7 +227,7 @@ class Master:
             return True
 
     def rest(self) -> None:
-        """Nothing more is waited for: closing will take no time then."""
+        """Stop watching for events: nothing more is waited for, and `close` becomes fast."""
         with self._polling:
             self._waiter.rest()
 
@@ -228,28 +236,28 @@ class Master:
         self._waiter.wake()
 
     def append(self, pool: JobPool, job: Job) -> int:
-        """Put one job behind the last of a run, hand it to an idle agent, and return its number.
+        """Append one job to a run, send it if an agent is idle, and return its number.
 
-        It is on disk when this returns. Others may append to the same run: their jobs join the
-        pool where they lie between ours.
+        It is on disk when this returns. Others may append to the same run: their jobs between ours
+        join the pool.
         """
         if not isinstance(job, Job):
             raise PostroomError(f"{job!r} is not a Job: write Job('module:function', x=...)")
-        with self._using("hand in jobs"):
+        with self._using("submit jobs"):
             (number,) = self._append(pool, [job])
             if self._dispatcher is None or self._dispatcher.is_due(pool.run):
                 self.step(self._clock.monotonic())
             return number
 
     def extend(self, pool: JobPool, jobs: Sequence[Job]) -> list[int]:
-        """Put jobs behind the last of a run, and return their numbers; see `append`."""
-        with self._using("hand in jobs"):
+        """Append jobs to a run, and return their numbers; see `append`."""
+        with self._using("submit jobs"):
             return self._append(pool, jobs)
 
     def _append(self, pool: JobPool, jobs: Sequence[Job]) -> list[int]:
         info, run, known, dispatcher = pool.info, pool.run, len(pool.jobs), self._dispatcher
         records: list[Record] = []
-        if info.embedded and run not in self._wanted:  # it was done, and is taken up again
+        if info.embedded and run not in self._wanted:  # it was done, and gets more jobs
             self._want(run)
         for job in jobs:
             if job.task not in self._versions:
@@ -260,8 +268,8 @@ class Master:
         else:
             numbers = append_jobs(self._files, self.base, info, jobs, guess=known)
         for record in records:
-            if record.apart:
-                pool.large[record.number] = record.apart
+            if record.file:
+                pool.large[record.number] = record.file
         if numbers and numbers[-1] >= known + len(jobs):  # others appended, too
             pool.jobs += self._read_jobs(info, Job)[known : numbers[-1] + 1]
             for number, job in zip(numbers, jobs, strict=True):
@@ -270,8 +278,8 @@ class Master:
         else:
             pool.jobs += jobs
         if dispatcher is None:
-            with contextlib.suppress(OSError):  # it is found without, in a second
-                self._files.touch(self.base.asked(run))
+            with contextlib.suppress(OSError):  # without the event it is found within a second
+                self._files.touch(self.base.run_folder(run))
         elif not info.append_log:
             dispatcher.hint({run})
         else:
@@ -287,12 +295,12 @@ class Master:
         return append_log
 
     def resume(self, run: str | None = None, *, job: type[Job] = Job) -> JobPool:
-        """Take up a run again, by default the newest unfinished: only what is missing runs."""
+        """Resume a run, by default the newest unfinished one: only missing jobs run."""
         with self._using("resume a run"):
             return self._resume(run or self._newest_unfinished(), job)
 
     def look(self, run: str) -> JobPool:
-        """See how far a run is, without having it served."""
+        """Look at a run without having it served."""
         with self._using("look at a run"):
             info = read_run_info(self._files, self.base, run)
             pool = JobPool(self._files, self.base, info, self._read_jobs(info, Job), self)
@@ -315,10 +323,10 @@ class Master:
 
     def _want(self, run: str) -> None:
         lock = None
-        while lock is None:  # the acting Master holds it for a moment when it looks
+        while lock is None:  # the acting Master holds it for a moment when it checks
             lock = self._files.try_lock(self.base.wanted(run), shared=True)
         self._wanted[run] = lock
-        self._files.touch(self.base.asked(run))
+        self._files.touch(self.base.run_folder(run))
 
     def _watch(self, pool: JobPool) -> JobPool:
         self._pools[pool.run] = pool
@@ -345,9 +353,9 @@ class Master:
             yield from read_sheets(self._files, self.base, run)
             return
         end = 0
-        for first in list_firsts(self._files, self.base.asked(run)):
+        for first in list_firsts(self._files, self.base.run_folder(run)):
             if first != end:
-                break  # behind a gap, which a listing shows while others append
+                break  # a listing may show a gap while others append
             path = self.base.parcel(run, first)
             sheet = JobSheet(path, read_parcel_bytes(self._files, path))
             end += sheet.count
@@ -355,16 +363,16 @@ class Master:
 
     def _newest_unfinished(self) -> str:
         for run in reversed(list_runs(self._files, self.base)):
-            firsts = list_firsts(self._files, self.base.asked(run))
-            asked = asked_until(self._files, self.base, run, firsts)
+            firsts = list_firsts(self._files, self.base.run_folder(run))
+            asked = count_submitted(self._files, self.base, run, firsts)
             if asked > count_done(self._files, self.base, run):
                 return run
-        raise PostroomError(f"no run in {self.base.root} is unfinished: nothing to resume")
+        raise PostroomError(f"no run in {self.base.root} is unfinished: there is nothing to resume")
 
     @contextlib.contextmanager
     def _using(self, what: str) -> Iterator[None]:
-        """A call of the user: alone in here, on an open Master, with errors as sentences."""
-        with self._guard, self._in_words(what):
+        """Make a call of the user: one thread at a time, on an open Master."""
+        with self._guard, self._explaining(what):
             if self._closed.is_set():
                 raise PostroomError(f"cannot {what}: this Master is closed; make a new one")
             try:
@@ -373,8 +381,8 @@ class Master:
                 self._was_used()
 
     @contextlib.contextmanager
-    def _in_words(self, what: str) -> Iterator[None]:
-        """A full disk, too many open files: said in a sentence."""
+    def _explaining(self, what: str) -> Iterator[None]:
+        """Turn an OSError (a full disk, too many open files) into a sentence."""
         try:
             yield
         except OSError as error:
@@ -387,7 +395,7 @@ class Master:
     # Working
 
     def step(self, now: float) -> bool:
-        """One round: act, or stand by; True when something moved."""
+        """One round: schedule, or wait for the lock; True when something moved."""
         with self._guard:
             if self._closed.is_set():
                 raise PostroomError("cannot work: this Master is closed; make a new one")
@@ -395,9 +403,9 @@ class Master:
 
     def _step(self, now: float) -> bool:
         try:
-            if now >= self._see_at:
-                self._see_at = now + SEE_S
-                self._see_base()
+            if now >= self._check_base_at:
+                self._check_base_at = now + CHECK_BASE_S
+                self._check_base()
             if self._dispatcher is None:
                 self._stand_by(now)
             moved = self._dispatcher.step(now) if self._dispatcher else self._refresh(now)
@@ -410,10 +418,12 @@ class Master:
             self._journal.log("error", f"blocked, and trying again: {error}")
         return False
 
-    def _see_base(self) -> None:
-        # An absent folder lists as an empty one, so it has to be looked for.
+    def _check_base(self) -> None:
+        # An absent folder is listed as an empty one, so check it explicitly.
         if not self._files.exists(self.base.root):
-            raise BaseFolderError(f"the base {self.base.root} was removed while it was in use")
+            raise BaseFolderError(
+                f"the base {self.base.root} was removed while it was in use: use a new one"
+            )
 
     def _stand_by(self, now: float) -> None:
         if now >= self._ask_at:
@@ -424,13 +434,13 @@ class Master:
         if now < self._refresh_at:
             return False
         moved = [pool.refresh() for pool in list(self._pools.values()) if not pool.done]
-        # A long listing is not repeated at once: it may take a tenth of the time at most.
+        # A long listing may take at most a tenth of the time.
         took = self._clock.monotonic() - now
         self._refresh_at = now + max(0.02, 10 * took)
         return any(moved)
 
     def _step_down(self) -> None:
-        """Stop acting. What was known may be half of it: acting again begins with recovery."""
+        """Stop acting. What is in memory may be incomplete: acting again begins with recovery."""
         self._dispatcher = None
         self._journal.catch_up()
         if self._lock is not None:
@@ -438,7 +448,7 @@ class Master:
             self._lock = None
 
     def let_go(self) -> bool:
-        """Stop acting, if nobody waits in here, so that another Master may act; False: not now."""
+        """Stop acting unless somebody waits in here, so that another Master may act."""
         with self._guard:
             if self._waits:
                 return False
@@ -446,7 +456,7 @@ class Master:
             return True
 
     def _was_used(self) -> None:
-        """Let go some time after this, if nothing follows."""
+        """Let go in a while, if no other call follows."""
         self._used_at = time.monotonic()
         watched = self._letting_go is not None and self._letting_go.is_alive()
         if self._dispatcher is None or watched or not isinstance(self._files, LocalFiles):
@@ -462,8 +472,8 @@ class Master:
                 if time.monotonic() >= self._used_at + IDLE_S and self.let_go():
                     return
 
-    def _settle(self, pool: JobPool) -> None:
-        """A run is done: nothing of it is kept open. An open run may get more jobs."""
+    def _release(self, pool: JobPool) -> None:
+        """Keep nothing of a finished run open. An open run may get more jobs."""
         if not pool.info.append_log:
             lock = self._wanted.pop(pool.run, None)
             if lock is not None:
@@ -471,12 +481,12 @@ class Master:
 
     @property
     def obstacle(self) -> str:
-        """What has kept every job from running for some seconds; "": nothing has."""
+        """What has kept every job from running for some seconds; "": nothing."""
         return self._stall.said
 
     def _see_obstacle(self, now: float) -> None:
         if now >= self._look_at and isinstance(self._files, LocalFiles):
-            self._look_at = now + SEE_S
+            self._look_at = now + CHECK_BASE_S
             reason = self._blocked or find_obstacle(self._files, self.base, acting=self.acting)
             self._stall.look(now, reason)
 
@@ -511,14 +521,14 @@ class Master:
                 if deadline is not None and now >= deadline:
                     return
                 if moved:
-                    self._waiter.stir(now)
+                    self._waiter.expect_more(now)
                 else:
                     self._see_obstacle(now)
                     self._pause(now, deadline)
                     now = self._clock.monotonic()
             if pool.done:
                 with self._guard:
-                    self._settle(pool)
+                    self._release(pool)
 
     def wait(
         self,
@@ -535,12 +545,12 @@ class Master:
             progress(pool)
 
     def serve(self, stop: Callable[[], bool]) -> None:
-        """Stand: work on whatever is in the base until `stop` says so."""
-        with self._waiting(), FolderWatcher(self.base.job_pool, self._waiter.ring):
+        """Run the scheduler for a base until `stop` returns True."""
+        with self._waiting(), FolderWatcher(self.base.job_pool, self._waiter.notify):
             while not stop():
                 now = self._clock.monotonic()
                 if self.step(now):
-                    self._waiter.stir(now)
+                    self._waiter.expect_more(now)
                 else:
                     self._pause(now, None)
 
@@ -574,7 +584,7 @@ class Master:
             journal=self._journal,
             deliver=self._deliver,
             sweep=self._sweep,
-            staff=self._staff,
+            sessions=self._sessions,
         )
         # Before the first letter: the next Master's epoch must be higher than this one.
         self._write_info(dispatcher.epoch)
@@ -594,9 +604,9 @@ class Master:
         return sweep(mark) + (cgroups.end(info.cgroup, mark) if info is not None else 0)
 
     def _write_info(self, epoch: int) -> None:
-        info = {"epoch": epoch, "pid": os.getpid(), "host": socket.gethostname()}
+        info = MasterInfo(epoch, os.getpid(), socket.gethostname())
         temporary = self.base.temporary()
-        self._files.write_new(temporary, [json.dumps(info).encode()])
+        self._files.write_new(temporary, [info.encode()])
         self._files.move(temporary, self.base.master_info)
 
     def _deliver(self, run: str, sheet: OutcomeSheet) -> None:
@@ -614,6 +624,6 @@ def _never() -> bool:
 
 
 def _script_folder() -> str:
-    """Where kernels are imported from: the folder of the running script, or the current one."""
+    """The folder that kernels are imported from: of the running script, or the current one."""
     script = getattr(sys.modules.get("__main__"), "__file__", None)
     return os.path.dirname(os.path.abspath(script)) if script else os.getcwd()

@@ -1,14 +1,14 @@
-"""For your own tests: real sessions on invented cards, and waiting that explains itself.
+"""For your own tests: real sessions on simulated GPUs, and waiting that explains itself.
 
-    with sessions(tmp_path / "base", import_folder=tmp_path) as room:
-        room.start("0")
-        with room.master() as master:
+    with sessions(tmp_path / "base", import_folder=tmp_path) as running:
+        running.start("0")
+        with running.master() as master:
             pool = master.run([Job("kernels:double", x=4)])
-        os.kill(room.worker("0"), signal.SIGKILL)  # real processes: really kill them
-        wait_until(lambda: room.ready("0"), folder=room.base.root)
+        os.kill(running.worker("0"), signal.SIGKILL)  # real processes: really kill them
+        wait_until(lambda: running.ready("0"), folder=running.base.root)
 
-Nothing here is a mock. The cards are invented (`POSTROOM_FAKE_GPUS`), and so is their ledger; the
-sessions, the folder and the signals are the real ones.
+Nothing here is a mock. The GPUs are simulated (`POSTROOM_FAKE_GPUS`), with a ledger of their own;
+the sessions, the folder and the signals are real.
 """
 
 from __future__ import annotations
@@ -18,19 +18,18 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from .master import Master
-from .session.guardian import PACKAGE_PARENT
 from .store.base import Base, create_base
 from .store.files import LocalFiles
+from .system.own_python import start_detached
 from .system.process_tree import mark_of, marked, sweep
 
-# Longer than anything takes on a busy machine: who waits so long waits for something else.
+# Longer than anything takes on a busy machine.
 PATIENCE_S = 60.0
 POLL_S = 0.005
 CARDS = "4x24G"
@@ -45,7 +44,7 @@ def wait_until(
     folder: str | os.PathLike[str] | None = None,
     timeout_s: float = PATIENCE_S,
 ) -> T:
-    """Wait until a condition is true and return what it said; giving up shows the folder."""
+    """Wait until a condition is true and return its value; giving up shows the folder."""
     give_up_at = time.monotonic() + timeout_s
     while not (said := condition()):
         if time.monotonic() > give_up_at:
@@ -76,25 +75,25 @@ def listing(folder: str | os.PathLike[str], *, most: int = 200) -> str:
 @contextlib.contextmanager
 def sessions(
     base: str | os.PathLike[str], *, import_folder: str | os.PathLike[str] | None = None
-) -> Iterator[Sessions]:
-    """Have real sessions on invented cards while the block runs; afterwards none is left.
+) -> Iterator[RealSessions]:
+    """Have real sessions on simulated GPUs while the block runs; afterwards none is left.
 
-    Processes that outlive their sessions are ended, and are an AssertionError.
+    Processes that outlive their sessions are ended, and an AssertionError is raised.
     """
     folder = tempfile.mkdtemp(prefix="postroom-test-")
-    room = Sessions(
+    running = RealSessions(
         create_base(base), os.fspath(import_folder) if import_folder is not None else None, folder
     )
     try:
-        yield room
+        yield running
     finally:
-        strays = room.close()
+        strays = running.close()
         shutil.rmtree(folder, ignore_errors=True)
     if strays:
         raise AssertionError(f"{strays} processes outlived their sessions")
 
 
-class Sessions:
+class RealSessions:
     """The sessions that a test started on one base."""
 
     def __init__(self, base: Base, import_folder: str | None, folder: str) -> None:
@@ -127,16 +126,10 @@ class Sessions:
         options: Sequence[str] = (),
     ) -> int:
         """Start a session, and wait until it takes letters; return the guardian's pid."""
-        command = [sys.executable, "-m", "postroom.session", gpu, self.base.root]
-        with open(self.words(agent_id), "ab") as words:
-            guardian = subprocess.Popen(
-                [*command, "--agent", agent_id, *options],
-                cwd=PACKAGE_PARENT,
-                env=self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=words,
-                stderr=words,
-                start_new_session=True,
+        words = [gpu, self.base.root, "--agent", agent_id, *options]
+        with open(self.words(agent_id), "ab") as log:
+            guardian = start_detached(
+                "postroom.session", *words, log=log.fileno(), env=self.environment
             )
         self.guardians[agent_id] = guardian
         self._started.append(guardian)
@@ -151,11 +144,11 @@ class Sessions:
         return guardian.pid
 
     def words(self, agent_id: str) -> str:
-        """The file that holds what a session said on stdout and stderr."""
+        """The file with the output of a session."""
         return f"{self._folder}/session-{agent_id}.txt"
 
     def ready(self, agent_id: str = "0") -> bool:
-        """Whether a session has its mailbox up."""
+        """Whether a session takes letters."""
         return self._files.exists(self.base.mailbox(agent_id))
 
     def worker(self, agent_id: str = "0") -> int:
@@ -176,12 +169,12 @@ class Sessions:
         self.guardians[agent_id].wait()
 
     def stop(self, agent_id: str = "0") -> int:
-        """Have a session finish its job and end; return its exit code."""
+        """Have a session finish its job and exit; return its exit code."""
         self.guardians[agent_id].terminate()
         return self.guardians[agent_id].wait(PATIENCE_S)
 
     def processes(self, agent_id: str) -> list[int]:
-        """Every living process below a session's guardian, however far it has strayed."""
+        """Every living process that a session has started, directly or not."""
         return marked(mark_of(self.base.root, agent_id))
 
     def close(self) -> int:

@@ -8,11 +8,11 @@ from typing import Any
 
 from postroom.dispatch.dispatcher import Dispatcher
 from postroom.parcel.sheets import (
-    Done,
+    JobEnd,
     JobOptions,
     JobSheet,
-    Origin,
     OutcomeSheet,
+    RanBy,
     pack_jobs,
     pack_outcomes,
 )
@@ -51,12 +51,12 @@ def jobs(first: int, count: int, **options: Any) -> list[Any]:
 
 
 def results(first: int, values: Sequence[Any]) -> list[Any]:
-    maker = Origin("0", "cpu", 1, 0.0)
-    return pack_outcomes(first, [Done(value, seconds=0.001) for value in values], maker)
+    ran_by = RanBy("0", "cpu", 1, 0.0)
+    return pack_outcomes(first, [JobEnd(value, seconds=0.001) for value in values], ran_by)
 
 
-def double(info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> Done:
-    return Done(2 * sheet.arguments(job)["x"], seconds=0.001)
+def double(info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> JobEnd:
+    return JobEnd(2 * sheet.arguments(job)["x"], seconds=0.001)
 
 
 class PostRoom:
@@ -75,7 +75,7 @@ class PostRoom:
         create_run(self.files, self.base, made, parcels)
         return made
 
-    def inbox(self, agent_id: str = "0", run_job: Callable[..., Done | None] = double) -> Inbox:
+    def inbox(self, agent_id: str = "0", run_job: Callable[..., JobEnd | None] = double) -> Inbox:
         lock = self.files.try_lock(self.base.agent_lock(agent_id))
         assert lock is not None
         self.locks[agent_id] = lock
@@ -105,7 +105,7 @@ class PostRoom:
     def values(self, run: str = "r") -> dict[int, Any]:
         """Every outcome on disk; a job that is covered twice is an error."""
         found: dict[int, Any] = {}
-        for path in sorted(Path(self.base.answered(run)).iterdir()):
+        for path in sorted(Path(self.base.result_folder(run)).iterdir()):
             sheet = OutcomeSheet(str(path), read_parcel_bytes(self.files, str(path)))
             for job in range(sheet.first, sheet.first + sheet.count):
                 assert job not in found, f"job {job} is covered twice"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -10,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parent.parent / "postroom"
+from .tested_elsewhere import TESTED_ELSEWHERE
+
+TESTS = Path(__file__).parent
+PACKAGE = TESTS.parent / "postroom"
 
 # The layers of the package, lowest first: folders, and the few modules of the public face. Each may
 # import from those before it, and from nothing behind it, not even inside a function.
@@ -130,3 +134,41 @@ def test_nobody_pays_for_imports_they_do_not_use(module: str, heavy: set[str]) -
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert not heavy & set(done.stdout.split())
+
+
+def own_test(path: Path) -> Path:
+    """The test file of a module: the same folder below `tests`, and the same name."""
+    return TESTS / path.relative_to(PACKAGE).with_name(f"test_{path.stem}.py")
+
+
+def test_every_module_has_a_test_file_of_its_name_or_a_reason_why_not() -> None:
+    """What an `__init__` holds is imports and a docstring; it has nothing to test."""
+    without = {
+        path.relative_to(PACKAGE).with_suffix("").as_posix()
+        for path in modules()
+        if path.stem != "__init__" and not own_test(path).exists()
+    }
+    assert sorted(without - set(TESTED_ELSEWHERE)) == [], "write a test file, or a reason"
+    assert sorted(set(TESTED_ELSEWHERE) - without) == [], (
+        "it has a test file of its own, or is gone"
+    )
+
+
+def names_of(module: str) -> set[str]:
+    """The words by which a test may mention a module: its own name, and what it defines."""
+    nodes = ast.walk(ast.parse((PACKAGE / f"{module}.py").read_text()))
+    defined = {
+        node.name
+        for node in nodes
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_")
+    }
+    stem = module.split("/")[-1]
+    return {stem, *(part for part in stem.split("_") if len(part) > 2), *defined}
+
+
+@pytest.mark.parametrize("module", TESTED_ELSEWHERE)
+def test_what_is_tested_elsewhere_is_mentioned_there(module: str) -> None:
+    entry = re.fullmatch(r"(\S+?)(?: \((\w+)\))?: .+", TESTED_ELSEWHERE[module])
+    assert entry is not None, "write it as 'file: why', or 'file (word): why'"
+    mentioned = set(re.findall(r"\w+", (TESTS / entry[1]).read_text()))
+    assert ({entry[2]} if entry[2] else names_of(module)) & mentioned

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from postroom.parcel.sheets import Done, Failure, Outcome
+from postroom.parcel.sheets import Failure, JobEnd, Outcome
 from postroom.store.base import FOLDERS
 
 from .simulation.checker import Checker, Plan, Submission, Violation
@@ -178,25 +178,25 @@ class TestTheChecker:
     def test_it_complains_of_a_value_from_nowhere(self) -> None:
         checker, submission, _ = self._checker()
         with pytest.raises(Violation, match="nowhere"):
-            checker.report(submission, 0, Done({"serial": 0}))
+            checker.report(submission, 0, JobEnd({"serial": 0}))
 
     def test_it_complains_of_a_value_from_another_run(self) -> None:
         checker, submission, plan = self._checker()
         serial = checker.record("another", 0, plan, 1)
         with pytest.raises(Violation, match="has the value of"):
-            checker.report(submission, 0, Done({"serial": serial}))
+            checker.report(submission, 0, JobEnd({"serial": serial}))
 
     def test_it_complains_of_a_result_that_changes(self) -> None:
         checker, submission, plan = self._checker()
         first, second = (checker.record("run-0000", 0, plan, n) for n in (1, 2))
-        checker.report(submission, 0, Done({"serial": first}))
+        checker.report(submission, 0, JobEnd({"serial": first}))
         with pytest.raises(Violation, match="then"):
-            checker.report(submission, 0, Done({"serial": second}))
+            checker.report(submission, 0, JobEnd({"serial": second}))
 
     def test_it_complains_of_a_failure_that_no_job_had(self) -> None:
         checker, submission, _ = self._checker()
         with pytest.raises(Violation, match="failed"):
-            checker.report(submission, 0, Done(failure=Failure(Outcome.FAILED, "x", "y")))
+            checker.report(submission, 0, JobEnd(failure=Failure(Outcome.FAILED, "x", "y")))
 
     def test_it_complains_of_arguments_that_nobody_passed(self) -> None:
         checker, _, _ = self._checker()

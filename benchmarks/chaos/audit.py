@@ -1,8 +1,8 @@
 """Reads a run from its folder with no code of Postroom's, only zipfile and json.
 
-Whoever checks a program with the program itself finds its own mistakes again. This reader knows
-only the documented format: a parcel is a zip named by its first job, with a JSON sheet inside; a
-roll is a file of such zips, each behind a line that says what and where it is.
+A program that is checked with its own code repeats its own mistakes. This reader knows only the
+documented format: a parcel is a zip named by its first job, with a JSON sheet inside; an append log
+is a file of such zips, each behind a line that says what and where it is.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 @dataclass
 class Findings:
-    """What the folder says of one run."""
+    """What the folder says about one run."""
 
     asked: int = 0
     covers: Counter[int] = field(default_factory=Counter)  # job: by how many result parcels
@@ -33,7 +33,7 @@ class Findings:
 
     @property
     def lost(self) -> list[int]:
-        """Jobs that were asked and have no outcome."""
+        """Jobs that were submitted and have no outcome."""
         return [job for job in range(self.asked) if job not in self.covers]
 
     @property
@@ -48,7 +48,7 @@ class Findings:
 
     @property
     def strangers(self) -> list[int]:
-        """Results of jobs that nobody asked."""
+        """Results of jobs that nobody submitted."""
         return [job for job in self.covers if not 0 <= job < self.asked]
 
 

@@ -76,7 +76,7 @@ class Struck:
 
 
 def run(name: str, folder: str, fault: Fault | None) -> tuple[Operation, Struck]:
-    """Prepare an operation, run it in a process of its own under a fault, and bury that."""
+    """Prepare an operation, run it in a process of its own under a fault, and wait for its end."""
     operation: Operation = OPERATIONS[name]()
     operation.prepare(folder)
     told, tell = os.pipe()

@@ -1,7 +1,7 @@
 """The operations that are killed at every system call, each on a base prepared for it.
 
 `prepare` and `judge` run in the harness, `ready` and `act` in the process that is struck; only the
-calls of `act` are counted. `judge` recovers as anybody would, with a new Master and a new desk,
+calls of `act` are counted. `judge` recovers as anybody would, with a new Master and a new inbox,
 and then has the folder audited: whatever was accepted ends with exactly one right result.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 from postroom import Job, Master
 from postroom.gpus.cards.inventory import cards
 from postroom.gpus.ledger.protocol import Lease, LeaseRequest, Ledger, open_ledger
-from postroom.parcel.sheets import Done, JobSheet
+from postroom.parcel.sheets import JobEnd, JobSheet
 from postroom.session.inbox import Inbox, Step
 from postroom.store.base import Base, create_base
 from postroom.store.files import LocalFiles, LocalLock
@@ -86,8 +86,8 @@ class Operation:
         """A Master that writes no log: what is counted is the protocol's own work."""
         return Master(self.base.root, import_folder=PROJECT, clock=self.clock)
 
-    def desk(self) -> Inbox:
-        """A worker's desk, whose jobs take no time."""
+    def inbox(self) -> Inbox:
+        """A worker's inbox, whose jobs take no time."""
         return Inbox(self.files, self.base, "0", double, clock=self.clock, journal=NullJournal())
 
     def hand_in(self, master: Master, *, keep: bool = True) -> str:
@@ -101,15 +101,15 @@ class Operation:
         assert lock is not None, "the lock of a dead agent is not free"
         self.lock = lock
 
-    def rounds(self, master: Master, desk: Inbox | None, *, most: int = 40) -> None:
-        """Let a Master and a desk work until neither moves for a while."""
+    def rounds(self, master: Master, inbox: Inbox | None, *, most: int = 40) -> None:
+        """Let a Master and an inbox work until neither moves for a while."""
         still = 0
         while most and still < 8:
             most -= 1
             moved = master.step(self.clock.tick())
-            for _ in range(3 * JOBS if desk is not None else 0):
-                assert desk is not None
-                step = desk.step()
+            for _ in range(3 * JOBS if inbox is not None else 0):
+                assert inbox is not None
+                step = inbox.step()
                 if step is not Step.WORKED:
                     break
                 moved = True
@@ -121,14 +121,14 @@ class Operation:
             self.be_agent()
         take_back_letter(self.files, self.base, "0", reason="its agent died", at=self.clock.wall())
         with self.master() as master:
-            self.rounds(master, self.desk(), most=400)
+            self.rounds(master, self.inbox(), most=400)
         assert self.lock is not None
         self.lock.release()
 
 
-def double(info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> Done:
-    """The kernel, in the desk's own process."""
-    return Done(2 * sheet.arguments(job)["x"])
+def double(info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> JobEnd:
+    """The kernel, in the inbox's own process."""
+    return JobEnd(2 * sheet.arguments(job)["x"])
 
 
 def check(base: Base, run: str, expected: int) -> list[str]:
@@ -177,7 +177,7 @@ class Send(Operation):
         """An agent with an empty mailbox, held alive here."""
         super().prepare(folder)
         self.be_agent()
-        self.waiting = self.desk()
+        self.waiting = self.inbox()
 
     def ready(self) -> None:
         """Act as Master, with a run that waits."""
@@ -204,7 +204,7 @@ class Take(Operation):
         """A letter in a mailbox."""
         super().prepare(folder)
         self.be_agent()
-        self.desk()
+        self.inbox()
         with self.master() as master:
             self.hand_in(master)
             self.rounds(master, None, most=2)
@@ -216,9 +216,9 @@ class Take(Operation):
         self.lock = None
 
     def ready(self) -> None:
-        """Sit down at a desk with that letter."""
+        """Open an inbox with that letter."""
         self.files.remove(self.base.mailbox("0"))
-        self.sitting = self.desk()
+        self.sitting = self.inbox()
         self.sitting.box.write(self.letter)
 
     def act(self) -> None:
@@ -251,7 +251,7 @@ class Commit(Take):
 
 
 class Collect(Send):
-    """The Master gathers what came back."""
+    """The Master collects the results."""
 
     def ready(self) -> None:
         """Have all results in the folder, and the Master not know it."""
@@ -268,7 +268,7 @@ class Recover(Operation):
         """Stop an earlier Master in the middle."""
         super().prepare(folder)
         self.be_agent()
-        self.waiting = self.desk()
+        self.waiting = self.inbox()
         with self.master() as master:
             self.hand_in(master)
             for _ in range(3):
@@ -286,7 +286,7 @@ class Recover(Operation):
         Send.finish(self)  # type: ignore[arg-type]
 
 
-class LayDown(Take):
+class TakeBack(Take):
     """Whoever holds a dead agent's lock clears up behind it."""
 
     def prepare(self, folder: str) -> None:
@@ -301,7 +301,7 @@ class LayDown(Take):
         self.be_agent()
 
     def act(self) -> None:
-        """Lay down; a fault is reported, and the next round tries again, as a guardian does."""
+        """Take the letter back; after a fault try again, as a guardian does."""
         for _ in range(3):
             try:
                 take_back_letter(self.files, self.base, "0", reason="its agent died", at=0.0)
@@ -371,10 +371,10 @@ class SubmitEmbedded(Submit):
             with self.master() as master:
                 master.resume(runs[0])
                 take_back_letter(self.files, self.base, "0", reason="its agent died", at=0.0)
-                self.rounds(master, self.desk(), most=400)
+                self.rounds(master, self.inbox(), most=400)
             return check(self.base, runs[0], JOBS)
         self.finish()
-        begun = [run for run in runs if os.listdir(self.base.answered(run))]
+        begun = [run for run in runs if os.listdir(self.base.result_folder(run))]
         return [f"run {run} was served, and nobody was told of it" for run in begun]
 
 
@@ -408,7 +408,7 @@ class Append(Operation):
 
 
 class AppendFirst(Append):
-    """Hand in the first job of an open run, which has no roll yet."""
+    """Submit the first job of an open run, whose append log is empty."""
 
     def prepare(self, folder: str) -> None:
         """The run is there."""
@@ -437,7 +437,7 @@ OPERATIONS: dict[str, Callable[[], Any]] = {
     "commit": Commit,
     "collect": Collect,
     "recover": Recover,
-    "lay down": LayDown,
+    "take back": TakeBack,
     "lease": LeaseCard,
     "release": ReleaseCard,
 }

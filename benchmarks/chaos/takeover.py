@@ -19,16 +19,16 @@ from collections.abc import Callable
 from typing import Any
 
 from postroom import Job, Master
-from postroom.parcel.sheets import Done, JobOptions, Origin, pack_jobs, pack_outcomes
+from postroom.parcel.sheets import JobEnd, JobOptions, RanBy, pack_jobs, pack_outcomes
 from postroom.store.files import LocalFiles
 from postroom.store.runs import list_runs
-from postroom.testing import Sessions, sessions, wait_until
+from postroom.testing import RealSessions, sessions, wait_until
 
 PROJECT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "project")
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
-def agent_takeover(room: Sessions, kill: str) -> float:
+def agent_takeover(room: RealSessions, kill: str) -> float:
     """From the death of an agent that has the only job until another has it in hand."""
     with tempfile.TemporaryDirectory() as folder, room.master() as master:
         ledger = f"{folder}/executed"
@@ -47,7 +47,7 @@ def agent_takeover(room: Sessions, kill: str) -> float:
     return took
 
 
-def master_takeover(room: Sessions) -> float:
+def master_takeover(room: RealSessions) -> float:
     """From the death of the acting Master until a waiting one has sent a job to an idle agent."""
     command = [sys.executable, "-m", "postroom", "master", room.base.root]
     standing = [_start(room, command) for _ in range(2)]
@@ -79,13 +79,13 @@ def restart_with(parcels: int) -> dict[str, float]:
         with Master(f"{folder}/base", import_folder=PROJECT) as master:
             run = master.submit([], keep=True).run
             base = master.base
-        files, maker = LocalFiles(), Origin("0", "", 0, 0.0)
+        files, ran_by = LocalFiles(), RanBy("0", "", 0, 0.0)
         for number in range(parcels):
             arguments = [{"number": number, "seconds": 0.0, "ledger": f"{folder}/executed"}]
             chunks = pack_jobs(number, "storm_kernels:square", JobOptions(), None, arguments)
             files.write_new(base.parcel(run, number), chunks)
             if number % 2:
-                chunks = pack_outcomes(number, [Done(number * number + 1)], maker)
+                chunks = pack_outcomes(number, [JobEnd(number * number + 1)], ran_by)
                 files.write_new(base.result(run, number), chunks)
         assert list_runs(files, base) == [run]
         with sessions(base.root, import_folder=PROJECT) as room:
@@ -140,13 +140,13 @@ def _lines(path: str) -> int:
         return 0
 
 
-def _start(room: Sessions, command: list[str]) -> subprocess.Popen[bytes]:
+def _start(room: RealSessions, command: list[str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         command, cwd=ROOT, env=room.environment, stderr=subprocess.DEVNULL, start_new_session=True
     )
 
 
-def _acting(room: Sessions) -> int | None:
+def _acting(room: RealSessions) -> int | None:
     from postroom.store.snapshot import snapshot
 
     return snapshot(room.base, runs=False).master_pid

@@ -1,4 +1,4 @@
-"""One table of all jobs of a batch: what was asked, how it ended, and what their logs say."""
+"""One table of all jobs of a batch: arguments, outcomes, and figures from their logs."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from typing import Any
 from ..commands.job_folder import FAILURE, SUCCESS, JobFolder
 from ..commands.sweep import number
 from ..errors import PostroomError
+from ..text.table import cut, table_lines
 from . import plot
 
 Row = dict[str, Any]
 LOG_LIMIT = 64 << 20
-# In this order, before what a sweep or a pattern adds.
+# The first columns, in this order; arguments of a sweep and patterns follow.
 COLUMNS = ("name", "outcome", "exit", "attempt", "gpu", "seconds", "started", "ended", "command")
 
 
 class TableError(PostroomError):
-    """A table cannot be made as asked."""
+    """A table or a plot cannot be made."""
 
 
 def read_table(output: str, patterns: Sequence[str] = ()) -> list[Row]:
-    """A row for each job folder, with the last match of each pattern in its output."""
+    """Return a row per job folder, with the last match of each pattern in its logs."""
     compiled = [_compile(pattern, place) for place, pattern in enumerate(patterns)]
     rows = []
     for name in sorted(os.listdir(output), key=_natural):
@@ -46,7 +47,7 @@ def read_table(output: str, patterns: Sequence[str] = ()) -> list[Row]:
 
 
 def read_row(folder: JobFolder) -> Row | None:
-    """What a job's folder says of it; None: it is no job's folder."""
+    """Read the row of one job folder; None if the folder is not that of a job."""
     info = folder.read_info()
     if not info:
         return None
@@ -74,7 +75,7 @@ def _compile(pattern: str, place: int) -> tuple[str, re.Pattern[str]]:
     try:
         return column, re.compile(text, re.MULTILINE)
     except re.error as error:
-        raise TableError(f"{pattern!r} is no regular expression: {error}") from None
+        raise TableError(f"{pattern!r} is not a regular expression: {error}") from None
 
 
 def _read(path: str) -> str:
@@ -92,7 +93,7 @@ def _natural(name: str) -> list[tuple[int, int, str]]:
 
 
 def as_csv(rows: Sequence[Row]) -> str:
-    """As CSV, with all columns that any row has."""
+    """Return CSV, with every column that any row has."""
     columns = list(dict.fromkeys(column for row in rows for column in row)) or list(COLUMNS)
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
@@ -102,35 +103,25 @@ def as_csv(rows: Sequence[Row]) -> str:
 
 
 def as_json(rows: Sequence[Row]) -> str:
-    """As JSON, a line for each job."""
+    """Return JSON, one line per job."""
     return "[\n" + ",\n".join(json.dumps(row, default=str) for row in rows) + "\n]\n"
 
 
 def as_text(rows: Sequence[Row], *, width: int = 40) -> str:
-    """As columns for people; long values are cut."""
+    """Return aligned columns; long values are cut."""
     hidden = {"folder", "ended", "started"}
     columns = list(dict.fromkeys(key for row in rows for key in row if key not in hidden))
     columns.sort(key=lambda column: column == "command")
-    notebook_functions = [
-        columns,
-        *([_cell(row.get(column, ""), width) for column in columns] for row in rows),
-    ]
-    widths = [max(len(row[place]) for row in notebook_functions) for place in range(len(columns))]
-    lines = (
-        "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True))
-        for row in notebook_functions
-    )
-    return "".join(line.rstrip() + "\n" for line in lines)
+    cells = ([_cell(row.get(column, ""), width) for column in columns] for row in rows)
+    return "".join(f"{line}\n" for line in table_lines([columns, *cells]))
 
 
 def _cell(value: Any, width: int) -> str:
-    text = f"{value:.6g}" if isinstance(value, float) else str(value)
-    text = "".join(c if c.isprintable() else "?" for c in text)
-    return text if len(text) <= width else text[: width - 1] + "…"
+    return cut(f"{value:.6g}" if isinstance(value, float) else str(value), width)
 
 
-def as_plot(rows: Sequence[Row], x: str, y: str) -> bytes:
-    """A picture of one column against another, as PNG."""
+def as_plot(rows: Sequence[Row], x: str, y: str) -> str:
+    """Return a plot of column y against column x, as SVG."""
     points = []
     for row in rows:
         pair = row.get(x), row.get(y)
@@ -138,5 +129,5 @@ def as_plot(rows: Sequence[Row], x: str, y: str) -> bytes:
             points.append((float(pair[0] or 0), float(pair[1] or 0)))
     if not points:
         known = ", ".join(dict.fromkeys(key for row in rows for key in row))
-        raise TableError(f"no job has a number both for {x} and for {y}; there are: {known}")
+        raise TableError(f"no job has a number in both columns, {x} and {y}; columns: {known}")
     return plot.plot(points, x, y)

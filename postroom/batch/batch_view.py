@@ -1,4 +1,4 @@
-"""What a batch shows: a live table on a terminal, a line for each job elsewhere, a summary."""
+"""What a batch prints: a live table on a terminal, else a line per job; then a summary."""
 
 from __future__ import annotations
 
@@ -17,34 +17,36 @@ from ..parcel.sheets import Outcome
 from ..store.base import Base
 from ..store.files import LocalFiles
 from ..store.mailbox import read_in_hand, read_letter
+from ..text.durations import format_duration
 from ..text.safe_text import printable
+from ..text.table import cut
 from . import batch_table
 
 if TYPE_CHECKING:
     from .runner import Batch, BatchCounts
 
 REFRESH_S = 0.2
-LINES_S = 30.0
-MOST_FAILURES = 10
-ERROR_LINES = 3
+PROGRESS_S = 30.0  # without a finished job, a line says how far the batch is
+MOST_FAILURES = 10  # shown in the summary
+ERROR_LINES = 3  # of stderr, for each of them
 
 
 @dataclass(frozen=True)
-class SlotNow:
-    """One slot at this moment."""
+class SlotState:
+    """The state of one slot."""
 
     agent: str
     gpu: str
-    job: str  # its name; empty: idle, or not ready
+    job: str  # its name; empty: idle or still starting
     command: str
     seconds: float
 
 
 @dataclass(frozen=True)
-class Now:
-    """A batch at this moment."""
+class BatchState:
+    """The state of a batch."""
 
-    slots: list[SlotNow]
+    slots: list[SlotState]
     done: int
     failed: int
     skipped: int
@@ -55,12 +57,12 @@ class Now:
 
     @property
     def running(self) -> int:
-        """How many slots have a job."""
+        """Return how many slots run a job."""
         return sum(bool(slot.job) for slot in self.slots)
 
 
-def look(base: Base, pool: JobPool, places: Sequence[tuple[str, str]]) -> list[SlotNow]:
-    """See what every slot is at."""
+def slot_states(base: Base, pool: JobPool, places: Sequence[tuple[str, str]]) -> list[SlotState]:
+    """Return the state of every slot."""
     files = LocalFiles()
     found = []
     for agent, gpu in places:
@@ -79,57 +81,49 @@ def look(base: Base, pool: JobPool, places: Sequence[tuple[str, str]]) -> list[S
             command = job.arguments["command"]
             seconds = max(0.0, time.time() - hand.since)
             gpu = gpu or JobFolder(job.arguments["folder"]).read_info().get("gpu", "")
-        found.append(SlotNow(agent, gpu, name, command, seconds))
+        found.append(SlotState(agent, gpu, name, command, seconds))
     return found
 
 
-def now_of(batch: Batch) -> Now:
-    """Reckon how far a batch is."""
-    places = [(place.agent, "" if place.share else place.gpu) for place in batch.sessions.places]
-    slots = look(batch.master.base, batch.pool, places)
+def batch_state(batch: Batch) -> BatchState:
+    """Return the state of a batch."""
+    places = [(place.agent, "" if place.share else place.gpu) for place in batch.sessions.slots]
+    slots = slot_states(batch.master.base, batch.pool, places)
     counts = batch.counts
     running = sum(bool(slot.job) for slot in slots)
     rate = counts.done / max(time.monotonic() - batch.started, 1e-9)
     open_ = batch.feed is not None and not batch.feed.ended
     left_s = batch.outstanding / rate if rate and not open_ else None
     waiting = max(batch.outstanding - running, 0)
-    return Now(slots, counts.done, counts.failed, counts.skipped, waiting, open_, rate, left_s)
+    return BatchState(
+        slots, counts.done, counts.failed, counts.skipped, waiting, open_, rate, left_s
+    )
 
 
-def clock(seconds: float) -> str:
-    """A time span as people say it."""
-    if seconds < 100:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
-
-
-def headline(now: Now) -> str:
-    """All that matters in one line."""
-    parts = [f"{now.done} done", f"{now.failed} failed", f"{now.running} running"]
-    parts += [f"{now.waiting}{'+' if now.open else ''} waiting"]
-    if now.skipped:
-        parts.append(f"{now.skipped} done before")
-    if now.rate:
-        parts.append(f"{now.rate:.1f}/s" if now.rate >= 1 else f"{60 * now.rate:.1f}/min")
-    if now.left_s is not None:
-        parts.append(f"{clock(now.left_s)} left")
+def headline(state: BatchState) -> str:
+    """Return the state of a batch in one line."""
+    parts = [f"{state.done} done", f"{state.failed} failed", f"{state.running} running"]
+    parts += [f"{state.waiting}{'+' if state.open else ''} waiting"]
+    if state.skipped:
+        parts.append(f"{state.skipped} done before")
+    if state.rate:
+        parts.append(f"{state.rate:.1f}/s" if state.rate >= 1 else f"{60 * state.rate:.1f}/min")
+    if state.left_s is not None:
+        parts.append(f"{format_duration(state.left_s)} left")
     return ", ".join(parts)
 
 
 class PlainView:
-    """A line for each job that ends, in the order of the lines if that is asked for."""
+    """Prints a line for each job that ends, with `keep_order` in the order of the lines."""
 
     def __init__(self, stream: TextIO | None = None, *, keep_order: bool = False) -> None:
         self._stream = stream or sys.stderr
         self._keep_order = keep_order
         self._held: list[tuple[int, str]] = []
-        self._next = 0
         self._said = time.monotonic()
 
     def finished(self, job: Finished, folder: JobFolder) -> None:
-        """Say how one job ended."""
+        """Print how one job ended."""
         line = finished_line(job, folder)
         if not self._keep_order:
             self._say(line)
@@ -137,11 +131,11 @@ class PlainView:
         heapq.heappush(self._held, (job.job.arguments["number"], line))
 
     def update(self, batch: Batch) -> None:
-        """Say now and then how far it is."""
+        """Print now and then how many jobs are left."""
         while self._held and self._held[0][0] <= batch.ended_until:
             self._say(heapq.heappop(self._held)[1])
-        if time.monotonic() - self._said >= LINES_S:
-            self._say(headline(now_of(batch)))
+        if time.monotonic() - self._said >= PROGRESS_S:
+            self._say(headline(batch_state(batch)))
 
     def _say(self, text: str) -> None:
         self._said = time.monotonic()
@@ -149,24 +143,20 @@ class PlainView:
 
 
 def finished_line(job: Finished, folder: JobFolder) -> str:
-    """How one job ended, in a line."""
-    command = _cut(job.job.arguments["command"], 60)
+    """Return how one job ended, in one line."""
+    command = cut(job.job.arguments["command"], 60)
     failure = job.done.failure
     how = "ok"
     if failure is not None:
         how = "FAILED: " if failure.kind == "failed" else f"FAILED: {failure.kind}, "
-        how += _cut(failure.message, 80)
+        how += cut(failure.message, 80)
     used = folder.read_info().get("memory", "")
-    spent = clock(job.done.seconds)
+    spent = format_duration(job.done.seconds)
     return f"{folder.name}  {how}  {spent}  slot {job.agent}  {command}{used and '  ' + used}"
 
 
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
-
-
 class LiveView:
-    """A table of the slots that is drawn again and again, with failures above it."""
+    """A live table of the slots, with failures printed above it."""
 
     def __init__(self, *, console: Any = None) -> None:
         from rich.console import Console
@@ -184,36 +174,36 @@ class LiveView:
         self._live.stop()
 
     def finished(self, job: Finished, folder: JobFolder) -> None:
-        """Show a failure; a success only counts."""
+        """Print a failure; successes are only counted."""
         if job.outcome is not Outcome.OK:
             from rich.text import Text
 
             self._console.print(Text(printable(finished_line(job, folder)), style="red"))
 
     def update(self, batch: Batch) -> None:
-        """Draw, if it was not done just now."""
+        """Draw the table, at most every REFRESH_S."""
         at = time.monotonic()
         if at - self._drawn_at >= REFRESH_S:
             self._drawn_at = at
-            self._live.update(draw(now_of(batch)), refresh=True)
+            self._live.update(draw(batch_state(batch)), refresh=True)
 
 
-def draw(now: Now) -> Any:
-    """The live table."""
+def draw(state: BatchState) -> Any:
+    """Return the live table."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
     slots = Table("slot", "GPU", "job", "time", "command", box=None, header_style="bold")
-    for slot in now.slots:
+    for slot in state.slots:
         command = Text(printable(slot.command), overflow="ellipsis", no_wrap=True)
-        spent = clock(slot.seconds) if slot.job else ""
+        spent = format_duration(slot.seconds) if slot.job else ""
         slots.add_row(slot.agent, slot.gpu, slot.job or Text("idle", "dim"), spent, command)
-    return Group(slots, Text(headline(now), style="bold"))
+    return Group(slots, Text(headline(state), style="bold"))
 
 
 def summary(batch: Batch, again: Sequence[str], stream: TextIO) -> None:
-    """Say what came out, how the failures began, and how to run just these again."""
+    """Print the outcome, the first failures, and how to run the failed jobs again."""
     counts: BatchCounts = batch.counts
     for job, folder in counts.failures[:MOST_FAILURES]:
         print(printable(finished_line(job, folder)), file=stream)
@@ -224,18 +214,18 @@ def summary(batch: Batch, again: Sequence[str], stream: TextIO) -> None:
     if len(counts.failures) > MOST_FAILURES:
         print(f"... and {len(counts.failures) - MOST_FAILURES} more failed", file=stream)
     ok = counts.done - counts.failed
-    wall = clock(time.monotonic() - batch.started)
+    wall = format_duration(time.monotonic() - batch.started)
     before = f", {counts.skipped} done before" if counts.skipped else ""
     print(f"{ok} ok, {counts.failed} failed{before}, in {wall}", file=stream)
     if batch.stopped:
         print(f"stopped after {counts.failed} failures", file=stream)
     print(f"results: {batch.output}/results.csv", file=stream)
     if counts.failed:
-        print(f"run the failed again: {shlex.join([*again, '--rerun', 'failed'])}", file=stream)
+        print(f"run failed jobs again: {shlex.join([*again, '--rerun', 'failed'])}", file=stream)
 
 
 def write_results(output: str) -> None:
-    """Write `results.csv` and `results.json` from what the folders say."""
+    """Write `results.csv` and `results.json` from the job folders."""
     rows = batch_table.read_table(output)
     for name, text in (("csv", batch_table.as_csv(rows)), ("json", batch_table.as_json(rows))):
         temporary = f"{output}/.results.{os.getpid()}"

@@ -1,4 +1,4 @@
-"""Lines that wait for slots which have whole cards: as they come, unless some are more urgent."""
+"""Waiting lines of a batch whose slots have whole GPUs: by priority, then in their order."""
 
 from __future__ import annotations
 
@@ -6,35 +6,36 @@ import heapq
 from collections.abc import Iterable
 from typing import Protocol
 
-from ..commands.command_source import CommandLine, CommandSourceError
+from ..commands.command_source import CommandSourceError
+from ..commands.spec import CommandSpec
 from ..jobs import Job
 
 
 class Waiting(Protocol):
-    """The lines of a batch that were read and not begun."""
+    """The lines of a batch that were read and not started."""
 
-    choosy: bool  # it has to know more lines than slots could take, to choose among them
+    choosy: bool  # the order matters: it has to see more lines than there are free slots
 
     def __len__(self) -> int: ...
 
-    def check(self, line: CommandLine) -> CommandLine:
-        """Return a line that can be run at all; else raise FeedError."""
+    def check(self, line: CommandSpec) -> CommandSpec:
+        """Return a line that can run; else raise CommandSourceError."""
 
-    def add(self, job: Job, line: CommandLine) -> None:
-        """Have a line wait."""
+    def add(self, job: Job, line: CommandSpec) -> None:
+        """Add a waiting line."""
 
     def jobs(self) -> Iterable[Job]:
-        """What waits."""
+        """Return the waiting jobs."""
 
     def ended(self, job: Job) -> None:
-        """A line that had begun has ended."""
+        """Note that a job has ended."""
 
     def begin(self, now: float, free: int) -> list[Job]:
-        """Return what is to begin now, with so many slots that are free."""
+        """Return the jobs to start now, with `free` slots."""
 
 
 class InOrder:
-    """Lines of a batch whose slots have whole cards: the most urgent first, else as they come."""
+    """Waiting lines by priority, then in their order."""
 
     def __init__(self) -> None:
         self._waiting: list[tuple[int, int, Job]] = []  # a heap
@@ -44,29 +45,29 @@ class InOrder:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def check(self, line: CommandLine) -> CommandLine:
-        """Refuse a line that asks for a part of a card, where slots have whole ones."""
+    def check(self, line: CommandSpec) -> CommandSpec:
+        """Refuse a line that declares memory: the slots have whole GPUs."""
         if line.memory:
             raise CommandSourceError(
-                f"{line.command!r} asks for memory={line.memory!r}, and the slots of this batch "
-                "have whole cards: with --memory auto its lines share them"
+                f"{line.command!r} declares memory={line.memory!r}, but slots have whole GPUs: to "
+                "share them, run the batch with --memory auto"
             )
         return line
 
-    def add(self, job: Job, line: CommandLine) -> None:
-        """Have a line wait."""
-        self.choosy |= line.priority != 0
+    def add(self, job: Job, line: CommandSpec) -> None:
+        """Add a waiting line."""
+        self.choosy |= line.scheduling.priority != 0
         self._count += 1
-        heapq.heappush(self._waiting, (-line.priority, self._count, job))
+        heapq.heappush(self._waiting, (-line.scheduling.priority, self._count, job))
 
     def jobs(self) -> Iterable[Job]:
-        """What waits."""
+        """Return the waiting jobs."""
         return (job for *_, job in self._waiting)
 
     def ended(self, job: Job) -> None:
-        """A line has ended."""
+        """Do nothing: a slot that is free again is counted elsewhere."""
 
     def begin(self, now: float, free: int) -> list[Job]:
-        """Return what is next: `free` jobs at most where the order matters, else all of them."""
+        """Return the next jobs: at most `free` if there are priorities, else all."""
         count = min(len(self._waiting), max(free, 0)) if self.choosy else len(self._waiting)
         return [heapq.heappop(self._waiting)[2] for _ in range(count)]

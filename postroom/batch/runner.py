@@ -1,8 +1,8 @@
-"""`postroom run`: lines in, a folder for each, and only what is missing or failed is run.
+"""`postroom run`: each line gets a folder, and only lines that are missing or failed are run.
 
 Every output folder has a base of its own, in `.base`, with one run to which each repetition of the
-batch appends. A line is known by its key: one that has succeeded is skipped, one that still waits
-or runs is waited for, one that failed becomes a new job with the same folder.
+batch appends. A line is recognised by its key: if it has succeeded it is skipped, if it waits or
+runs the batch waits for it, if it failed it becomes a new job with the same folder.
 """
 
 from __future__ import annotations
@@ -10,65 +10,59 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Protocol
 
-from ..commands.attempt import COMMAND, GRACE_S, OUTPUT_BYTES
-from ..commands.command_source import AHEAD, CommandLine, Source
+from ..commands.command_source import AHEAD, Source
 from ..commands.job_folder import JobFolder
+from ..commands.spec import CommandSpec
 from ..gpus.cards.gpu_list import MOST_SLOTS, GpuFile, cards_of
 from ..jobs import Finished, Job, JobPool, Status
 from ..master import Master
 from ..parcel.sheets import Outcome
-from ..session.crew import Crew
+from ..session.sessions import Sessions
 from ..store.files import LocalFiles
 from ..store.mailbox import is_plain_name
 from ..store.runs import list_runs
+from ..store.scheduling import SchedulingOptions
 from .line_order import InOrder, Waiting
 
 if TYPE_CHECKING:
     from .memory_packer import Packer
 
-# So many lines are handed in between two rounds of the Master, so that none of both waits.
+# At most this many lines are submitted between two rounds of the Master.
 BURST = 256
 GPU_FILE_S = 1.0
-# After so long without a job that runs, it is said why.
+# After this long without a running job, say why.
 PATIENCE_S = 2.0
 
 
 @dataclass(frozen=True)
 class BatchOptions:
-    """What holds for every line of a batch that does not say otherwise."""
+    """What is asked for a whole batch."""
 
-    prefix: str = "job_"
-    timeout_s: float | None = None
-    retries: int = 0
-    nice: int = 0
-    shell: str = "bash"
-    grace_s: float = GRACE_S
-    output_bytes: int = OUTPUT_BYTES
-    before: str = ""
-    after: str = ""
-    rerun: str = ""  # "all", "failed", or what is missing or failed
-    stop_after: int | None = None
+    defaults: CommandSpec  # for commands that do not say otherwise
+    prefix: str = "job_"  # of the jobs' folders
+    rerun: str = ""  # "all", "failed", or "": what is missing or failed
+    stop_after: int | None = None  # begin no more when this many have failed
     snapshot: tuple[str, str] | None = None  # the folder that was copied, and its copy
-    ahead: int | None = None  # so many lines of a generator wait at most; None: all of them
+    ahead: int | None = None  # at most this many commands of a generator wait; None: all
 
 
 class Runner:
-    """What is done for each line; subclass it in a file of your own, for `--runner FILE`."""
+    """Hooks for each line; subclass it in a file of your own, for `--runner FILE`."""
 
-    def prepare(self, line: CommandLine) -> CommandLine | None:
-        """Return the line as it is to be run, or None to leave it out."""
+    def prepare(self, line: CommandSpec) -> CommandSpec | None:
+        """Return the line to run, changed or not, or None to leave it out."""
         return line
 
     def finished(self, job: Finished, folder: JobFolder) -> None:
-        """Called when a job of this batch has ended, well or not."""
+        """Called when a job of this batch has ended, successfully or not."""
 
 
 class BatchView(Protocol):
-    """Where a batch shows how it goes."""
+    """Shows the progress of a batch."""
 
     def finished(self, job: Finished, folder: JobFolder) -> None:
         """One job has ended."""
@@ -79,7 +73,7 @@ class BatchView(Protocol):
 
 @dataclass
 class BatchCounts:
-    """What became of the lines so far."""
+    """The lines so far, counted."""
 
     asked: int = 0
     skipped: int = 0  # they had succeeded before
@@ -95,9 +89,9 @@ class Batch:
         self,
         master: Master,
         output: str,
-        scheduling: BatchOptions,
+        options: BatchOptions,
         *,
-        sessions: Crew,
+        sessions: Sessions,
         view: BatchView,
         runner: Runner | None = None,
         packer: Packer | None = None,
@@ -107,7 +101,7 @@ class Batch:
         self.sessions = sessions
         self.counts = BatchCounts()
         self.started = time.monotonic()
-        self._scheduling = scheduling
+        self._options = options
         self._view = view
         self._runner = runner or Runner()
         self._packer = packer
@@ -115,11 +109,11 @@ class Batch:
         self._gpu_file: GpuFile | None = None
         self._gpu_file_at = 0.0
         runs = list_runs(LocalFiles(), master.base)
-        # Lines that share cards are planned one by one, and travel so.
+        # Lines that share GPUs are placed one by one, so each is sent by itself.
         self.pool: JobPool = (
             master.resume(runs[-1])
             if runs
-            else master.open(project="commands", apart=packer is not None)
+            else master.open(project="commands", one_job_per_letter=packer is not None)
         )
         self._job_of: dict[str, int] = {}
         self._names: set[str] = set(os.listdir(output))
@@ -137,11 +131,11 @@ class Batch:
         self._gpu_file = file
         self._look_at_gpus(time.monotonic())
 
-    def forget(self, wanted: Sequence[CommandLine] | None) -> None:
-        """Cancel what earlier repetitions left waiting and this one does not ask for.
+    def forget(self, wanted: Sequence[CommandSpec] | None) -> None:
+        """Cancel waiting jobs of earlier repetitions that this one does not ask for.
 
-        With None it is not known yet what will be asked for: all that waits is cancelled, and
-        becomes a new job when its line comes.
+        With None it is not known yet what will be asked for: all waiting jobs are cancelled, and
+        become new jobs when their lines come.
         """
         keys = {line.key for line in wanted or ()}
         waiting = {
@@ -154,19 +148,19 @@ class Batch:
             self.master.cancel(self.pool, waiting, "its line is not asked for any more")
 
     def run(self, feed: Source) -> None:
-        """Work until every line has ended, or too many have failed."""
+        """Run until every line has ended, or too many have failed."""
         self.feed = feed
         self._admit_lines()
-        self._hand_in(time.monotonic())
+        self._submit(time.monotonic())
         for _ in self.master.rounds(self.pool, until=self._over):
             now = time.monotonic()
-            self._gather()
+            self._collect()
             self._admit_lines()
-            self._hand_in(now)
+            self._submit(now)
             self._look_at_gpus(now)
             self.sessions.tend(now)
             self._view.update(self)
-        self._gather()
+        self._collect()
         self._view.update(self)
 
     # How far it is
@@ -178,16 +172,15 @@ class Batch:
 
     @property
     def ended_until(self) -> int:
-        """No line with a number up to this one is still waited for."""
+        """All lines up to this number have ended."""
         jobs = [*(self.pool.jobs[number] for number in self._mine), *self._held.jobs()]
         return min((job.arguments["number"] for job in jobs), default=self.counts.asked + 1) - 1
 
     @property
     def stopped(self) -> bool:
-        """Whether so many jobs have failed that no more are begun."""
+        """Whether too many jobs have failed to begin more."""
         return (
-            self._scheduling.stop_after is not None
-            and self.counts.failed >= self._scheduling.stop_after
+            self._options.stop_after is not None and self.counts.failed >= self._options.stop_after
         )
 
     def _over(self) -> bool:
@@ -199,7 +192,7 @@ class Batch:
     def _admit_lines(self) -> None:
         assert self.feed is not None
         for _ in range(BURST):
-            line = self.feed.take() if self._room() else None
+            line = self.feed.take() if self._may_take() else None
             if line is None:
                 return
             prepared = self._runner.prepare(line)
@@ -207,24 +200,24 @@ class Batch:
             if prepared is not None and job is not None:
                 self._held.add(job, prepared)
 
-    def _room(self) -> bool:
+    def _may_take(self) -> bool:
         """Whether one more line may be taken from the feed now."""
-        scheduling = self._scheduling
+        options = self._options
         outstanding = self.outstanding
         if (
-            scheduling.stop_after is not None
-            and outstanding + self.counts.failed >= scheduling.stop_after
+            options.stop_after is not None
+            and outstanding + self.counts.failed >= options.stop_after
         ):
-            return False  # never more than may still fail: so it stops exactly there
-        if scheduling.ahead is None:
+            return False  # never more than may still fail, so that it stops exactly there
+        if options.ahead is None:
             return True
-        # To choose among lines takes lines to choose from.
+        # To choose by priority or memory, it must know more lines than it can run.
         more = AHEAD if self._held.choosy else 0
-        return outstanding < scheduling.ahead + 2 * len(self.sessions.places) + more
+        return outstanding < options.ahead + 2 * len(self.sessions.slots) + more
 
-    def _hand_in(self, now: float) -> None:
-        """Hand to the Master what is to begin next."""
-        slots = MOST_SLOTS if self._packer is not None else len(self.sessions.places)
+    def _submit(self, now: float) -> None:
+        """Submit the jobs that begin next."""
+        slots = MOST_SLOTS if self._packer is not None else len(self.sessions.slots)
         jobs = self._held.begin(now, slots - len(self._mine))
         if jobs:
             numbers = self.master.extend(self.pool, jobs)
@@ -241,10 +234,10 @@ class Batch:
             self._idle_since = now
         elif now >= self._idle_since + PATIENCE_S:
             self._idle_since = inf
-            self.sessions.say(f"waiting for room: {packer.why()}")
+            self.sessions.say(f"waiting for GPU memory: {packer.why()}")
 
-    def _admit(self, line: CommandLine) -> Job | None:
-        """Make a job of a line, unless it is done or under way."""
+    def _admit(self, line: CommandSpec) -> Job | None:
+        """Make a job of a line, unless it is done, waits or runs."""
         self.counts.asked += 1
         known = self._job_of.get(line.key)
         folder = ""
@@ -255,57 +248,48 @@ class Batch:
             earlier = self.pool[known]
             folder = self.pool.jobs[known].arguments["folder"]
             self._complete(earlier, JobFolder(folder))
-            if earlier.outcome is Outcome.OK and self._scheduling.rerun != "all":
+            if earlier.outcome is Outcome.OK and self._options.rerun != "all":
                 self.counts.skipped += 1
                 return None
-        if self._scheduling.rerun == "failed" and known is None:
+        if self._options.rerun == "failed" and known is None:
             self.counts.skipped += 1
             return None
         return self._job(line, folder or self._new_folder(line))
 
-    def _job(self, line: CommandLine, folder: str) -> Job:
-        scheduling = self._scheduling
-        return Job(
-            COMMAND,
-            os.path.basename(folder),
-            retries=scheduling.retries if line.retries is None else line.retries,
-            timeout_s=scheduling.timeout_s if line.timeout_s is None else line.timeout_s,
-            command=line.command,
+    def _job(self, line: CommandSpec, folder: str) -> Job:
+        spec = line.with_defaults(self._options.defaults).but(
+            name=os.path.basename(folder),
             cwd=self._place(line.cwd),
-            env=line.env,
             folder=folder,
-            key=line.key,
-            arguments=line.arguments,
             number=self.counts.asked,
-            nice=scheduling.nice,
-            shell=scheduling.shell,
-            grace_s=scheduling.grace_s,
-            output_bytes=scheduling.output_bytes,
-            before=scheduling.before,
-            after=scheduling.after,
+            # The batch itself sees to these.
+            scheduling=SchedulingOptions(),
+            memory="",
+            repeat=0,
         )
+        job = spec.to_job()
+        job.arguments["key"] = line.key
+        return job
 
     def _place(self, cwd: str) -> str:
-        """Where a line runs: in its folder, or at the same place of the snapshot."""
-        if self._scheduling.snapshot is None:
+        """Where a line runs: in its folder, or in the same folder of the snapshot."""
+        if self._options.snapshot is None:
             return cwd
-        source, copy = self._scheduling.snapshot
+        source, copy = self._options.snapshot
         inside = cwd == source or cwd.startswith(source + "/")
         return copy + cwd.removeprefix(source) if inside else cwd
 
-    def _new_folder(self, line: CommandLine) -> str:
+    def _new_folder(self, line: CommandSpec) -> str:
         name = line.name if is_plain_name(line.name) else ""
         while not name or name in self._names:
-            name = (
-                f"{line.name if is_plain_name(line.name) else self._scheduling.prefix}{self._next}"
-            )
+            name = f"{line.name if is_plain_name(line.name) else self._options.prefix}{self._next}"
             self._next += 1
         self._names.add(name)
         return f"{self.output}/{name}"
 
     # Outcomes out
 
-    def _gather(self) -> None:
+    def _collect(self) -> None:
         arrived = self.pool.arrived
         while self._seen < len(arrived):
             number = arrived[self._seen]
@@ -325,7 +309,7 @@ class Batch:
             self._view.finished(job, folder)
 
     def _complete(self, job: Finished, folder: JobFolder) -> None:
-        """Put up the mark that a minder did not live to put up, or that was never its to."""
+        """Write SUCCESS or FAILURE where the minder was killed before it did, or never ran."""
         if job.outcome is Outcome.CANCELLED or folder.finished:
             return
         os.makedirs(folder.path, exist_ok=True)
@@ -339,17 +323,17 @@ class Batch:
         if places is None:
             return
         if self._packer is None:
-            self.sessions.want(places)
+            self.sessions.keep(places)
         else:
             self._packer.cards = cards_of(places)
-            self.sessions.want([])
+            self.sessions.keep([])
 
 
-def completer(cwd: str, env: dict[str, str]) -> Callable[[CommandLine], CommandLine]:
-    """Give every line a working folder, and the environment that the whole batch was given."""
+def completer(cwd: str, env: dict[str, str]) -> Callable[[CommandSpec], CommandSpec]:
+    """Give every line a working folder, and the environment of the batch."""
 
-    def complete(line: CommandLine) -> CommandLine:
+    def complete(line: CommandSpec) -> CommandSpec:
         folder = os.path.abspath(os.path.join(cwd, line.cwd))
-        return replace(line, cwd=folder, env={**env, **line.env})
+        return line.but(cwd=folder, env={**env, **line.env})
 
     return complete

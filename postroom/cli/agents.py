@@ -1,151 +1,204 @@
-"""`postroom agents`, and `python agent.py`: start, stop and list the sessions of a base."""
+"""`postroom agents`, and `python agent.py`: start, stop and list the agents of a base."""
 
 from __future__ import annotations
 
 import json
+import os
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 
 import click
 
 from ..gpus.cards import inventory
-from ..gpus.cards.gpu_list import parse_gpus
+from ..gpus.cards.gpu_list import SlotSpec, parse_gpus
 from ..queue import actions
 from ..queue.queue_view import QueueView
-from ..session.launch import start_sessions, stop_sessions
+from ..session.sessions import Sessions
 from ..session.slots import choose_gpus
-from ..store.base import create_base, open_base
+from ..store.base import Base, create_base, open_base
 from ..store.snapshot import AgentStatus, snapshot
-from .queue_options import settle
+from ..text.durations import format_duration
+from .options import (
+    CONTEXT,
+    as_json,
+    base_argument,
+    base_is_named,
+    base_option,
+    positional_base,
+)
+from .output import print_table, settle
+
+GPUS = "GPUs: 0,0,1 or 2-5 or all or 0,1;2,3 or cpu."
+_agents_argument = click.argument("words", nargs=-1, metavar="[BASE] [AGENT...]")
+_now_option = click.option("--now", is_flag=True, help="Stop now; the running job is requeued.")
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(context_settings=CONTEXT)
 def command() -> None:
-    """Start, stop and list the agents of a base.
+    """Start, stop and list the agents of a base: the processes that run jobs, one per GPU.
 
     \b
-      agent.py start 4 ./base          one agent on each of four GPUs
-      agent.py list ./base             who is there, and what they do
-      agent.py stop ./base             all of them, after the jobs in hand
-      agent.py stop ./base 2 --now     agent 2, at once
+      postroom agents start 4 ./base       start one agent on each of four GPUs
+      postroom agents list ./base          list agents and what they are doing
+      postroom agents add ./base 2,3       add agents on two more GPUs
+      postroom agents drain ./base 2       give agent 2 no more jobs; `fill` reverses it
+      postroom agents stop ./base          stop all agents after their current jobs
+      postroom agents stop ./base 2 --now  stop agent 2 now; its job is requeued
 
-    \b
-    While a Master stands at the base:
-      postroom agents add ./base 2,3       two cards more
-      postroom agents drain ./base 2       agent 2 gets no more work; `fill` gives it work again
-      postroom agents remove ./base 2      agent 2 goes after the job in hand
+    BASE is a folder; without it, every verb takes -b BASE, $POSTROOM_BASE or ./base.
     """
 
 
 @command.command()
-@click.argument("words", nargs=-1, metavar="[COUNT] BASE")
-@click.option("--gpus", metavar="LIST", help="Cards, as in 0,0,1 or 2-5 or all or 0,1;2,3 or cpu.")
-def start(words: tuple[str, ...], gpus: str | None) -> None:
-    """Start COUNT agents on BASE, a GPU each, detached from the terminal.
+@click.argument("words", nargs=-1, metavar="[COUNT] [BASE]")
+@click.option("--gpus", metavar="LIST", help=GPUS)
+@base_option
+def start(words: tuple[str, ...], gpus: str | None, base: str) -> None:
+    """Start COUNT agents, one GPU each, in the background.
 
-    Agents that live already are left as they are; only what is missing is started.
+    Agents that are already running are kept; only the missing ones are started.
 
     \b
-      agent.py start 4 ./base
-      agent.py start ./base --gpus 0,0,1
+      postroom agents start 4 ./base
+      postroom agents start --gpus 0,0,1
     """
-    if len(words) == 2 and gpus is None:
-        count, base = words
-        if not count.isdecimal() or not int(count):
-            raise click.UsageError(f"{count!r} is no number of agents: write start 4 ./base")
-        slots = [(gpu, gpu) for gpu in choose_gpus(int(count), say=click.echo)]
-    elif len(words) == 1 and gpus is not None:
-        (base,) = words
+    count, rest = (words[:1], words[1:]) if gpus is None else ((), words)
+    if len(rest) > 1 or (gpus is None and not count):
+        raise click.UsageError("write `start COUNT [BASE]`, or name GPUs with --gpus 0,0,1")
+    if rest:
+        base = positional_base(rest[0])
+    if gpus is not None:
         slots = _slots(gpus)
+    elif not count[0].isdecimal() or not int(count[0]):
+        raise click.UsageError(f"{count[0]!r} is not a number of agents: write start 4 ./base")
     else:
-        raise click.UsageError("say how many agents to start, or name cards with --gpus 0,0,1")
-    start_sessions(create_base(base), slots, say=click.echo)
+        slots = [SlotSpec(gpu, gpu) for gpu in choose_gpus(int(count[0]), say=click.echo)]
+    Sessions(create_base(base), say=click.echo).start(slots, outlive=True)
 
 
 @command.command()
-@click.argument("base")
-@click.argument("agents", nargs=-1)
-@click.option("--now", is_flag=True, help="Do not let the job in hand finish; it is given on.")
-def stop(base: str, agents: tuple[str, ...], now: bool) -> None:
-    """Stop the AGENTS of BASE (all of them, if none is named)."""
+@_agents_argument
+@_now_option
+@base_option
+def stop(words: tuple[str, ...], now: bool, base: str) -> None:
+    """Stop agents after their current jobs; without AGENT, all of them.
+
+    \b
+      postroom agents stop ./base 2
+    """
+    base, agents = _split(base, words)
     opened = open_base(base)
     known = [agent.agent for agent in snapshot(opened, runs=False).agents if agent.state != "dead"]
     if not (agents or known):
-        click.echo("no agent lives")
-    stop_sessions(opened, agents or known, now=now, say=click.echo)
+        click.echo("no agent is running")
+    Sessions(opened, say=click.echo).stop(agents or known, now=now)
 
 
 @command.command()
-@click.argument("base")
-@click.argument("gpus")
-def add(base: str, gpus: str) -> None:
-    """Add a session to BASE for each of GPUS that has none.
+@click.argument("words", nargs=-1, metavar="[BASE] GPUS")
+@base_option
+def add(words: tuple[str, ...], base: str) -> None:
+    """Add an agent for each of GPUS that has none.
 
     \b
-      postroom agents add ./base 2,3       a session on each of two cards
-      postroom agents add ./base 0,0       two sessions on one card
-      postroom agents add ./base "0,1;2,3" two sessions with two cards each
-      postroom agents add ./base cpu       one on the CPU
+      postroom agents add ./base 2,3       one agent on each of two GPUs
+      postroom agents add ./base 0,0       two agents on one GPU
+      postroom agents add ./base "0,1;2,3" two agents with two GPUs each
+      postroom agents add ./base cpu       one agent on the CPU
     """
-    start_sessions(create_base(base), _slots(gpus), say=click.echo)
+    if len(words) not in (1, 2):
+        raise click.UsageError("write `add [BASE] GPUS`, such as `add ./base 2,3`")
+    *folder, gpus = words
+    if folder:
+        base = positional_base(folder[0])
+    Sessions(create_base(base), say=click.echo).start(_slots(gpus), outlive=True)
 
 
 @command.command()
-@click.argument("base")
-@click.argument("agents", nargs=-1)
-@click.option("--now", is_flag=True, help="Stop the jobs in hand; they go on elsewhere, or later.")
-def drain(base: str, agents: tuple[str, ...], now: bool) -> None:
-    """Give the AGENTS of BASE (all of them, if none is named) no more work; they stay."""
+@_agents_argument
+@_now_option
+@base_option
+def drain(words: tuple[str, ...], now: bool, base: str) -> None:
+    """Give agents no more jobs, but keep them running; without AGENT, all of them.
+
+    \b
+      postroom agents drain ./base 2
+    """
+    base, agents = _split(base, words)
     with QueueView(open_base(base)) as view:
-        settle(view, actions.drain(view, agents, now), json_=False)
+        settle(view, actions.drain(view, agents, now))
 
 
 @command.command()
-@click.argument("base")
-@click.argument("agents", nargs=-1)
-def fill(base: str, agents: tuple[str, ...]) -> None:
-    """Give the AGENTS of BASE (all of them, if none is named) work again."""
+@_agents_argument
+@base_option
+def fill(words: tuple[str, ...], base: str) -> None:
+    """Give drained agents jobs again; without AGENT, all of them.
+
+    \b
+      postroom agents fill ./base 2
+    """
+    base, agents = _split(base, words)
     with QueueView(open_base(base)) as view:
-        settle(view, actions.fill(view, agents), json_=False)
+        settle(view, actions.fill(view, agents))
 
 
 @command.command()
-@click.argument("base")
-@click.argument("agents", nargs=-1, required=True)
-@click.option("--now", is_flag=True, help="Do not let the job in hand finish; it is given on.")
-def remove(base: str, agents: tuple[str, ...], now: bool) -> None:
-    """Take AGENTS away from BASE, after the jobs in hand."""
-    stop_sessions(open_base(base), agents, now=now, say=click.echo)
+@click.argument("words", nargs=-1, metavar="[BASE] AGENT...")
+@_now_option
+@base_option
+def remove(words: tuple[str, ...], now: bool, base: str) -> None:
+    """Stop the named agents after their current jobs.
+
+    \b
+      postroom agents remove ./base 2
+    """
+    base, agents = _split(base, words)
+    if not agents:
+        raise click.UsageError("name the agents to remove, such as `remove ./base 2`")
+    Sessions(open_base(base), say=click.echo).stop(agents, now=now)
 
 
 @command.command(name="list")
-@click.argument("base")
-@click.option("--json", "as_json", is_flag=True, help="As JSON, for scripts.")
-def list_(base: str, as_json: bool) -> None:
-    """Show the agents of BASE: their GPU, state, job in hand and jobs done."""
+@as_json
+@base_argument
+def list_(base: str, json_: bool) -> None:
+    """List agents: GPU, state, current job and number of finished jobs.
+
+    \b
+      postroom agents list ./base
+    """
     agents = snapshot(open_base(base, write=False), runs=False).agents
-    if as_json:
+    if json_:
         click.echo(json.dumps([asdict(agent) for agent in agents], indent=1))
-        return
-    if not agents:
-        click.echo(f"no agents; start some: python agent.py start 1 {base}")
-        return
-    rows = [["agent", "GPU", "state", "job", "done", "pid", "up"], *map(_row, agents)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        click.echo(line.rstrip())
+    elif agents:
+        print_table([["agent", "GPU", "state", "job", "done", "pid", "up"], *map(_row, agents)])
+    else:
+        click.echo(f"no agents; start one: postroom agents start 1 {base}")
 
 
-def _slots(gpus: str) -> list[tuple[str, str]]:
+def _split(base: str, words: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """Split words into the base and agents: the first word is the base if it is a folder's path."""
+    if words and not base_is_named() and _is_base(words[0]):
+        return words[0], words[1:]
+    return base, words
+
+
+def _is_base(word: str) -> bool:
+    """Agents have plain names, so a path, or a folder that is a base, is no agent."""
+    return "/" in word or word in (".", "..") or os.path.exists(Base(word).format)
+
+
+def _slots(gpus: str) -> list[SlotSpec]:
     def known() -> list[str]:
         return [str(card.index) for card in inventory.cards() if not card.problem]
 
-    return [(place.agent, place.gpu) for place in parse_gpus(gpus, known)]
+    return parse_gpus(gpus, known)
 
 
 def _row(agent: AgentStatus) -> list[str]:
     job = f"{agent.run}/{agent.job}" if agent.run and agent.job is not None else "-"
-    up = f"{int(time.time() - agent.since)} s" if agent.state != "dead" else "-"
+    up = format_duration(time.time() - agent.since) if agent.state != "dead" else "-"
     done, pid = str(agent.done), str(agent.pid)
     return [agent.agent, agent.gpu_name or "-", agent.state, job, done, pid, up]

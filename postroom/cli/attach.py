@@ -1,4 +1,4 @@
-"""`postroom attach`: look at a batch that runs elsewhere."""
+"""`postroom attach`: watch a batch that was started elsewhere."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 
 import click
 
-from ..batch.batch_view import Now, draw, headline, look
+from ..batch.batch_view import BatchState, draw, headline, slot_states
 from ..errors import PostroomError
 from ..master import Master
 from ..store.agents import list_agents
@@ -17,21 +17,27 @@ from ..store.files import LocalFiles
 from ..store.runs import list_runs
 from ..store.snapshot import snapshot
 from . import codes
+from .options import CONTEXT
 from .run import DEFAULT_OUTPUT
 
 LOOK_S = 0.5
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(context_settings=CONTEXT)
 @click.argument("output", default=DEFAULT_OUTPUT)
-@click.option("--once", is_flag=True, help="Show how it is now, and end.")
+@click.option("--once", is_flag=True, help="Show the current state and exit.")
 def command(output: str, once: bool) -> int:
-    """Show the batch of OUTPUT until it has ended; Ctrl-C ends only the showing."""
+    """Watch the batch in folder OUTPUT until it ends. Ctrl-C stops watching, not the batch.
+
+    \b
+      postroom run jobs.txt --gpus all --detach
+      postroom attach
+    """
     base = open_base(f"{output}/.base", write=False)
     files = LocalFiles()
     runs = list_runs(files, base)
     if not runs:
-        raise PostroomError(f"{output} holds no batch yet")
+        raise PostroomError(f"there is no batch in {output} yet")
     live = sys.stdout.isatty() and not once
     if live:
         from rich.console import Console
@@ -39,19 +45,19 @@ def command(output: str, once: bool) -> int:
 
         screen = Live(console=Console(), auto_refresh=False)
         screen.start()
-    master = Master(base.root)  # it only looks: it neither acts nor wants the run to be served
+    master = Master(base.root)  # reads only: it schedules nothing, and keeps no run alive
     try:
         while True:
             pool = master.look(runs[-1])
             agents = list_agents(files, base)
-            slots = look(base, pool, [(agent, "") for agent in agents])
+            slots = slot_states(base, pool, [(agent, "") for agent in agents])
             waiting = len(pool) - pool.n_done - sum(bool(slot.job) for slot in slots)
-            now = Now(slots, pool.n_done, pool.n_failed, 0, waiting, False, 0.0, None)
+            state = BatchState(slots, pool.n_done, pool.n_failed, 0, waiting, False, 0.0, None)
             ended = snapshot(base, runs=False).master_pid is None
             if live:
-                screen.update(draw(now), refresh=True)
+                screen.update(draw(state), refresh=True)
             else:
-                click.echo(headline(now))
+                click.echo(headline(state))
             if once or ended:
                 return codes.JOB_FAILED if pool.n_failed else codes.OK
             time.sleep(LOOK_S)
@@ -60,4 +66,4 @@ def command(output: str, once: bool) -> int:
             screen.stop()
         master.close()
         if not os.path.isdir(base.root):
-            click.echo("the folder was removed", err=True)
+            click.echo("the output folder was removed", err=True)

@@ -1,4 +1,4 @@
-"""`postroom clean`: remove what is over."""
+"""`postroom clean`: remove finished runs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import click
 
 from ..queue import actions
 from ..queue.queue_view import QueueView
-from ..text.values import duration
-from .queue_options import CONTEXT, as_json, in_base, print_answer, talk, took
+from ..text.durations import format_duration
+from .job_options import in_base
+from .options import CONTEXT, as_json, duration
+from .output import print_answer, talk
 
 
 @click.command(context_settings=CONTEXT)
@@ -18,12 +20,11 @@ from .queue_options import CONTEXT, as_json, in_base, print_answer, talk, took
     type=duration,
     default="7d",
     show_default=True,
-    metavar="TIME",
-    help="Since its last job ended.",
+    help="Age of a run, since its last job ended: 12h, 7d.",
 )
-@click.option("-P", "--project", default="", help="Only of this project.")
-@click.option("--dry-run", is_flag=True, help="Say which runs would go, and remove nothing.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-P", "--project", default="", help="Only runs of this project.")
+@click.option("--dry-run", is_flag=True, help="List what would be removed; remove nothing.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @as_json
 @in_base
 def command(
@@ -31,8 +32,8 @@ def command(
 ) -> None:
     """Remove finished runs, with the results, logs and checkpoints of their jobs.
 
-    A run goes as a whole, when all of its jobs have ended; nothing unfinished is ever touched. The
-    jobs of a project of one day are a run.
+    A run holds the jobs that a project got on one day. It is removed only as a whole, when all its
+    jobs have ended.
 
     \b
       postroom clean --dry-run
@@ -42,7 +43,8 @@ def command(
     if asks:
         plan = actions.clean(view, older_than_s=older_than, project=project, dry_run=True)
         if plan.runs:
-            click.confirm(f"{plan.text}, over for {took(older_than)} or more; go on?", abort=True)
+            age = format_duration(older_than)
+            click.confirm(f"{plan.text}, ended at least {age} ago; continue?", abort=True)
     answer = actions.clean(view, older_than_s=older_than, project=project, dry_run=dry_run)
     if json_:
         print_answer(answer)

@@ -1,4 +1,4 @@
-"""`postroom diff`: what has changed since a job's snapshot was taken."""
+"""`postroom diff`: show what has changed since a job's snapshot."""
 
 from __future__ import annotations
 
@@ -9,12 +9,20 @@ import click
 
 from ..commands.code_snapshot import FOLDER, SnapshotError, changes
 from ..commands.job_folder import JobFolder
+from .options import CONTEXT
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(context_settings=CONTEXT)
 @click.argument("job", type=click.Path(exists=True, file_okay=False))
 def command(job: str) -> None:
-    """Show what has changed in the working folder since JOB (its folder) was handed in."""
+    """Show what has changed in the working folder since the snapshot of a job.
+
+    JOB is the job's folder.
+
+    \b
+      postroom run jobs.txt --gpus all --snapshot
+      postroom diff postroom_run/job_3
+    """
     place = JobFolder(os.path.abspath(job)).read_info().get("folder", "")
     store, found, rest = place.partition(f"/{FOLDER}/")
     if not found:

@@ -1,4 +1,4 @@
-"""`postroom doctor`: what is wrong with a base, or soon will be."""
+"""`postroom doctor`: check a base for problems."""
 
 from __future__ import annotations
 
@@ -11,18 +11,22 @@ import click
 from ..queue.base_check import examine
 from ..text.safe_text import printable
 from . import codes
+from .options import CONTEXT, as_json, base_argument
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("base")
-@click.option("--json", "as_json", is_flag=True, help="As JSON, for scripts.")
-def command(base: str, as_json: bool) -> None:
-    """Examine BASE and the filesystem it lies on; nothing is changed.
+@click.command(context_settings=CONTEXT)
+@as_json
+@base_argument
+def command(base: str, json_: bool) -> None:
+    """Check BASE and its filesystem for problems; change nothing.
 
-    Exit code 1 when something is wrong, 0 when there are at most warnings.
+    Exit code 1 if there is an error, 0 if there are at most warnings.
+
+    \b
+      postroom doctor ./base
     """
     findings = list(examine(base))
-    if as_json:
+    if json_:
         click.echo(json.dumps([asdict(finding) for finding in findings], indent=1))
     else:
         for finding in findings:

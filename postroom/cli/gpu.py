@@ -1,59 +1,48 @@
-"""`postroom gpu`: cards, who holds them, and leases for any program."""
+"""`postroom gpu` as click sees it, so that shells complete it; `gpu_verbs` does the work."""
 
 from __future__ import annotations
 
-import importlib
-
 import click
+from click.shell_completion import CompletionItem
 
-from .gpu_options import as_command
-from .gpu_words import GpuVerb
-
-# verb: (module of this folder, one line of help)
-VERBS = {
-    "get": ("gpu_lease", "Wait for a card, print its id; it is the calling shell's until it ends."),
-    "run": ("gpu_lease", "Run one command on a card of its own (the recommended way)."),
-    "release": ("gpu_lease", "Give a card of `get` back before the shell ends."),
-    "list": ("gpu_view", "Show the cards, and who holds them."),
-    "idle": ("gpu_lease", "Print the ids of the cards that are free."),
-    "info": ("gpu_view", "Show everything about the cards and the ledger."),
-    "queue": ("gpu_view", "Show who waits, in their order."),
-    "log": ("gpu_view", "Show what happened."),
-    "watch": ("gpu_view", "Show the cards again and again."),
-    "managed": ("gpu_admin", "Print the ids of the cards that are handed out."),
-    "manage": ("gpu_admin", "Say which cards are handed out: all, none, or 0,2."),
-    "quarantine": ("gpu_admin", "Give a card no more work."),
-    "heal": ("gpu_admin", "Let a quarantined card work again."),
-    "purge": ("gpu_admin", "Tidy up after the dead; nothing depends on it."),
-}
+from . import gpu_verbs
 
 
-class GpuVerbs(click.Group):
-    """The verbs below `gpu`, each imported only when it is called."""
+class GpuCommand(click.Command):
+    """One verb; `gpu_verbs.run` reads its options."""
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Offer the options of the verb."""
+        parser, _ = gpu_verbs.load(str(self.name))
+        return [
+            CompletionItem(flag, help=action.help)
+            for action in parser._actions
+            for flag in action.option_strings
+            if incomplete and flag.startswith(incomplete)
+        ]
+
+
+class GpuGroup(click.Group):
+    """The verbs below `gpu`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Name every verb."""
-        return list(VERBS)
+        return list(gpu_verbs.VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the one verb that was asked for."""
-        if cmd_name not in VERBS:
+        """Return a verb that passes all its words on."""
+        if cmd_name not in gpu_verbs.VERBS:
             return None
-        module = importlib.import_module(f".{VERBS[cmd_name][0]}", __package__)
-        found = getattr(module, f"{cmd_name}_")
-        command = as_command(cmd_name, found) if isinstance(found, GpuVerb) else found
-        assert isinstance(command, click.Command)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the verbs from the table, importing none of them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(verb, line) for verb, (_, line) in VERBS.items()])
+        return GpuCommand(
+            cmd_name,
+            callback=lambda words: gpu_verbs.run([cmd_name, *words]),
+            params=[click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)],
+            short_help=gpu_verbs.VERBS[cmd_name][1],
+            add_help_option=False,
+            context_settings={"ignore_unknown_options": True},
+        )
 
 
-@click.command(cls=GpuVerbs, no_args_is_help=True)
+@click.command(cls=GpuGroup, no_args_is_help=True)
 def command() -> None:
-    """Cards, who holds them, and leases for any program.
-
-    A lease ends when the last process that has it is gone: there is nothing to clean up.
-    """
+    """List GPUs, see who holds them, and lease them for any program."""

@@ -1,6 +1,6 @@
-"""`postroom gpu get`, `run`, `release` and `idle`: what other people's scripts call.
+"""`postroom gpu get`, `run`, `release` and `idle`: the verbs that scripts call in loops.
 
-They are called in loops, so this imports nothing that is slow, nor anything that it may not need.
+So this module imports nothing slow (see `gpu_verbs`).
 """
 
 from __future__ import annotations
@@ -8,24 +8,20 @@ from __future__ import annotations
 import os
 import sys
 import time
+from typing import Any, NoReturn
 
 from ..errors import CardHeld, GpuError
 from ..gpus.cards import inventory
 from ..gpus.cards.inventory import Card, CardWatch
 from ..gpus.ledger import lease_keeper
-from ..gpus.ledger.card_overview import CardState, overview
 from ..gpus.ledger.protocol import Lease, LeaseEntry, LeaseRequest, Ledger
 from ..system import processes
 from ..text import memory_sizes
 from . import codes
-from .gpu_words import JSON, LEASE_OPTIONS, GpuVerb, Misuse, Option, pick, print_json, say, talk
+from .gpu_output import Misuse, print_json, say, talk
 
-TYPE_CHECKING = False  # see `gpus.frozen`
-if TYPE_CHECKING:
-    from typing import Any, NoReturn
-
-NOT_EXECUTABLE = 126  # what shells answer when a command
-NOT_FOUND = 127  # cannot be started
+NOT_EXECUTABLE = 126  # the exit codes of shells
+NOT_FOUND = 127  # for a command that cannot be started
 RELEASE_PATIENCE_S = 5.0
 
 
@@ -41,16 +37,14 @@ def lease_for(
     timeout_s: float | None,
     name: str,
 ) -> tuple[Lease, list[Card]]:
-    """Wait for the cards that were asked for, talking about it; exits with 75 when in vain."""
+    """Wait for the requested cards, with messages on stderr; exit with 75 after `timeout_s`."""
     if gpus and count > 1:
-        raise Misuse("--gpus names the cards; leave -n away")
-    if timeout_s is not None and not timeout_s >= 0:  # which not-a-number is not, either
-        raise Misuse("--timeout is a number of seconds, 0 or more")
+        raise Misuse("--gpus and -n cannot be combined: --gpus names the GPUs")
     cards = watch.cards()
-    watch.close()  # it may be long until it is our turn, and what follows is to have no child
+    watch.close()  # the wait may be long, and the command must not inherit a child
     request = LeaseRequest(
         count=count,
-        cards=tuple(card.uuid for card in pick(cards, gpus)) if gpus else (),
+        cards=tuple(card.uuid for card in inventory.pick(cards, gpus)) if gpus else (),
         memory_mib=memory_sizes.to_mib(memory) if memory else None,
         name=name,
         pack=pack,
@@ -76,11 +70,12 @@ def lease_for(
 
 
 def get(ledger: Ledger, watch: CardWatch, *, json_: bool, **scheduling: Any) -> None:
-    """Wait for a card and print its id.
+    """Wait for a GPU and print its id.
 
-    The card is the calling shell's, in `read ID < <(postroom gpu get)` as in
-    `ID=$(postroom gpu get)`: until `release`, or until the shell and all that it started since are
-    gone. Several ids are separated by commas, as CUDA_VISIBLE_DEVICES takes them.
+    The calling shell holds the GPU until it calls `release`, or until it and
+    every process that it has started since have ended. This works in
+    ID=$(postroom gpu get) and in read ID < <(postroom gpu get). Several ids are
+    printed as 0,1, in the form of CUDA_VISIBLE_DEVICES.
     """
     owner = lease_keeper.caller()
     lease, granted = lease_for(ledger, watch, owner, **scheduling)
@@ -102,14 +97,16 @@ def get(ledger: Ledger, watch: CardWatch, *, json_: bool, **scheduling: Any) -> 
     say(answer)
 
 
-def run(
-    ledger: Ledger, watch: CardWatch, *, command: tuple[str, ...], **scheduling: Any
-) -> NoReturn:
-    """Run COMMAND on a card of its own, with CUDA_VISIBLE_DEVICES set.
+def run(ledger: Ledger, watch: CardWatch, *, command: list[str], **scheduling: Any) -> NoReturn:
+    """Run COMMAND on a GPU of its own, with CUDA_VISIBLE_DEVICES set.
 
-    The command takes the place of this process and has the lock itself, as have its children: the
-    card is free when the last of them is gone, and the exit code is the command's own.
+    The command replaces this process and holds the lease, and so do its
+    children: the GPU is free when the last of them ends. The exit code is the
+    command's own. Put -- before the command.
     """
+    command = command[1:] if command[:1] == ["--"] else command
+    if not command:
+        raise Misuse("Missing argument 'COMMAND...'.")
     if not scheduling["name"]:
         scheduling["name"] = os.path.basename(command[0])
     lease, granted = lease_for(ledger, watch, processes.myself(), **scheduling)
@@ -118,7 +115,7 @@ def run(
         os.set_inheritable(fd, True)
     import signal
 
-    # Python ignores this signal, and a program that is started inherits that.
+    # Python ignores this signal, and the command would inherit that.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
         os.execvpe(command[0], command, environment)  # noqa: S606 - what the user typed
@@ -129,12 +126,13 @@ def run(
 
 
 def release(ledger: Ledger, watch: CardWatch, *, which: str, force: bool, json_: bool) -> None:
-    """Give a card of `get` back; ID is a card's id, or a lease's.
+    """Release a GPU that `get` leased.
 
-    Only what the calling shell holds is released, so that a late or repeated release never takes a
-    card from somebody who got it since. --force releases what another shell of yours holds.
+    Only a lease of the calling shell is released, so a late or repeated release
+    never takes a GPU from somebody who got it since. With --force it may be a
+    lease of another shell of yours.
     """
-    uuids, trouble = _uuids(watch, which)
+    uuids, failure = _uuids(watch, which)
     found = [
         entry
         for entry in ledger.holders(squatters=False)
@@ -153,8 +151,8 @@ def release(ledger: Ledger, watch: CardWatch, *, which: str, force: bool, json_:
         elif entry.keeper is not None and lease_keeper.dismiss(entry.keeper):
             _await_end(ledger, entry)
             released.append(entry.lease_id)
-    if not found and trouble is not None:
-        raise trouble
+    if not found and failure is not None:
+        raise failure
     if not found:
         talk(f"{which} is not held: nothing to release")
     if json_:
@@ -162,30 +160,34 @@ def release(ledger: Ledger, watch: CardWatch, *, which: str, force: bool, json_:
 
 
 def _uuids(watch: CardWatch, which: str) -> tuple[list[str], GpuError | None]:
-    """Return the cards that are meant, and what the driver has to say against being asked."""
+    """Return the cards that `which` names, and the error if the driver fails."""
     try:
         cards = watch.cards()
     except GpuError as error:
-        return [], error  # a lease's own id will do without cards
+        return [], error  # a lease id needs no cards
     try:
-        return [card.uuid for card in pick(cards, which)], None
+        return [card.uuid for card in inventory.pick(cards, which)], None
     except GpuError:
         return [], None
 
 
 def _named(ledger: Ledger, entry: LeaseEntry) -> str:
-    """Say whose a lease is, with whoever may be keeping its lock."""
+    """Describe a lease, with the squatter if its lock has one."""
     held = {entry.lease_id: entry} | {held.lease_id: held for held in ledger.holders()}
     return held[entry.lease_id].describe()
 
 
 def _refusal(entry: LeaseEntry, above: set[int], force: bool) -> str:
     ours = entry.process.pid in above and processes.alive(entry.process)
-    return "" if ours or force else "another shell's (--force releases it, if it is yours)"
+    return (
+        ""
+        if ours or force
+        else "it belongs to another shell (if that is yours, --force releases it)"
+    )
 
 
 def _await_end(ledger: Ledger, entry: LeaseEntry) -> None:
-    """Return once others see it free: the next line of the script may ask for it again."""
+    """Wait until others see it as free: the script may request it again at once."""
     deadline = time.monotonic() + RELEASE_PATIENCE_S
     while any(held.lease_id == entry.lease_id for held in ledger.holders(squatters=False)):
         if time.monotonic() > deadline:
@@ -194,18 +196,12 @@ def _await_end(ledger: Ledger, entry: LeaseEntry) -> None:
 
 
 def idle(ledger: Ledger, watch: CardWatch, *, json_: bool) -> None:
-    """Print the ids of the cards that are free, one per line."""
+    """Print the ids of the free GPUs, one per line."""
+    from ..gpus.ledger.card_overview import CardState, overview
+
     views = overview(ledger, watch.cards(), squatters=False)
     ids = [view.card.visible_id for view in views if view.state is CardState.IDLE]
     if json_:
         print_json(ids)
     elif ids:
         say("\n".join(ids))
-
-
-FORCE = Option("--force", "force", bool, help="Also a lease of another shell of yours.")
-
-get_ = GpuVerb(get, (*LEASE_OPTIONS, JSON))
-run_ = GpuVerb(run, LEASE_OPTIONS, "command", is_command=True)
-release_ = GpuVerb(release, (FORCE, JSON), "which", "ID")
-idle_ = GpuVerb(idle, (JSON,))

@@ -1,4 +1,4 @@
-"""`postroom gpu list`, `info`, `queue`, `log` and `watch`: what is to be seen."""
+"""`postroom gpu list`, `info`, `queue`, `log` and `watch`: the listings."""
 
 from __future__ import annotations
 
@@ -8,24 +8,20 @@ import sys
 import time
 from typing import Any
 
-import click
-
 from ..gpus.cards import inventory
 from ..gpus.ledger.card_overview import CardStatus, encode_entry, overview
 from ..gpus.ledger.lease_records import printable
 from ..gpus.ledger.protocol import LeaseEntry, Ledger
 from ..text import memory_sizes
-from .gpu_options import as_json, with_ledger
-from .gpu_words import print_json, table
+from ..text.durations import format_time
+from ..text.table import aligned
+from .gpu_output import Misuse, print_json, say
 
-
-def clock(at: float | None) -> str:
-    """Return a time as people read it."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) if at else "-"
+LEAST_INTERVAL_S = 0.1
 
 
 def show(value: Any, unit: str = "") -> str:
-    """Return a value, or a dash for what is not known."""
+    """Return a value, or a dash if it is unknown."""
     return "-" if value is None else f"{value}{unit}"
 
 
@@ -55,26 +51,25 @@ def _holder(lease: LeaseEntry) -> list[str]:
         what = f"{memory_sizes.from_mib(lease.memory_mib)} {what}"
     if lease.squatter:
         what += f" (its lock is kept by {printable(lease.squatter)})"
-    return [printable(lease.user), str(lease.process.pid), clock(lease.granted_at), what.strip()]
+    return [
+        printable(lease.user),
+        str(lease.process.pid),
+        format_time(lease.granted_at),
+        what.strip(),
+    ]
 
 
-@click.command("list")
-@as_json
-@with_ledger
-def list_(ledger: Ledger, *, json_: bool) -> None:
-    """Show the cards: who holds them, since when, and what is used without a lease."""
+def list_cards(ledger: Ledger, *, json_: bool) -> None:
+    """List the GPUs: who holds them, since when, and what runs without a lease."""
     views = overview(ledger, inventory.cards())
     if json_:
         print_json([view.encode() for view in views])
     else:
-        click.echo(table(rows(views)))
+        say(aligned(rows(views)))
 
 
-@click.command("info")
-@as_json
-@with_ledger
-def info_(ledger: Ledger, *, json_: bool) -> None:
-    """Show everything about the cards and the ledger."""
+def info(ledger: Ledger, *, json_: bool) -> None:
+    """Show everything about the GPUs and the ledger."""
     views = overview(ledger, inventory.cards())
     facts = {
         "host": os.uname().nodename,
@@ -87,34 +82,31 @@ def info_(ledger: Ledger, *, json_: bool) -> None:
         print_json(facts)
         return
     for key in ("host", "ledger", "visible", "waiting"):
-        click.echo(f"{key}: {show(facts[key])}")
+        say(f"{key}: {show(facts[key])}")
     for view in views:
         card = view.card
         state = f"{view.state.value} {printable(view.reason)}".rstrip()
-        click.echo(f"\ncard {card.index}: {printable(card.name)}, {state}")
-        click.echo(f"  uuid {card.uuid}, {card.kind}")
-        click.echo(
+        say(f"\ncard {card.index}: {printable(card.name)}, {state}")
+        say(f"  uuid {card.uuid}, {card.kind}")
+        say(
             f"  memory {card.memory_mib} MiB, used {show(card.used_mib)}, "
             f"leased {view.reserved_mib}; {show(card.utilisation, ' %')}, "
             f"{show(card.temperature, ' °C')}, {show(card.power, ' W')}"
         )
         for lease in view.leases:
-            click.echo(f"  lease {lease.lease_id}: {printable(lease.describe())}")
+            say(f"  lease {lease.lease_id}: {printable(lease.describe())}")
         for process in card.processes:
-            click.echo(f"  process {process.pid} ({process.user}): {process.used_mib} MiB")
+            say(f"  process {process.pid} ({process.user}): {process.used_mib} MiB")
 
 
-@click.command("queue")
-@as_json
-@with_ledger
-def queue_(ledger: Ledger, *, json_: bool) -> None:
-    """Show who waits, in their order."""
-    line = ledger.queue()
+def queue(ledger: Ledger, *, json_: bool) -> None:
+    """List the waiting requests in their order."""
+    waiting = ledger.queue()
     if json_:
-        print_json([encode_entry(entry) for entry in line])
+        print_json([encode_entry(entry) for entry in waiting])
         return
     found = [["PLACE", "USER", "PID", "SINCE", "WANTS", "WHAT"]]
-    for place, entry in enumerate(line, 1):
+    for place, entry in enumerate(waiting, 1):
         wants = f"{entry.count} card{'s' if entry.count > 1 else ''}"
         if entry.memory_mib is not None:
             wants += f" with {memory_sizes.from_mib(entry.memory_mib)}"
@@ -123,20 +115,16 @@ def queue_(ledger: Ledger, *, json_: bool) -> None:
                 str(place),
                 printable(entry.user),
                 str(entry.process.pid),
-                clock(entry.asked_at),
+                format_time(entry.asked_at),
                 wants,
                 printable(entry.name),
             ]
         )
-    click.echo(table(found))
+    say(aligned(found))
 
 
-@click.command("log")
-@click.option("-n", "count", type=int, default=50, show_default=True, help="The last so many.")
-@as_json
-@with_ledger
-def log_(ledger: Ledger, *, count: int, json_: bool) -> None:
-    """Show what happened, oldest first."""
+def log(ledger: Ledger, *, count: int, json_: bool) -> None:
+    """Show what happened in the ledger, oldest first."""
     lines = ledger.log()[-count:]
     if json_:
         print_json(lines)
@@ -144,29 +132,26 @@ def log_(ledger: Ledger, *, count: int, json_: bool) -> None:
     for line in lines:
         cards = ",".join(map(str, line.get("cards") or ())) or "-"
         what = printable(str(line.get("name") or line.get("reason") or ""))
-        click.echo(
-            f"{clock(line['at'])}  {printable(str(line['what'])):<12} {cards}  "
+        say(
+            f"{format_time(line['at'])}  {printable(str(line['what'])):<12} {cards}  "
             f"{printable(str(line['user']))} {line.get('pid', '')}  {what}".rstrip()
         )
 
 
-@click.command("watch")
-@click.option("--interval", "interval_s", type=click.FloatRange(min=0.1), default=2.0)
-@click.option("--count", type=int, help="Stop after so many.")
-@as_json
-@with_ledger
-def watch_(ledger: Ledger, *, interval_s: float, count: int | None, json_: bool) -> None:
-    """Show the cards again and again, until Ctrl-C."""
+def watch(ledger: Ledger, *, interval_s: float, count: int | None, json_: bool) -> None:
+    """List the GPUs again and again, until Ctrl-C."""
+    if not interval_s >= LEAST_INTERVAL_S:
+        raise Misuse(f"--interval is at least {LEAST_INTERVAL_S} s")
     shown = 0
     with inventory.CardWatch() as watch:
         while True:
             views = overview(ledger, watch.cards())
             if json_:
-                click.echo(json.dumps([view.encode() for view in views]))
+                say(json.dumps([view.encode() for view in views]))
             else:
                 if sys.stdout.isatty():
-                    click.clear()
-                click.echo(f"{clock(time.time())}  {ledger.where}\n{table(rows(views))}")
+                    say("\033[2J\033[H")
+                say(f"{format_time(time.time())}  {ledger.where}\n{aligned(rows(views))}")
             shown += 1
             if shown == count:
                 return

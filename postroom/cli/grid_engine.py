@@ -1,8 +1,8 @@
-"""Grid engine's names for the queue: qsub, qstat, qdel, written only where somebody asks for them.
+"""`postroom grid-engine`: qsub, qstat and qdel for scripts that were written for grid engine.
 
     postroom grid-engine ~/bin      writes three scripts there, each a call of this module
 
-They understand what most scripts use, and say what they leave out.
+They understand the options that most scripts use, and report those that they ignore.
 """
 
 from __future__ import annotations
@@ -13,20 +13,21 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import click
 
+from ..commands.spec import CommandSpec
 from ..errors import PostroomError
 from ..queue import actions
 from ..queue.queue_view import QueueView
 from ..queue.rows import PENDING, RUNNING, JobView
-from ..queue.submission import DEFAULT_PROJECT, QueuedCommand, check, submit
-from ..store.base import create_base, open_base
+from ..queue.submission import DEFAULT_PROJECT, check, submit
+from ..store.base import create_base, default_base, open_base
 from ..store.job_ids import JobId, UnknownJobError, find_jobs
-from ..store.scheduling import SchedulingOptions
-from ..text.values import array, duration
-from .queue_options import CONTEXT, DEFAULT_BASE, settle, table, talk
+from .options import CONTEXT, array, duration
+from .output import print_table, settle, talk
 from .submit import shell_environment
 from .wait import wait_for
 
@@ -38,7 +39,7 @@ _CODES = {"running": "r", "stopping": "dr", "queued": "qw"}
 @click.command(context_settings=CONTEXT)
 @click.argument("folder", type=click.Path(file_okay=False))
 def command(folder: str) -> None:
-    """Write `qsub`, `qstat` and `qdel` into FOLDER, for scripts that were made for grid engine.
+    """Write `qsub`, `qstat` and `qdel` into FOLDER, for scripts that were written for grid engine.
 
     \b
       postroom grid-engine ~/bin
@@ -46,9 +47,9 @@ def command(folder: str) -> None:
       qstat
       qdel 0b859f/3-9
 
-    The queue is that of $POSTROOM_BASE, or ./base. Known to qsub: -N -cwd -wd -t -hold_jid -p -P -v
-    -V -h -b -S -o -e -j -sync -terse, -l gpu=N and -l h_rt=TIME; the rest it leaves out, and says
-    so.
+    They use the queue of $POSTROOM_BASE, or of ./base. qsub knows -N -cwd -wd -t -hold_jid -p -P
+    -v -V -h -b -S -o -e -j -sync -terse, -l gpu=N and -l h_rt=TIME; it reports other options and
+    ignores them.
     """
     os.makedirs(folder, exist_ok=True)
     for name in NAMES:
@@ -75,33 +76,36 @@ def _is_ours(path: str) -> bool:
 
 @dataclass(frozen=True)
 class GridOptions:
-    """What qsub's options ask for."""
+    """What qsub's options ask for: the command's own, and what only qsub knows."""
 
-    name: str = ""
-    cwd: str = ""
+    spec: CommandSpec
     numbers: Sequence[int] = ()
-    hold: bool = False
     after: tuple[str, ...] = ()
-    priority: int = 0
     project: str = DEFAULT_PROJECT
-    env: dict[str, str] = field(default_factory=dict)
     out: str = ""
     err: str = ""
     join: bool = False
     binary: bool = False
-    shell: str = ""
-    gpus: int = 1
-    timeout_s: float | None = None
     sync: bool = False
     terse: bool = False
 
+    def ask(self, **fields: Any) -> GridOptions:
+        """Change what is asked for the command."""
+        return replace(self, spec=replace(self.spec, **fields))
 
-# Options that take a word and that nothing here corresponds to.
+    def schedule(self, **fields: Any) -> GridOptions:
+        """Change when and where it runs."""
+        return self.ask(scheduling=replace(self.spec.scheduling, **fields))
+
+
+_NOTHING_SAID = GridOptions(CommandSpec("", shell=""))
+
+# Options that take a word, and that are ignored.
 _LEFT_OUT = ("-q", "-pe", "-m", "-M", "-A", "-r", "-w", "-tc", "-R", "-ckpt", "-a", "-notify")
 
 
 def read_options(words: Sequence[str], wanted: GridOptions) -> tuple[GridOptions, list[str]]:
-    """Read qsub's options; return what they ask for, and what comes behind them."""
+    """Read qsub's options; return what they ask for, and the words after them."""
     left = list(words)
     while left and left[0].startswith("-") and left[0] != "-":
         option = left.pop(0)
@@ -109,7 +113,7 @@ def read_options(words: Sequence[str], wanted: GridOptions) -> tuple[GridOptions
             wanted = _SWITCHES[option](wanted)
         elif option in _VALUES:
             if not left:
-                raise PostroomError(f"qsub: {option} needs a word behind it")
+                raise PostroomError(f"qsub: {option} needs a value")
             wanted = _VALUES[option](wanted, left.pop(0))
         else:
             count = {"-pe": 2, "-notify": 0}.get(option, 1 if option in _LEFT_OUT else 0)
@@ -123,9 +127,9 @@ def _resources(wanted: GridOptions, text: str) -> GridOptions:
     for part in text.split(","):
         name, _, value = part.partition("=")
         if name in ("gpu", "gpus", "ngpus") and value.isdecimal():
-            wanted = replace(wanted, gpus=int(value))
+            wanted = wanted.schedule(gpus=int(value))
         elif name in ("h_rt", "s_rt"):
-            wanted = replace(wanted, timeout_s=duration(value))
+            wanted = wanted.ask(timeout_s=duration(value))
         else:
             talk(f"qsub: -l {part} is left out")
     return wanted
@@ -134,32 +138,32 @@ def _resources(wanted: GridOptions, text: str) -> GridOptions:
 def _variables(wanted: GridOptions, text: str) -> GridOptions:
     pairs = (part.partition("=") for part in text.split(","))
     found = {name: value if equals else os.environ.get(name, "") for name, equals, value in pairs}
-    return replace(wanted, env={**wanted.env, **found})
+    return wanted.ask(env={**wanted.spec.env, **found})
 
 
 def _everything(wanted: GridOptions) -> GridOptions:
-    return replace(wanted, env={**os.environ, **wanted.env})
+    return wanted.ask(env={**os.environ, **wanted.spec.env})
 
 
 _SWITCHES: dict[str, Callable[[GridOptions], GridOptions]] = {
-    "-cwd": lambda wanted: replace(wanted, cwd=os.getcwd()),
-    "-h": lambda wanted: replace(wanted, hold=True),
+    "-cwd": lambda wanted: wanted.ask(cwd=os.getcwd()),
+    "-h": lambda wanted: wanted.schedule(held=True),
     "-V": _everything,
     "-terse": lambda wanted: replace(wanted, terse=True),
 }
 _VALUES: dict[str, Callable[[GridOptions, str], GridOptions]] = {
-    "-N": lambda wanted, text: replace(wanted, name=text),
-    "-wd": lambda wanted, text: replace(wanted, cwd=os.path.abspath(text)),
+    "-N": lambda wanted, text: wanted.ask(name=text),
+    "-wd": lambda wanted, text: wanted.ask(cwd=os.path.abspath(text)),
     "-t": lambda wanted, text: replace(wanted, numbers=_tasks(text)),
     "-hold_jid": lambda wanted, text: replace(wanted, after=tuple(text.split(","))),
-    "-p": lambda wanted, text: replace(wanted, priority=_number(text)),
+    "-p": lambda wanted, text: wanted.schedule(priority=_number(text)),
     "-P": lambda wanted, text: replace(wanted, project=text),
     "-v": _variables,
     "-o": lambda wanted, text: replace(wanted, out=text),
     "-e": lambda wanted, text: replace(wanted, err=text),
     "-j": lambda wanted, text: replace(wanted, join=text.startswith("y")),
     "-b": lambda wanted, text: replace(wanted, binary=text.startswith("y")),
-    "-S": lambda wanted, text: replace(wanted, shell=os.path.basename(text)),
+    "-S": lambda wanted, text: wanted.ask(shell=os.path.basename(text)),
     "-l": _resources,
     "-sync": lambda wanted, text: replace(wanted, sync=text.startswith("y")),
 }
@@ -182,8 +186,8 @@ def script_options(script: str) -> list[str]:
 
 
 def qsub(words: Sequence[str]) -> int:
-    """Queue a script, as grid engine does: it is read now, and may change afterwards."""
-    typed, rest = read_options(words, GridOptions())
+    """Queue a script. It is read now; later changes do not matter, as with grid engine."""
+    typed, rest = read_options(words, _NOTHING_SAID)
     if not rest:
         raise PostroomError("qsub: name a script, or a command with -b y")
     script, *arguments = rest
@@ -192,14 +196,13 @@ def qsub(words: Sequence[str]) -> int:
         line, name = shlex.join(rest), os.path.basename(script)
     else:
         text, name = _read_script(script)
-        inside, _ = read_options(script_options(text), GridOptions())
-        wanted, _ = read_options(words, inside)  # what is typed counts more than what is inside
+        inside, _ = read_options(script_options(text), _NOTHING_SAID)
+        wanted, _ = read_options(words, inside)  # what is typed overrides what is inside
         line = _as_command(text, script, arguments)
-        wanted = replace(wanted, shell=wanted.shell or _shell_of(text))
-    wanted = replace(wanted, name=wanted.name or name)
+        wanted = wanted.ask(shell=wanted.spec.shell or _shell_of(text))
+    wanted = wanted.ask(name=wanted.spec.name or name)
     view = QueueView(create_base(_base()))
-    asks = [_ask(view, wanted, line, number) for number in wanted.numbers or [0]]
-    jobs = submit(view.files, view.base, asks, project=wanted.project)
+    jobs = submit(view.files, view.base, _specs(view, wanted, line), project=wanted.project)
     _print_ids(jobs, wanted)
     return wait_for(view, jobs) if wanted.sync else 0
 
@@ -222,38 +225,31 @@ def _shell_of(text: str) -> str:
 
 
 def _as_command(text: str, path: str, arguments: Sequence[str]) -> str:
-    """A shell script as the line that a shell runs; of any other, a call of it."""
+    """The command for a script: its text for a shell script, a call for any other."""
     first = text.partition("\n")[0]
     if first.startswith("#!") and not any(re.search(rf"\b{name}\b", first) for name in _SHELLS):
         return shlex.join([os.path.abspath(path), *arguments])
     return f"set -- {shlex.join(arguments)}\n{text}" if arguments else text
 
 
-def _ask(view: QueueView, wanted: GridOptions, line: str, number: int) -> QueuedCommand:
-    several = len(wanted.numbers) > 1
-    name = f"{wanted.name}.{number}" if several else wanted.name
-    env = {**shell_environment(), **wanted.env, "JOB_NAME": wanted.name}
-    return check(
-        QueuedCommand(
-            command=_redirected(wanted, line),
-            name=name,
-            cwd=wanted.cwd or os.path.expanduser("~"),
-            env=env,
-            timeout_s=wanted.timeout_s,
-            shell=wanted.shell or "bash",
-            number=number,
-            scheduling=SchedulingOptions(
-                priority=wanted.priority,
-                held=wanted.hold,
-                after_any=tuple(_named(view, wanted.after)),
-                gpus=wanted.gpus,
-            ),
-        )
+def _specs(view: QueueView, wanted: GridOptions, line: str) -> list[CommandSpec]:
+    """The script as a command: one for each number of an array."""
+    name = wanted.spec.name
+    wanted = wanted.schedule(after_any=tuple(_named(view, wanted.after))).ask(
+        command=_redirected(wanted, line),
+        cwd=wanted.spec.cwd or os.path.expanduser("~"),
+        env={**shell_environment(), **wanted.spec.env, "JOB_NAME": name},
+        shell=wanted.spec.shell or "bash",
     )
+    several = len(wanted.numbers) > 1
+    return [
+        check(replace(wanted.spec, name=f"{name}.{number}" if several else name, number=number))
+        for number in wanted.numbers or [0]
+    ]
 
 
 def _redirected(wanted: GridOptions, line: str) -> str:
-    """The line with -o and -e honoured, where they name files; a folder is left out."""
+    """The command with the redirections of -o and -e; folders are ignored."""
     ends = []
     for sign, path in ((">", wanted.out), ("2>", wanted.err)):
         if not path:
@@ -261,7 +257,7 @@ def _redirected(wanted: GridOptions, line: str) -> str:
         if os.path.isdir(path) or path.endswith("/"):
             talk(f"qsub: the folder {path} is left out; read with: postroom logs JOB")
         else:
-            # Of grid engine's own variables, the one that tells the tasks of an array apart.
+            # Of grid engine's variables, only the one that tells the tasks of an array apart.
             place = '"$SGE_TASK_ID"'.join(map(shlex.quote, path.split("$TASK_ID")))
             ends.append(f"exec {sign}{place}")
     if wanted.join:
@@ -270,7 +266,7 @@ def _redirected(wanted: GridOptions, line: str) -> str:
 
 
 def _named(view: QueueView, words: Sequence[str]) -> Iterator[JobId]:
-    """The jobs that ids, or names as grid engine allows them, mean."""
+    """The jobs with these ids, or with these names, as grid engine allows."""
     for word in words:
         try:
             yield from find_jobs(view.files, view.base, word)
@@ -294,7 +290,7 @@ def _print_ids(jobs: Sequence[JobId], wanted: GridOptions) -> None:
         click.echo(word)
     else:
         kind = "job-array" if len(jobs) > 1 else "job"
-        click.echo(f'Your {kind} {word} ("{wanted.name}") has been submitted')
+        click.echo(f'Your {kind} {word} ("{wanted.spec.name}") has been submitted')
 
 
 def qstat(words: Sequence[str]) -> int:
@@ -308,7 +304,7 @@ def qstat(words: Sequence[str]) -> int:
     rows = view.jobs(state=",".join((*RUNNING, *PENDING)), count=1000).jobs
     if rows:
         heading = ["job-ID", "prior", "name", "user", "state", "submit/start at", "queue"]
-        table([heading, *map(_row, rows)])
+        print_table([heading, *map(_row, rows)])
     return 0
 
 
@@ -332,7 +328,7 @@ def qdel(words: Sequence[str]) -> int:
 
 
 def _base() -> str:
-    return os.environ.get("POSTROOM_BASE") or DEFAULT_BASE
+    return default_base()
 
 
 def main(name: str, words: Sequence[str]) -> None:

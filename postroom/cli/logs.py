@@ -1,4 +1,4 @@
-"""`postroom logs`: what a job has printed, and prints."""
+"""`postroom logs`: print the output of a job."""
 
 from __future__ import annotations
 
@@ -12,29 +12,33 @@ from ..errors import PostroomError
 from ..queue.job_logs import follow, last_lines, path_of
 from ..queue.queue_view import QueueView
 from ..queue.rows import ENDED, PENDING
-from .queue_options import CONTEXT, in_base, job_argument, one_job, talk
+from .job_options import in_base, job_argument, one_job
+from .options import CONTEXT
+from .output import talk
 
 LOOK_S = 0.2
-FOLLOWED = 20
+FOLLOW_LINES = 20  # shown of what was printed before
 
 
 @click.command(context_settings=CONTEXT)
 @job_argument
-@click.option("-f", "--follow", "follow_", is_flag=True, help="Go on until the job has ended.")
-@click.option("-e", "--err", is_flag=True, help="What it printed on stderr.")
-@click.option("-a", "--attempt", type=click.IntRange(1), help="Of an earlier attempt.")
-@click.option("-n", "lines", type=click.IntRange(0), help="Only the last so many lines.")
+@click.option(
+    "-f", "--follow", "follow_", is_flag=True, help="Follow the output until the job ends."
+)
+@click.option("-e", "--err", is_flag=True, help="Print stderr instead of stdout.")
+@click.option("-a", "--attempt", type=click.IntRange(1), metavar="N", help="Output of attempt N.")
+@click.option("-n", "lines", type=click.IntRange(0), metavar="N", help="Only the last N lines.")
 @in_base
 def command(
     view: QueueView, job: str, follow_: bool, err: bool, attempt: int | None, lines: int | None
 ) -> None:
-    """Print what JOB has printed on stdout, or with --err on stderr.
+    """Print the stdout of JOB, or with --err its stderr.
 
     \b
       postroom logs 0b859f/17            all of it
-      postroom logs 0b859f/17 -n 50      the end of it
-      postroom logs 0b859f/17 -f         as it comes; Ctrl-C ends only the looking
-      postroom logs 0b859f/17 -a 1 -e    of the first attempt, stderr
+      postroom logs 0b859f/17 -n 50      the last 50 lines
+      postroom logs 0b859f/17 -f         follow it; Ctrl-C does not stop the job
+      postroom logs 0b859f/17 -a 1 -e    stderr of the first attempt
     """
     job_id = one_job(view, job)
     detail = view.job(job_id)
@@ -43,7 +47,7 @@ def command(
         if attempt is not None:
             known = ", ".join(str(one.number) for one in detail.attempts) or "none yet"
             raise PostroomError(f"{job_id.short} has no attempt {attempt}; attempts: {known}")
-        raise PostroomError(f"{job_id.short} is a task: what it prints goes into {view.base.log}")
+        raise PostroomError(f"{job_id.short} is a Python task: its output is in {view.base.log}")
     state, reason = detail.job.state, detail.job.reason
     if state in PENDING:
         talk(f"{job_id.short} is {state}: {reason}")
@@ -55,11 +59,11 @@ def command(
             talk(f"{job_id.short} is {state} and left no {os.path.basename(path)}")
         return
 
-    def over() -> bool:
+    def ended() -> bool:
         return view.job(job_id).job.state in ENDED
 
-    start = FOLLOWED if lines is None else lines
-    for block in follow(path, start, over=over, pause=lambda: time.sleep(LOOK_S)):
+    start = FOLLOW_LINES if lines is None else lines
+    for block in follow(path, start, over=ended, pause=lambda: time.sleep(LOOK_S)):
         sys.stdout.buffer.write(block)
         sys.stdout.buffer.flush()
     row = view.job(job_id).job

@@ -1,15 +1,13 @@
-"""`postroom master`, and `python master.py`: a standing Master."""
+"""`postroom master`, and `python master.py`: run the scheduler of a base."""
 
 from __future__ import annotations
 
 import os
 import shlex
 import signal
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Collection
 
 import click
 
@@ -17,49 +15,29 @@ from ..errors import PostroomError
 from ..master import Master
 from ..queue.notices import Notifier
 from ..queue.notify import check_target
-from ..session.guardian import PACKAGE_PARENT
+from ..session.sessions import Sessions
 from ..store.base import Base, create_base
 from ..store.files import LocalFiles
 from ..store.journal import Journal
 from ..store.snapshot import acting_master
+from ..system.own_python import start_detached
+from .options import CONTEXT, base_argument
 
-# A Master that says nothing for so long after its start is looked at.
+# A Master should print something within this time of its start.
 START_S = 30.0
 
 
-class Personnel:
-    """Starts and ends sessions by the same commands that people type, which outlive the Master."""
-
-    def __init__(self, base: Base) -> None:
-        self._base = base
-
-    def hire(self, gpus: str) -> None:
-        """Start a session on each of these cards that has none."""
-        self._call("start", self._base.root, "--gpus", gpus)
-
-    def dismiss(self, agents: Collection[str], *, at_once: bool) -> None:
-        """End sessions."""
-        if agents:
-            self._call("stop", self._base.root, *agents, *(["--now"] if at_once else []))
-
-    def _call(self, *words: str) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
-        log = os.open(f"{os.path.dirname(self._base.log)}/agents.txt", flags, 0o600)
-        try:
-            _detached(["agents", *words], log)
-        finally:
-            os.close(log)
-
-
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("base")
-@click.option("--detach", is_flag=True, help="Go on in the background, when the terminal is gone.")
-@click.option("--notify", default="", metavar="CMD|URL", help="Tell when a run fails or is done.")
+@click.command(context_settings=CONTEXT)
+@base_argument
+@click.option("--detach", is_flag=True, help="Run in the background; survives the terminal.")
+@click.option(
+    "--notify", default="", metavar="CMD|URL", help="Send a message when a run fails or is done."
+)
 def command(base: str, detach: bool, notify: str) -> None:
-    """Stand at BASE: give its agents whatever is handed in, until Ctrl-C.
+    """Run the scheduler of BASE: send jobs to its agents, until Ctrl-C.
 
-    More than one may stand at a base; one acts, the others take over when it dies. Stopping a
-    Master loses nothing: jobs in hand go on, and the next Master takes up the rest.
+    Several may run for one base: one acts, the others take over when it dies. Stopping a Master
+    loses nothing: running jobs go on, and the next Master sends the rest.
 
     \b
       postroom master ./base --detach
@@ -74,7 +52,7 @@ def command(base: str, detach: bool, notify: str) -> None:
     stopping = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopping.set())
-    with Master(base, staff=Personnel(create_base(base))) as master:
+    with Master(base, sessions=Sessions(create_base(base))) as master:
         click.echo(f"standing at {master.base.root}; log: {master.base.log}", err=True)
         said = False
         journal = Journal(master.base, "notifier")
@@ -95,14 +73,16 @@ def command(base: str, detach: bool, notify: str) -> None:
 
 
 def _detach(base: Base, options: list[str]) -> None:
-    """Start a Master in a session of its own, and say how to end it."""
+    """Start a Master in the background, and say how to stop it."""
     acting = acting_master(LocalFiles(), base)
     if acting is not None:
-        click.echo(f"a Master acts already (pid {acting}); another stands by", err=True)
+        click.echo(
+            f"a Master acts already (pid {acting}); this one takes over when it ends", err=True
+        )
     path = f"{os.path.dirname(base.log)}/master.txt"
     log = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     try:
-        process = _detached(["master", base.root, *options], log)
+        process = start_detached("postroom", "master", base.root, *options, log=log)
         give_up_at = time.monotonic() + START_S
         while not os.fstat(log).st_size:
             if process.poll() is not None or time.monotonic() > give_up_at:
@@ -115,14 +95,3 @@ def _detach(base: Base, options: list[str]) -> None:
         os.close(log)
     click.echo(f"standing at {base.root} (pid {process.pid}); stop: kill {process.pid}", err=True)
     click.echo(f"see: postroom status -b {shlex.quote(base.root)}", err=True)
-
-
-def _detached(words: list[str], log: int) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "postroom", *words],
-        cwd=PACKAGE_PARENT,
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-        start_new_session=True,
-    )

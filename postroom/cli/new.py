@@ -1,4 +1,4 @@
-"""`postroom new`: the template project, in an empty folder."""
+"""`postroom new`: create a project from the template."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from pathlib import Path
 
 import click
 
+from .options import CONTEXT
+
 TEMPLATE = Path(__file__).parent.parent / "project" / "template"
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(context_settings=CONTEXT)
 @click.argument("folder")
 def command(folder: str) -> None:
-    """Write the template project into FOLDER, which must be empty or new.
+    """Create a project in FOLDER, which must be new or empty.
 
     \b
       postroom new my_project
@@ -29,4 +31,4 @@ def command(folder: str) -> None:
             shutil.copyfile(source, target / source.name)
     script = target / "start_agent.sh"
     script.chmod(script.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
-    click.echo(f"wrote {target}: edit expensive_task.py, then python main.py")
+    click.echo(f"created {target}: edit expensive_task.py, then run python main.py")

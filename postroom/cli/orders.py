@@ -1,23 +1,22 @@
-"""What one asks of the Master: kill, hold, release, pause, resume, drain, priority, move."""
+"""Requests to the scheduler: kill, hold, release, priority, move, pause, resume, drain."""
 
 from __future__ import annotations
 
 import click
 
 from ..queue import actions
-from ..queue.actions import Scope
+from ..queue.actions import QueueScope
 from ..queue.queue_view import QueueView
-from .queue_options import (
-    CONTEXT,
-    as_json,
+from .job_options import (
     complete_jobs,
     in_base,
     job_argument,
     jobs_argument,
     one_job,
-    settle,
     some_jobs,
 )
+from .options import CONTEXT, as_json
+from .output import settle
 
 
 @click.command(context_settings=CONTEXT)
@@ -25,7 +24,9 @@ from .queue_options import (
 @as_json
 @in_base
 def kill(view: QueueView, jobs: tuple[str, ...], json_: bool) -> None:
-    """End JOBs for good, running or waiting: SIGTERM, a grace, SIGKILL, the whole tree.
+    """Kill running JOBs with all their child processes, and cancel waiting ones.
+
+    A running job gets SIGTERM, and SIGKILL after its grace period.
 
     \b
       postroom kill 0b859f/17
@@ -40,7 +41,11 @@ def kill(view: QueueView, jobs: tuple[str, ...], json_: bool) -> None:
 @as_json
 @in_base
 def hold(view: QueueView, jobs: tuple[str, ...], json_: bool) -> None:
-    """Keep waiting JOBs from being begun, until `postroom release`."""
+    """Keep waiting JOBs from starting until `postroom release`.
+
+    \b
+      postroom hold 0b859f/17
+    """
     settle(view, actions.hold(view, some_jobs(view, jobs)), json_=json_)
 
 
@@ -49,7 +54,11 @@ def hold(view: QueueView, jobs: tuple[str, ...], json_: bool) -> None:
 @as_json
 @in_base
 def release(view: QueueView, jobs: tuple[str, ...], json_: bool) -> None:
-    """Let held JOBs run."""
+    """Let held JOBs start.
+
+    \b
+      postroom release 0b859f/17
+    """
     settle(view, actions.release(view, some_jobs(view, jobs)), json_=json_)
 
 
@@ -59,7 +68,7 @@ def release(view: QueueView, jobs: tuple[str, ...], json_: bool) -> None:
 @as_json
 @in_base
 def priority(view: QueueView, jobs: tuple[str, ...], value: int, json_: bool) -> None:
-    """Give waiting JOBs the priority VALUE: higher goes first, 0 is usual, below 0 yields.
+    """Set the priority of waiting JOBs: the higher VALUE starts first; the default is 0.
 
     \b
       postroom priority 0b859f/17 10
@@ -75,7 +84,7 @@ def priority(view: QueueView, jobs: tuple[str, ...], value: int, json_: bool) ->
 @as_json
 @in_base
 def move(view: QueueView, job: str, where: str, other: str | None, json_: bool) -> None:
-    """Let waiting JOB stand elsewhere among those of its run and priority.
+    """Move a waiting JOB within its run, among jobs of the same priority.
 
     \b
       postroom move 0b859f/17 first
@@ -88,30 +97,35 @@ def move(view: QueueView, job: str, where: str, other: str | None, json_: bool) 
     settle(view, actions.move(view, some_jobs(view, [job]), target), json_=json_)
 
 
-def _scope(projects: tuple[str, ...], runs: tuple[str, ...]) -> Scope:
-    return Scope(projects=projects, runs=runs)
+def _scope(projects: tuple[str, ...], runs: tuple[str, ...]) -> QueueScope:
+    return QueueScope(projects=projects, runs=runs)
 
 
-_project_option = click.option("-P", "--project", "projects", multiple=True, help="Only this.")
-_run_option = click.option("-r", "--run", "runs", multiple=True, help="Only this.")
+_project_option = click.option(
+    "-P", "--project", "projects", multiple=True, help="Only this project; may be repeated."
+)
+_run_option = click.option(
+    "-r", "--run", "runs", multiple=True, help="Only this run; may be repeated."
+)
 
 
 @click.command(context_settings=CONTEXT)
 @_project_option
 @_run_option
-@click.option("--preempt", is_flag=True, help="Stop what runs; it goes on from its checkpoint.")
+@click.option("--preempt", is_flag=True, help="Also stop and requeue running jobs.")
 @as_json
 @in_base
 def pause(
     view: QueueView, projects: tuple[str, ...], runs: tuple[str, ...], preempt: bool, json_: bool
 ) -> None:
-    """Begin no more jobs; what runs goes on to its end, unless --preempt.
+    """Start no more jobs until `postroom resume`; running jobs continue, unless --preempt.
+
+    With --preempt, a running job gets SIGTERM, can save to $POSTROOM_CHECKPOINT, and is requeued.
 
     \b
       postroom pause                   the whole queue
       postroom pause --project vae     one project
-      postroom pause --preempt         and stop what runs: it is told by SIGTERM, may save to
-                                       $POSTROOM_CHECKPOINT, and is queued again
+      postroom pause --preempt         and stop running jobs
     """
     settle(view, actions.pause(view, _scope(projects, runs), preempt), json_=json_)
 
@@ -122,25 +136,30 @@ def pause(
 @as_json
 @in_base
 def resume(view: QueueView, projects: tuple[str, ...], runs: tuple[str, ...], json_: bool) -> None:
-    """Begin jobs again after `postroom pause`, in the same scope."""
+    """Start jobs again after `postroom pause`; name the same project or run.
+
+    \b
+      postroom resume
+      postroom resume --project vae
+    """
     settle(view, actions.resume(view, _scope(projects, runs)), json_=json_)
 
 
 @click.command(context_settings=CONTEXT)
-@click.argument("agents", nargs=-1)
-@click.option("--preempt", is_flag=True, help="Stop what they run; it goes on elsewhere.")
-@click.option("--undo", is_flag=True, help="Give them jobs again.")
+@click.argument("agents", nargs=-1, metavar="[AGENT...]")
+@click.option("--preempt", is_flag=True, help="Stop now; the running job is requeued.")
+@click.option("--undo", is_flag=True, help="Give the agents jobs again.")
 @as_json
 @in_base
 def drain(view: QueueView, agents: tuple[str, ...], preempt: bool, undo: bool, json_: bool) -> None:
-    """Give AGENTS (all, when none is named) no more jobs: before a reboot, or to free a card.
+    """Give agents no more jobs, before a reboot or to free a GPU; without AGENT, all of them.
 
     \b
-      postroom drain 1                 agent 1 finishes its job, then rests
-      postroom drain 1 --preempt       at once
-      postroom drain 1 --undo          jobs again
+      postroom drain 1                 agent 1 finishes its job, then stays idle
+      postroom drain 1 --preempt       agent 1 stops now; its job is requeued
+      postroom drain 1 --undo          agent 1 gets jobs again
     """
     if undo and preempt:
-        raise click.UsageError("--undo gives jobs again, and stops none: leave out --preempt")
+        raise click.UsageError("--undo and --preempt contradict each other: give one of them")
     answer = actions.fill(view, agents) if undo else actions.drain(view, agents, preempt)
     settle(view, answer, json_=json_)

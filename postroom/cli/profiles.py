@@ -1,8 +1,7 @@
-"""`postroom profiles`: what was learned of jobs; lists, shows and forgets."""
+"""`postroom profiles`: list, show and forget what was learned about jobs."""
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import click
@@ -10,14 +9,17 @@ import click
 from ..errors import PostroomError
 from ..gpus.memory.profiles import Profile, ProfileRow, Profiles
 from ..text import memory_sizes
-from .gpu_options import as_json
-from .gpu_words import print_json, table
+from ..text.durations import format_time
+from ..text.table import aligned
+from .gpu_output import print_json
+
+as_json = click.option("--json", "json_", is_flag=True, help="Print JSON.")
 
 
 @click.group("profiles", invoke_without_command=True)
 @click.pass_context
 def command(context: click.Context) -> None:
-    """Show what jobs were found to need, or forget it."""
+    """Show the measured needs of jobs, or forget them."""
     if context.invoked_subcommand is None:
         context.invoke(list_)
 
@@ -25,7 +27,7 @@ def command(context: click.Context) -> None:
 @command.command("list")
 @as_json
 def list_(*, json_: bool) -> None:
-    """List the types of jobs, with the most that any call of each was seen to need."""
+    """List the types of jobs with the largest need of each."""
     profiles = Profiles().all()
     if json_:
         print_json([profile.encode() for profile in profiles])
@@ -41,18 +43,18 @@ def list_(*, json_: bool) -> None:
                 str(len(profile.rows)),
                 str(sum(row.runs for row in profile.rows)),
                 str(sum(row.failures for row in profile.rows)),
-                _clock(max((row.seen_at for row in profile.rows), default=0.0)),
+                format_time(max((row.seen_at for row in profile.rows), default=0.0)),
                 profile.type,
             ]
         )
-    click.echo(table(rows))
+    click.echo(aligned(rows))
 
 
 @command.command("show")
 @click.argument("type_", metavar="TYPE")
 @as_json
 def show_(type_: str, *, json_: bool) -> None:
-    """Show every way in which a job was called, and what it needed."""
+    """Show each way in which a job was called, and what it needed."""
     profile = _find(type_)
     if json_:
         print_json(profile.encode())
@@ -60,16 +62,16 @@ def show_(type_: str, *, json_: bool) -> None:
     click.echo(f"{profile.type}, code {profile.code or '-'}")
     rows = [["PEAK", "MORE THAN", "SECONDS", "RUNS", "FAILED", "CALL"]]
     rows += [_cells(row) for row in profile.rows]
-    click.echo(table(rows))
+    click.echo(aligned(rows))
 
 
 @command.command("forget")
 @click.argument("types", metavar="TYPE...", nargs=-1)
 @click.option("--all", "all_", is_flag=True, help="Forget everything.")
 def forget_(types: tuple[str, ...], *, all_: bool) -> None:
-    """Forget what was learned; the next run of the type measures again."""
+    """Forget what was learned; the next run of the type is measured again."""
     if bool(types) == all_:
-        raise click.UsageError("name what is to be forgotten, or give --all")
+        raise click.UsageError("name a TYPE to forget, or give --all")
     store = Profiles()
     for profile in store.all() if all_ else [_find(type_) for type_ in types]:
         store.forget(profile.type)
@@ -77,7 +79,7 @@ def forget_(types: tuple[str, ...], *, all_: bool) -> None:
 
 
 def _find(type_: str) -> Profile:
-    """Return the profile with a name, or the only one whose name ends like that, or has it."""
+    """Return the profile with a name, or the only one whose name ends with it or contains it."""
     found = Profiles().all()
     matches = [profile for profile in found if profile.type == type_]
     matches = matches or [profile for profile in found if profile.type.endswith(type_)]
@@ -106,7 +108,3 @@ def _value(value: Any) -> str:
 
 def _size(memory_mib: int | None) -> str:
     return "-" if memory_mib is None else memory_sizes.from_mib(memory_mib)
-
-
-def _clock(at: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at)) if at else "-"

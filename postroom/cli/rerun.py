@@ -5,18 +5,20 @@ from __future__ import annotations
 import click
 
 from ..queue import actions
-from ..queue.actions import Answer
+from ..queue.actions import ActionResult
 from ..queue.queue_view import QueueView
 from ..store.job_ids import find_run
-from .queue_options import CONTEXT, as_json, in_base, jobs_argument, print_answer, some_jobs, talk
+from .job_options import in_base, jobs_argument, some_jobs
+from .options import CONTEXT, as_json
+from .output import print_answer, talk
 
 
 @click.command(context_settings=CONTEXT)
 @jobs_argument(required=False)
-@click.option("--failed", is_flag=True, help="All that failed, and were not rerun since.")
-@click.option("-P", "--project", default="", help="With --failed: only of this project.")
-@click.option("-r", "--run", default="", help="With --failed: only of this run.")
-@click.option("--dry-run", is_flag=True, help="Say which, and do nothing.")
+@click.option("--failed", is_flag=True, help="All failed jobs that were not rerun since.")
+@click.option("-P", "--project", default="", help="With --failed: only jobs of this project.")
+@click.option("-r", "--run", default="", help="With --failed: only jobs of this run.")
+@click.option("--dry-run", is_flag=True, help="List the jobs; queue nothing.")
 @as_json
 @in_base
 def command(
@@ -28,22 +30,22 @@ def command(
     dry_run: bool,
     json_: bool,
 ) -> None:
-    """Queue JOBs again, with all that was asked of them; print their new ids.
+    """Queue JOBs again with the same options; print their new ids.
 
-    What they did before stays where it is. What was cancelled because a job it waited for failed
-    is queued again with that job, and waits for it again.
+    Earlier logs and results are kept. With a failed job, the jobs that were cancelled because they
+    depend on it are queued again, too.
 
     \b
       postroom rerun 0b859f/17
       postroom rerun --failed --project vae
     """
     if failed == bool(jobs) or ((project or run) and not failed):
-        raise click.UsageError("name jobs, or say --failed [--project P] [--run R]")
+        raise click.UsageError("name jobs, or give --failed [--project P] [--run R]")
     whole = find_run(view.files, view.base, run) if run else ""
     chosen = actions.failed_jobs(view, project, whole) if failed else some_jobs(view, jobs)
     if not chosen:
-        talk("no job failed that was not rerun")
-    answer = Answer(None, "nothing is queued", jobs=chosen)
+        talk("no failed job is left to rerun")
+    answer = ActionResult(None, "nothing is queued", jobs=chosen)
     if chosen and not dry_run:
         answer = actions.rerun(view, chosen)
     if json_:

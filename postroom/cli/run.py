@@ -1,11 +1,11 @@
-"""`postroom run`: a file of shell lines over a list of GPUs. Installed as `hog`, too."""
+"""`postroom run`: run a file of shell commands on a list of GPUs. Also installed as `hog`."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import shlex
-import subprocess
+import signal
 import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -17,7 +17,6 @@ from ..batch.line_order import InOrder
 from ..batch.runner import Batch, BatchOptions, BatchView, Runner, completer
 from ..commands.code_snapshot import take_snapshot
 from ..commands.command_source import (
-    CommandLine,
     Feed,
     Listed,
     Numbering,
@@ -25,12 +24,15 @@ from ..commands.command_source import (
     read_lines,
     read_yielder,
 )
+from ..commands.spec import CommandSpec
 from ..errors import PostroomError
 from ..gpus.cards.gpu_list import GpuFile, SlotSpec, cards_of, parse_gpus
 from ..master import Master
-from ..session.crew import Crew, turn_signals_into_interrupts
-from ..text.values import environment
+from ..session.sessions import COMMANDS_ONLY, Sessions
+from ..system.own_python import start_detached
+from ..text.option_values import environment
 from . import codes
+from .options import CONTEXT, at_least, duration
 
 if TYPE_CHECKING:
     from ..batch.memory_packer import Packer
@@ -38,33 +40,45 @@ if TYPE_CHECKING:
 DEFAULT_OUTPUT = "postroom_run"
 
 OPTIONS = [
-    click.option("--gpus", metavar="LIST", help="0,0,1 or all or 2-5 or 0,1;2,3 or cpu."),
-    click.option("--gpu-file", type=click.Path(dir_okay=False), help="Read again when changed."),
+    click.option("--gpus", metavar="LIST",
+                 help="GPUs, one per slot: 0,0,1 or all or 2-5 or 0,1;2,3 or cpu."),
+    click.option("--gpu-file", type=click.Path(dir_okay=False),
+                 help="Read the list of GPUs from a file, again whenever it changes."),
     click.option(
-        "--output-dir", "--output_dir", "output", default=DEFAULT_OUTPUT, show_default=True
+        "--output-dir", "--output_dir", "output", default=DEFAULT_OUTPUT,
+        show_default=True, help="Folder for the results.",
     ),
-    click.option("--prefix", default="job_", show_default=True, help="Of the job folders."),
-    click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="S"),
-    click.option("--retries", type=click.IntRange(0), default=0, help="After a failure."),
-    click.option("--grace", type=click.FloatRange(0), default=10.0, metavar="S", show_default=True,
-                 help="From SIGTERM to SIGKILL."),
-    click.option("--rerun", type=click.Choice(["all", "failed"]), default=None),
-    click.option("--stop-after-failures", "stop_after", type=click.IntRange(1), metavar="N"),
-    click.option("--keep-order", is_flag=True, help="Report in the order of the lines."),
-    click.option("--nice", type=click.IntRange(-20, 19), default=0),
-    click.option("--shell", default="bash", show_default=True, help="SHELL -c runs the lines."),
+    click.option("--prefix", default="job_", show_default=True,
+                 help="Start of the names of job folders."),
+    click.option("--timeout", type=at_least(0.001), help="Time limit of each job: 90s, 30m, 2h."),
+    click.option("--retries", type=click.IntRange(0), default=0, metavar="N",
+                 help="Try a failed job N more times."),
+    click.option("--grace", type=duration, default="10s", show_default=True,
+                 help="Time between SIGTERM and SIGKILL."),
+    click.option("--rerun", type=click.Choice(["all", "failed"]), default=None,
+                 help="Run all lines again, or only failed ones.  [default: missing and failed]"),
+    click.option("--stop-after-failures", "stop_after", type=click.IntRange(1), metavar="N",
+                 help="Start no more jobs after N failures."),
+    click.option("--keep-order", is_flag=True, help="Report jobs in the order of the lines."),
+    click.option("--nice", type=click.IntRange(-20, 19), default=0, metavar="N",
+                 help="Niceness of the jobs, -20 to 19."),
+    click.option("--shell", default="bash", show_default=True, help="Run lines with SHELL -c."),
     click.option("--memory", metavar="auto|SIZE",
-                 help="Jobs share cards: so much of one for each, or what its kind needs."),
-    click.option("--env", multiple=True, metavar="NAME=VALUE", help="For every job."),
-    click.option("--before", default="", metavar="CMD", help="Run before each command."),
-    click.option("--after", default="", metavar="CMD", help="Run after it, however it ended."),
+                 help="Share GPUs: reserve SIZE per job; `auto` uses the measured peak."),
+    click.option("--env", multiple=True, metavar="NAME=VALUE",
+                 help="Set a variable for every job."),
+    click.option("--before", default="", metavar="CMD", help="Run CMD before each job."),
+    click.option("--after", default="", metavar="CMD",
+                 help="Run CMD after each job, also after a failure."),
     click.option("--runner", type=click.Path(exists=True, dir_okay=False), metavar="FILE",
-                 help="A Python file with a subclass of Runner."),
-    click.option("--snapshot", is_flag=True, help="Run in a copy of this folder, as it is now."),
-    click.option("--output-mib", type=click.IntRange(1), default=64, show_default=True,
-                 help="Of each log so much is kept: its beginning and its end."),
-    click.option("--notify", metavar="CMD|URL", help="Tell when the first fails, and at the end."),
-    click.option("--detach", is_flag=True, help="Go on in the background."),
+                 help="Use the subclass of Runner in a Python file."),
+    click.option("--snapshot", is_flag=True,
+                 help="Run in a copy of this folder, taken now."),
+    click.option("--output-mib", type=click.IntRange(1), default=64, show_default=True, metavar="N",
+                 help="Keep N MiB per log, from its start and its end."),
+    click.option("--notify", metavar="CMD|URL",
+                 help="Notify at the first failure and at the end."),
+    click.option("--detach", is_flag=True, help="Run in the background."),
 ]  # fmt: skip
 
 
@@ -75,12 +89,12 @@ def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(context_settings=CONTEXT)
 @click.argument("file", required=False)
-@click.option("--job-file", "--job_file", "job_file", metavar="FILE", help="The same as FILE.")
-@click.option("-c", "lines", multiple=True, metavar="CMD", help="A command; repeat for more.")
+@click.option("--job-file", "--job_file", "job_file", metavar="FILE", help="Same as FILE.")
+@click.option("-c", "lines", multiple=True, metavar="CMD", help="Run CMD; may be repeated.")
 @click.option("--yielder", "--job-yielder", "--job_yielder", metavar="FILE",
-              help="A Python file whose yielder() yields commands.")  # fmt: skip
+              help="Run what yielder() of a Python file yields.")  # fmt: skip
 @run_options
 def command(
     file: str | None,
@@ -92,18 +106,20 @@ def command(
     """Run every line of FILE as a shell command, on the slots of --gpus.
 
     \b
-      postroom run jobs.txt --gpus 0,0,1     three slots: two on card 0, one on card 1
-      generate | postroom run - --gpus all   lines as they come
+      postroom run jobs.txt --gpus 0,0,1     three slots: two on GPU 0, one on GPU 1
+      postroom run jobs.txt --gpus 0,0,1     again: runs only missing and failed lines
+      generate | postroom run - --gpus all   run lines as they arrive on stdin
       postroom run -c 'make a' -c 'make b' --gpus cpu,cpu
-      postroom run jobs.txt --gpus 0,0,1     again: only what is missing or failed
 
-    Each line has a folder below --output-dir with INFO, .OUT, .ERR and SUCCESS or FAILURE.
+    Each line gets a folder in --output-dir with INFO, .OUT, .ERR and SUCCESS or FAILURE.
     """
     file = file or job_file
     if sum((file is not None, bool(lines), yielder is not None)) != 1:
-        raise click.UsageError("name a file of commands, or -, or -c CMD, or --yielder FILE")
-    known: list[CommandLine] | None = None
-    source: Iterable[CommandLine]
+        raise click.UsageError(
+            "name a file of commands, or - for stdin, or give -c CMD or --yielder FILE"
+        )
+    known: list[CommandSpec] | None = None
+    source: Iterable[CommandSpec]
     if yielder is not None:
         _must_exist(yielder)
         source = read_yielder(yielder)
@@ -114,7 +130,7 @@ def command(
         with open(file, encoding="utf-8", errors="surrogateescape") as opened:
             source = known = list(read_lines(opened))
     else:
-        source = known = [CommandLine(line) for line in lines]
+        source = known = [CommandSpec(line) for line in lines]
     code = run_batch(source, known, options)
     if yielder is None and options["runner"] is None:
         _leave(code)
@@ -122,9 +138,9 @@ def command(
 
 
 def _leave(code: int) -> NoReturn:
-    """End at once: to take all modules apart takes as long as twenty short lines.
+    """Exit at once: unloading all modules would take as long as twenty short lines.
 
-    Only where no code of others was run, which may have something to do in the end.
+    Only where no code of the user ran in this process, which might have exit handlers.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -132,50 +148,49 @@ def _leave(code: int) -> NoReturn:
 
 
 def run_batch(
-    source: Iterable[CommandLine], known: list[CommandLine] | None, options: dict[str, Any]
+    source: Iterable[CommandSpec], known: list[CommandSpec] | None, options: dict[str, Any]
 ) -> int:
-    """Run lines to their end; return the exit code."""
+    """Run lines until all have ended; return the exit code."""
     output = os.path.abspath(options["output"])
     os.makedirs(output, exist_ok=True)
     again = [arg for arg in sys.argv[1:] if arg != "--detach"]
     if options["detach"]:
         return _detach(output, again)
     complete = completer(os.getcwd(), environment(options["env"]))
-    scheduling = _scheduling(options, output, lazy=known is None)
-    say = _say
+    batch_options = _batch_options(options, output, lazy=known is None)
     packer = _packer(options, output)
     check = (InOrder() if packer is None else packer).check
     if known is not None:
         known = [check(line) for line in known]
     checked = (check(line) for line in source)
-    turn_signals_into_interrupts()
+    _turn_signals_into_interrupts()
     with Master(f"{output}/.base", spin=False) as master, contextlib.ExitStack() as stack:
-        sessions = Crew(master.base, say=say)
+        sessions = Sessions(master.base, say=_say, options=COMMANDS_ONLY)
         view: BatchView
         if sys.stderr.isatty() and not options["keep_order"]:
             view = stack.enter_context(LiveView())
         else:
             view = PlainView(keep_order=options["keep_order"])
-        teller = None
+        notices = None
         if options["notify"]:
-            from ..batch.batch_notices import BatchNotices  # which knows how to talk to the world
+            from ..batch.batch_notices import BatchNotices
 
-            view = teller = BatchNotices(options["notify"], master.base, view)
+            view = notices = BatchNotices(options["notify"], master.base, view)
         batch = Batch(
             master,
             output,
-            scheduling,
+            batch_options,
             sessions=sessions,
             view=view,
             runner=_load_runner(options["runner"]),
             packer=packer,
         )
         try:
-            # Before a feed has its thread: a process of one thread may fork its sessions.
+            # Before the feed starts a thread: only a process with one thread may fork.
             if options["gpu_file"]:
                 batch.watch_gpus(GpuFile(options["gpu_file"], _known_gpus))
             elif packer is None:
-                sessions.want(_places(options["gpus"]))
+                sessions.keep(_places(options["gpus"]))
             feed: Source
             if known is not None:
                 numbering = Numbering(complete)
@@ -185,38 +200,48 @@ def run_batch(
                 feed = Feed(checked, complete=complete, wake=master.wake, ahead=1)
             batch.forget(known if options["stop_after"] is None else None)
             batch.run(feed)
-            sessions.dismiss()
+            sessions.finish()
             master.rest()
         except KeyboardInterrupt:
             stack.close()
-            say("stopping; again to kill at once")
-            sessions.stop()
+            _say("stopping; press Ctrl-C again to kill the jobs now")
+            sessions.stop_now()
             write_results(output)
-            say(
-                f"stopped: {batch.counts.done} jobs of this call are done and kept, "
-                f"{batch.outstanding} are not; go on with: {_shell(again)}"
+            _say(
+                f"stopped: {batch.counts.done} jobs have ended and are kept, "
+                f"{batch.outstanding} have not; continue with: {_shell(again)}"
             )
             return codes.INTERRUPTED
         except BaseException:
-            sessions.stop()
+            sessions.stop_now()
             raise
         stack.close()
         write_results(output)
-        if teller is not None:
-            teller.tell_end()
+        if notices is not None:
+            notices.tell_end()
         sessions.wait()
         if feed.error:
-            say(f"the lines ended early:\n{feed.error.rstrip()}")
-        summary(batch, _words(again), sys.stderr)
+            _say(f"reading lines failed:\n{feed.error.rstrip()}")
+        summary(batch, _command_line(again), sys.stderr)
         return codes.JOB_FAILED if batch.counts.failed or feed.error else codes.OK
 
 
+def _turn_signals_into_interrupts() -> None:
+    """Let SIGTERM and the end of the terminal stop a batch as Ctrl-C does."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupt)
+
+
 def _packer(options: dict[str, Any], output: str) -> Packer | None:
-    """What has lines share cards by memory, if that is asked for and there are cards."""
+    """Return the packer if --memory is given and there are GPUs."""
     memory = options["memory"]
     if memory is None:
         return None
-    from ..batch.memory_packer import Packer, declared_mib  # with all that knows of cards
+    from ..batch.memory_packer import Packer, declared_mib  # late: it imports the GPU code
     from ..gpus.ledger.protocol import open_ledger
     from ..gpus.memory.profiles import Profiles
 
@@ -226,18 +251,18 @@ def _packer(options: dict[str, Any], output: str) -> Packer | None:
     else:
         cards = cards_of(_places(options["gpus"]))
     if not cards:
-        _say("no GPU to share: --memory has no effect")
+        _say("there is no GPU to share: --memory has no effect")
         return None
     return Packer(cards, memory, where=f" of {output}", ledger=open_ledger(), profiles=Profiles())
 
 
-def _scheduling(options: dict[str, Any], output: str, *, lazy: bool) -> BatchOptions:
+def _batch_options(options: dict[str, Any], output: str, *, lazy: bool) -> BatchOptions:
     snapshot = None
     if options["snapshot"]:
         here = os.getcwd()
         snapshot = here, take_snapshot(here, output)
-    return BatchOptions(
-        prefix=options["prefix"],
+    defaults = CommandSpec(
+        "",
         timeout_s=options["timeout"],
         retries=options["retries"],
         nice=options["nice"],
@@ -246,6 +271,10 @@ def _scheduling(options: dict[str, Any], output: str, *, lazy: bool) -> BatchOpt
         output_bytes=options["output_mib"] << 20,
         before=options["before"],
         after=options["after"],
+    )
+    return BatchOptions(
+        defaults,
+        prefix=options["prefix"],
         rerun=options["rerun"] or "",
         stop_after=options["stop_after"],
         snapshot=snapshot,
@@ -266,33 +295,28 @@ def _places(gpus: str | None) -> list[SlotSpec]:
 def _load_runner(path: str | None) -> Runner | None:
     if path is None:
         return None
-    room: dict[str, Any] = {"__name__": "runner", "__file__": os.path.abspath(path)}
+    namespace: dict[str, Any] = {"__name__": "runner", "__file__": os.path.abspath(path)}
     with open(path, encoding="utf-8") as file:
         # The user's own program, which was named on the command line to be run.
-        exec(compile(file.read(), path, "exec"), room)  # noqa: S102
-    kinds = [
-        kind
-        for kind in room.values()
-        if isinstance(kind, type) and issubclass(kind, Runner) and kind is not Runner
+        exec(compile(file.read(), path, "exec"), namespace)  # noqa: S102
+    runners = [
+        value
+        for value in namespace.values()
+        if isinstance(value, type) and issubclass(value, Runner) and value is not Runner
     ]
-    if len(kinds) != 1:
+    if len(runners) != 1:
         raise PostroomError(f"{path} must define one subclass of postroom.batch.runner.Runner")
-    return kinds[0]()
+    return runners[0]()
 
 
 def _detach(output: str, again: list[str]) -> int:
-    """Start the same command in the background, where the terminal's end does not reach it."""
+    """Start the same command in the background, independent of the terminal."""
     log = f"{output}/run.log"
     with open(log, "ab") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "postroom", *_verb(again)],
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=file,
-            start_new_session=True,
-        )
+        words = _verb(again)
+        process = start_detached("postroom", *words, log=file.fileno(), cwd=os.getcwd())
     click.echo(f"running as pid {process.pid}; log: {log}")
-    click.echo(f"show it: postroom attach {shlex.quote(output)};  stop it: kill {process.pid}")
+    click.echo(f"watch it: postroom attach {shlex.quote(output)};  stop it: kill {process.pid}")
     return codes.OK
 
 
@@ -304,12 +328,12 @@ def _called_as_postroom() -> bool:
     return os.path.basename(sys.argv[0]) != "hog"
 
 
-def _words(arguments: list[str]) -> list[str]:
+def _command_line(arguments: list[str]) -> list[str]:
     return ["postroom" if _called_as_postroom() else "hog", *arguments]
 
 
 def _shell(arguments: list[str]) -> str:
-    return shlex.join(_words(arguments))
+    return shlex.join(_command_line(arguments))
 
 
 def _must_exist(path: str) -> None:

@@ -1,4 +1,4 @@
-"""`postroom show`: everything about one job."""
+"""`postroom show`: show everything about one job."""
 
 from __future__ import annotations
 
@@ -8,20 +8,12 @@ import click
 
 from ..queue.queue_view import QueueView
 from ..queue.rows import FAILED, JobDetail
+from ..text.durations import format_duration, format_time
 from ..text.memory_sizes import from_mib
 from ..text.safe_text import printable
-from .queue_options import (
-    CONTEXT,
-    as_json,
-    clock,
-    in_base,
-    job_argument,
-    one_job,
-    paint,
-    print_json,
-    table,
-    took,
-)
+from .job_options import in_base, job_argument, one_job
+from .options import CONTEXT, as_json
+from .output import paint, print_json, print_table
 
 
 @click.command(context_settings=CONTEXT)
@@ -29,7 +21,7 @@ from .queue_options import (
 @as_json
 @in_base
 def command(view: QueueView, job: str, json_: bool) -> None:
-    """Show everything about JOB: command, PID, every attempt, why it waits, when it should start.
+    """Show everything about JOB: command, PID, attempts, why it waits, when it may start.
 
     \b
       postroom show 0b859f/17
@@ -44,18 +36,18 @@ def command(view: QueueView, job: str, json_: bool) -> None:
             click.echo(f"{name + ':':<11}" + (paint(text, value) if name == "state" else text))
     if detail.attempts:
         click.echo()
-        table(attempt_rows(detail))
+        print_table(attempt_rows(detail))
     if detail.traceback:
-        click.echo(f"\nits last words:\n{printable(detail.traceback.rstrip())}")
+        click.echo(f"\nits last output:\n{printable(detail.traceback.rstrip())}")
     if detail.job.state in FAILED:
         click.echo(
-            f"\nthe whole log: postroom logs {detail.job.short};  "
-            f"again: postroom rerun {detail.job.short}"
+            f"\nfull log: postroom logs {detail.job.short};  "
+            f"run it again: postroom rerun {detail.job.short}"
         )
 
 
 def facts(detail: JobDetail) -> dict[str, str]:
-    """What is known, in the order in which people ask."""
+    """Return the facts about a job, the most asked for first."""
     row = detail.job
     return {
         "job": f"{row.short}   ({row.id})",
@@ -74,17 +66,17 @@ def facts(detail: JobDetail) -> dict[str, str]:
         "priority": str(row.priority) if row.priority else "",
         "needs": _needs(detail),
         "after": "; ".join(
-            f"{one.short} ({one.state}{', however it ends' if one.any_end else ''})"
+            f"{one.short} ({one.state}{', any outcome' if one.any_end else ''})"
             for one in detail.after
         ),
-        "limit": took(detail.timeout_s) if detail.timeout_s else "",
+        "limit": format_duration(detail.timeout_s) if detail.timeout_s else "",
         "retries": str(detail.retries or ""),
         "rerun of": row.rerun_of,
         "env": "\n".join(f"{name}={value}" for name, value in detail.env.items()),
-        "submitted": clock(row.submitted_at),
-        "started": clock(row.started_at) if row.started_at else "",
-        "ended": clock(row.ended_at) if row.ended_at else "",
-        "took": took(row.seconds) if row.seconds is not None else "",
+        "submitted": format_time(row.submitted_at),
+        "started": format_time(row.started_at) if row.started_at else "",
+        "ended": format_time(row.ended_at) if row.ended_at else "",
+        "took": format_duration(row.seconds) if row.seconds is not None else "",
         "exit": "" if row.exit is None else str(row.exit),
     }
 
@@ -94,22 +86,22 @@ def _starts(detail: JobDetail) -> str:
         return ""
     place = f"number {detail.position} in the queue"
     if detail.starts_at is None:
-        return f"{place}; when is unknown"
+        return f"{place}; start time unknown"
     wait_s = max(0.0, detail.starts_at - time.time())
-    return f"{place}; in about {took(wait_s)}, at {clock(detail.starts_at)}"
+    return f"{place}; in about {format_duration(wait_s)}, at {format_time(detail.starts_at)}"
 
 
 def _needs(detail: JobDetail) -> str:
     gpus, memory_mib = detail.scheduling.get("gpus", 1), detail.scheduling.get("memory_mib", 0)
-    words = [f"{gpus} cards"] if gpus != 1 else []
-    words += [f"{from_mib(memory_mib)} on each card"] if memory_mib else []
+    words = [f"{gpus} GPUs"] if gpus != 1 else []
+    words += [f"{from_mib(memory_mib)} per GPU"] if memory_mib else []
     return ", ".join(words)
 
 
 def attempt_rows(detail: JobDetail) -> list[list[str]]:
-    """The table of attempts."""
+    """Return the table of attempts."""
     found = [["ATTEMPT", "OUTCOME", "AGENT", "STARTED", "ENDED", "WHY"]]
     for one in detail.attempts:
-        times = [clock(one.started_at), clock(one.ended_at)]
+        times = [format_time(one.started_at), format_time(one.ended_at)]
         found.append([str(one.number), one.outcome, one.agent or "-", *times, one.reason])
     return found

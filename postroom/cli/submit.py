@@ -7,42 +7,36 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import click
 
 from ..commands.code_snapshot import take_snapshot
 from ..commands.command_source import read_lines
+from ..commands.spec import GRACE_S, CommandSpec
 from ..errors import PostroomError
 from ..queue.notices import notify_of
 from ..queue.notify import check_target
 from ..queue.queue_view import QueueView
-from ..queue.submission import DEFAULT_PROJECT, QueuedCommand, check, submit
+from ..queue.submission import DEFAULT_PROJECT, check, submit
 from ..store.job_ids import JobId
 from ..store.scheduling import SchedulingOptions
 from ..text.memory_sizes import to_mib
-from ..text.values import array, duration, environment
-from .queue_options import (
-    CONTEXT,
-    as_json,
-    complete_jobs,
-    in_new_base,
-    make_base,
-    print_json,
-    some_jobs,
-    table,
-    talk,
-)
+from ..text.option_values import environment
+from .job_options import complete_jobs, in_new_base, make_base, some_jobs
+from .options import CONTEXT, array, as_json, duration
+from .output import print_json, print_table, talk
 from .wait import wait_for
 
-# Which program a command finds depends on these: they go with it from the shell it comes from.
+# Which programs a command finds depends on these, so they are taken from the submitting shell.
 SHELL = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "PYTHONPATH")
 
 
 @click.command(context_settings=CONTEXT)
 @click.argument("words", nargs=-1, metavar="[--] CMD...")
-@click.option("-f", "--file", type=click.File("r"), help="Queue every line of a file; - is stdin.")
-@click.option("-n", "--name", default="", help="What to call it.")
+@click.option("-f", "--file", type=click.File("r"), help="Queue every line of a file; - for stdin.")
+@click.option("-n", "--name", default="", help="Name of the job.")
 @click.option("-P", "--project", default=DEFAULT_PROJECT, show_default=True)
 @click.option("-p", "--priority", type=int, default=0, help="Higher goes first.  [default: 0]")
 @click.option(
@@ -52,15 +46,17 @@ SHELL = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "PYTHONPATH
     default=1,
     show_default=True,
     metavar="N",
-    help="Cards of the session that runs it.",
+    help="GPUs that its session must have.",
 )
-@click.option("-m", "--memory", metavar="SIZE", help="Memory that its card must have: 40G.")
+@click.option("-m", "--memory", metavar="SIZE", help="Memory that each GPU must have: 40G.")
 @click.option(
-    "-t", "--time-limit", type=duration, metavar="TIME", help="90s, 30m, 2h: then it is ended."
+    "-t", "--time-limit", type=duration, metavar="TIME", help="End it after 90s, 30m, 2h."
 )
-@click.option("--retries", type=click.IntRange(0), default=0, help="After a failure.")
 @click.option(
-    "--grace", type=duration, metavar="TIME", help="From SIGTERM to SIGKILL.  [default: 10s]"
+    "--retries", type=click.IntRange(0), default=0, help="How often to retry after a failure."
+)
+@click.option(
+    "--grace", type=duration, metavar="TIME", help="Time from SIGTERM to SIGKILL.  [default: 10s]"
 )
 @click.option(
     "-a",
@@ -68,34 +64,40 @@ SHELL = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "PYTHONPATH
     multiple=True,
     metavar="JOB",
     shell_complete=complete_jobs,
-    help="Begin when JOB has ended well; if it fails, this is cancelled.",
+    help="Start after JOB has succeeded; cancel if it fails.",
 )
 @click.option(
     "--after-any",
     multiple=True,
     metavar="JOB",
     shell_complete=complete_jobs,
-    help="Begin when JOB has ended, however.",
+    help="Start after JOB has ended, successfully or not.",
 )
-@click.option("--hold", is_flag=True, help="Begin only after `postroom release`.")
-@click.option("--array", type=array, metavar="1-100[:STEP]", help="Once for each $SGE_TASK_ID.")
-@click.option("--snapshot", is_flag=True, help="Run in a copy of this folder, as it is now.")
-@click.option("-C", "--cwd", type=click.Path(), help="Where to run.  [default: here]")
-@click.option("-e", "--env", multiple=True, metavar="NAME=VALUE", help="For the command.")
-@click.option("--shell", default="bash", show_default=True, help="SHELL -c runs it.")
+@click.option("--hold", is_flag=True, help="Wait for `postroom release`.")
 @click.option(
-    "--notify", metavar="CMD|URL", help="Tell when the first has failed, and when all have ended."
+    "--array", type=array, metavar="1-100[:STEP]", help="Queue it once for each $SGE_TASK_ID."
 )
-@click.option("--wait", is_flag=True, help="Until it has ended; exit 1 if it failed.")
-@click.option("--dry-run", is_flag=True, help="Show what would be queued.")
+@click.option("--snapshot", is_flag=True, help="Copy this folder now, and run in the copy.")
+@click.option("-C", "--cwd", type=click.Path(), help="Folder to run in.  [default: this folder]")
+@click.option(
+    "-e", "--env", multiple=True, metavar="NAME=VALUE", help="Set an environment variable."
+)
+@click.option("--shell", default="bash", show_default=True, help="The shell that runs it.")
+@click.option(
+    "--notify",
+    metavar="CMD|URL",
+    help="Send a message at the first failure, and when all have ended.",
+)
+@click.option("--wait", is_flag=True, help="Wait for its end; exit 1 if it failed.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be queued.")
 @as_json
 @in_new_base
 def command(view: QueueView, words: tuple[str, ...], json_: bool, **options: Any) -> int:
-    """Queue a command, and print its id. It is on disk by then, and survives everything.
+    """Queue a command and print its id. By then it is on disk, and survives a power loss.
 
     \b
       postroom submit -- python train.py --lr 0.1
-      postroom submit "python train.py > log.txt"        one word: a line for the shell
+      postroom submit "python train.py > log.txt"        one word: the shell reads it
       postroom submit -P vae -p 5 -t 2h --retries 1 -- python train.py
       postroom submit --array 1-100 'python train.py --seed $SGE_TASK_ID'
       postroom submit --after 0b859f/17 -- python evaluate.py
@@ -104,20 +106,20 @@ def command(view: QueueView, words: tuple[str, ...], json_: bool, **options: Any
 
     The command runs in this folder, with the PATH and virtual environment of this shell.
     """
-    asks = _asks(view, words, options)
+    specs = _specs(view, words, options)
     if options["notify"]:
         check_target(options["notify"])
     if options["dry_run"]:
         if json_:
-            print_json(asks)
+            print_json(specs)
         else:
-            rows = [[ask.name or "-", ask.cwd, ask.command] for ask in asks]
-            table([["NAME", "FOLDER", "COMMAND"], *rows])
-        count = "1 job" if len(asks) == 1 else f"{len(asks)} jobs"
+            rows = [[spec.name or "-", spec.cwd, spec.command] for spec in specs]
+            print_table([["NAME", "FOLDER", "COMMAND"], *rows])
+        count = "1 job" if len(specs) == 1 else f"{len(specs)} jobs"
         talk(f"{count} would be queued in project {options['project']}")
         return 0
     make_base(view)
-    jobs = submit(view.files, view.base, asks, project=options["project"])
+    jobs = submit(view.files, view.base, specs, project=options["project"])
     if options["notify"]:
         notify_of(view.files, view.base, jobs, options["notify"])
     if json_:
@@ -129,14 +131,14 @@ def command(view: QueueView, words: tuple[str, ...], json_: bool, **options: Any
     return wait_for(view, jobs, json_=json_) if options["wait"] else 0
 
 
-def _asks(view: QueueView, words: Sequence[str], options: dict[str, Any]) -> list[QueuedCommand]:
+def _specs(view: QueueView, words: Sequence[str], options: dict[str, Any]) -> list[CommandSpec]:
     if bool(words) == (options["file"] is not None):
         raise click.UsageError("name a command (postroom submit -- python train.py) or -f FILE")
     if words:
-        # One word is a line that the shell reads; several are what the shell has read already.
+        # One word is read by a shell; several were read by the submitting shell already.
         lines = [words[0] if len(words) == 1 else shlex.join(words)]
     else:
-        lines = [line.command for line in read_lines(options["file"])]
+        lines = [spec.command for spec in read_lines(options["file"])]
         if not lines:
             raise PostroomError(f"{options['file'].name} holds no commands")
     cwd = os.path.abspath(options["cwd"] or os.getcwd())
@@ -145,14 +147,15 @@ def _asks(view: QueueView, words: Sequence[str], options: dict[str, Any]) -> lis
     if options["snapshot"] and not options["dry_run"]:
         make_base(view)
         cwd = take_snapshot(cwd, view.base.root)
-    template = {
-        "cwd": cwd,
-        "env": {**shell_environment(), **environment(options["env"])},
-        "timeout_s": options["time_limit"],
-        "retries": options["retries"],
-        "grace_s": options["grace"],
-        "shell": options["shell"],
-        "scheduling": SchedulingOptions(
+    common = CommandSpec(
+        "",
+        cwd=cwd,
+        env={**shell_environment(), **environment(options["env"])},
+        timeout_s=options["time_limit"],
+        retries=options["retries"],
+        grace_s=GRACE_S if options["grace"] is None else options["grace"],
+        shell=options["shell"],
+        scheduling=SchedulingOptions(
             priority=options["priority"],
             held=options["hold"],
             after=_named(view, options["after"]),
@@ -160,16 +163,16 @@ def _asks(view: QueueView, words: Sequence[str], options: dict[str, Any]) -> lis
             gpus=options["gpus"],
             memory_mib=to_mib(options["memory"]) if options["memory"] else 0,
         ),
-    }
+    )
     name = options["name"]
     numbers = options["array"]
     several = len(lines) * len(numbers or [0]) > 1
-    asks = []
+    specs = []
     for place, line in enumerate(lines, 1):
         for number in numbers or [place]:
             own = f"{name}.{number}" if name and several else name
-            asks.append(check(QueuedCommand(command=line, name=own, number=number, **template)))
-    return asks
+            specs.append(check(replace(common, command=line, name=own, number=number)))
+    return specs
 
 
 def _named(view: QueueView, words: Sequence[str]) -> tuple[JobId, ...]:
@@ -177,15 +180,15 @@ def _named(view: QueueView, words: Sequence[str]) -> tuple[JobId, ...]:
 
 
 def shell_environment() -> dict[str, str]:
-    """What of this shell's environment goes with a command."""
+    """The part of this shell's environment that a command gets."""
     return {name: os.environ[name] for name in SHELL if name in os.environ}
 
 
 def _advise(view: QueueView) -> None:
-    """Say what is missing for anything to run; on a terminal only, where somebody reads it."""
+    """Say what is missing for a job to run; only on a terminal, where somebody reads it."""
     if not sys.stderr.isatty():
         return
-    base_state = view.look()
+    base_state = view.read_state()
     if base_state.master_pid is None:
         talk(f"no Master acts yet; start one with: postroom master {view.base.root} --detach")
     elif not any(agent.state != "dead" for agent in base_state.agents):

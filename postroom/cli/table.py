@@ -1,4 +1,4 @@
-"""`postroom table`: all jobs of a batch in one table, with figures from their logs."""
+"""`postroom table`: show the jobs of a batch as a table or a plot."""
 
 from __future__ import annotations
 
@@ -7,30 +7,41 @@ import sys
 import click
 
 from ..batch.batch_table import as_csv, as_json, as_plot, as_text, read_table
+from .options import CONTEXT
 from .run import DEFAULT_OUTPUT
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(context_settings=CONTEXT)
 @click.argument("output", default=DEFAULT_OUTPUT, type=click.Path(exists=True, file_okay=False))
-@click.option("--pattern", multiple=True, metavar="[NAME=]REGEX", help="Its last match in a log.")
-@click.option("--csv", "as_", flag_value="csv", help="As CSV.")
-@click.option("--json", "as_", flag_value="json", help="As JSON.")
-@click.option("--plot", nargs=2, metavar="X Y", help="Draw column Y against column X.")
-@click.option("--png", default="plot.png", show_default=True, help="Where --plot draws.")
+@click.option(
+    "--pattern",
+    multiple=True,
+    metavar="[NAME=]REGEX",
+    help="Add a column: the last match in each log.",
+)
+@click.option("--csv", "as_", flag_value="csv", help="Print CSV.")
+@click.option("--json", "as_", flag_value="json", help="Print JSON.")
+@click.option("--plot", nargs=2, metavar="X Y", help="Plot column Y over column X.")
+@click.option(
+    "--svg", default="plot.svg", show_default=True, metavar="FILE", help="File of --plot."
+)
 def command(
-    output: str, pattern: tuple[str, ...], as_: str | None, plot: tuple[str, str] | None, png: str
+    output: str, pattern: tuple[str, ...], as_: str | None, plot: tuple[str, str] | None, svg: str
 ) -> None:
-    """Show the jobs of OUTPUT: arguments, outcome, times, and what --pattern finds in their logs.
+    """Show the jobs in folder OUTPUT: arguments, outcomes, times, and values from their logs.
 
     \b
-      postroom table sweep1 --pattern "loss: (.*)" --plot lr loss
+      postroom table --pattern "loss: (.*)"
+      postroom table sweep1 --pattern "loss: (.*)" --plot lr loss --svg loss.svg
     """
     rows = read_table(output, pattern)
     if plot is not None:
-        data = as_plot(rows, *plot)
-        with open(png, "wb") as file:
-            file.write(data)
-        click.echo(f"drew {png}", err=True)
+        if not svg.endswith(".svg"):
+            raise click.UsageError(f"{svg} is not an SVG file: give it a name that ends in .svg")
+        drawn = as_plot(rows, *plot)
+        with open(svg, "w", encoding="utf-8") as file:
+            file.write(drawn)
+        click.echo(f"wrote {svg}", err=True)
         return
     form = {"csv": as_csv, "json": as_json}.get(as_ or "", as_text)
     sys.stdout.write(form(rows))

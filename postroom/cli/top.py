@@ -1,4 +1,4 @@
-"""`postroom top`: the queue live, on the whole screen."""
+"""`postroom top`: watch the queue live on the full screen."""
 
 from __future__ import annotations
 
@@ -15,36 +15,42 @@ import click
 from ..errors import PostroomError
 from ..queue.queue_view import QueueView
 from ..queue.rows import CardView, JobView, Overview
+from ..text.durations import format_duration
 from ..text.memory_sizes import from_mib
 from ..text.safe_text import printable
-from .queue_options import CONTEXT, WIDE, in_base, note, took
+from ..text.table import cut
+from .job_options import in_base
+from .options import CONTEXT, at_least
+from .output import COLOURS, WIDE, note, seconds_of
 from .status import head
 
-# A line is pieces of text, each with a style that rich knows; empty for none.
+# A line is a list of (text, rich style); an empty style is the default.
 Line = list[tuple[str, str]]
 
 BAR = 10
-_STYLES = {
-    "running": "cyan",
-    "stopping": "yellow",
-    "failed": "red",
-    "timed out": "red",
-    "lost": "red",
-    "ok": "green",
-    "cancelled": "dim",
-}
+_STYLES = {**COLOURS, "cancelled": "dim"}
 
 
 @click.command(context_settings=CONTEXT)
-@click.option("--interval", "interval_s", type=click.FloatRange(0.2), default=1.0, metavar="S")
+@click.option(
+    "--interval",
+    "interval_s",
+    type=at_least(0.2),
+    default="1s",
+    show_default=True,
+    help="Time between two refreshes.",
+)
 @in_base
 def command(view: QueueView, interval_s: float) -> None:
-    """Watch the queue on the whole screen: cards, jobs, rates. Press q to leave.
+    """Watch the queue live on the full screen: GPUs, jobs, rates. Press q to quit.
 
-    For a look that ends, or to read it in a script: postroom status.
+    To print it once, or in a script, use postroom status.
+
+    \b
+      postroom top --interval 5s
     """
     if not (sys.stdout.isatty() and sys.stdin.isatty()):
-        raise PostroomError("top needs a terminal; for a script: postroom status --json")
+        raise PostroomError("top needs a terminal; in a script use postroom status --json")
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
@@ -62,7 +68,7 @@ def command(view: QueueView, interval_s: float) -> None:
 
 @contextlib.contextmanager
 def _keys() -> Iterator[Callable[[float], bool]]:
-    """Read keys as they are pressed; yields what waits a while and says whether to leave."""
+    """Read single keys; yields a function that waits, and returns whether to quit."""
     before = termios.tcgetattr(sys.stdin)
     tty.setcbreak(sys.stdin)
 
@@ -82,9 +88,9 @@ def _keys() -> Iterator[Callable[[float], bool]]:
 
 
 def screen(seen: Overview, width: int, height: int) -> list[Line]:
-    """What fits on a screen: the figures, the cards, then as many jobs as there is room for."""
+    """Return the lines of a screen: counts, GPUs, then as many jobs as fit."""
     lines = [*_head(seen, width), [], *_cards(seen, width)]
-    room = height - len(lines)
+    left = height - len(lines)
     sections = [
         ("RUNNING", seen.running, len(seen.running)),
         ("NEXT", seen.queued, seen.counts.get("queued", 0)),
@@ -92,7 +98,7 @@ def screen(seen: Overview, width: int, height: int) -> list[Line]:
         ("ENDED", seen.finished, len(seen.finished)),
     ]
     sections = [section for section in sections if section[1]]
-    rows = _share(room - 2 * len(sections), [len(section[1]) for section in sections])
+    rows = _share(left - 2 * len(sections), [len(section[1]) for section in sections])
     for (title, jobs, total), count in zip(sections, rows, strict=True):
         if count:
             more = f"  {count} of {total}" if total > count else f"  {total}"
@@ -110,7 +116,9 @@ def _head(seen: Overview, width: int) -> list[Line]:
     found: list[Line] = [[(printable(first), style), (" " * gap + right, "dim")]]
     if gap + len(first) + len(right) > width:
         found = [[(printable(first), style)], [(right, "dim")]]
-    return found + [[(printable(line), "yellow" if "nothing is" in line else "")] for line in rest]
+    return found + [
+        [(printable(line), "yellow" if "nothing starts" in line else "")] for line in rest
+    ]
 
 
 def _cards(seen: Overview, width: int) -> list[Line]:
@@ -174,14 +182,11 @@ def _jobs(rows: Sequence[JobView], width: int) -> list[Line]:
     projects = min(max((len(row.project) for row in rows), default=0), width // 8)
     found: list[Line] = []
     for row in rows:
-        seconds = row.seconds
-        if seconds is None and row.ended_at is None:
-            seconds = time.time() - row.submitted_at
         said = note(row)
         what = row.command if not said or row.state == "running" else f"{said}  {row.command}"
         parts = [
             f"{row.short:<11}",
-            f"{took(seconds):>9} ",
+            f"{format_duration(seconds_of(row)):>11} ",
             f"{printable(row.project)[:projects]:<{projects}}",
             *([f"{printable(row.name)[:names]:<{names}}"] if names else []),
             *([f"agent {row.agent:<2}"] if row.state == "running" else []),
@@ -192,17 +197,17 @@ def _jobs(rows: Sequence[JobView], width: int) -> list[Line]:
     return found
 
 
-def _share(room: int, wanted: Sequence[int]) -> list[int]:
-    """Divide lines among sections: each gets what it wants, or as much as the others."""
+def _share(lines: int, wanted: Sequence[int]) -> list[int]:
+    """Divide lines among sections: each gets what it needs, or as many as the others."""
     given = [0] * len(wanted)
-    while room > 0:
+    while lines > 0:
         hungry = [n for n, want in enumerate(wanted) if given[n] < want]
         if not hungry:
             break
         for n in hungry:
-            if room > 0:
+            if lines > 0:
                 given[n] += 1
-                room -= 1
+                lines -= 1
     return given
 
 
@@ -210,7 +215,7 @@ def _crop(line: Line, width: int) -> Line:
     found: Line = []
     for text, style in line:
         if len(text) > width:
-            found.append((text[: max(0, width - 1)] + "…", style))
+            found.append((cut(text, width), style))
             break
         found.append((text, style))
         width -= len(text)

@@ -1,46 +1,56 @@
-"""`postroom ui`: the page of a base."""
+"""`postroom ui`: serve the web page of a base."""
 
 from __future__ import annotations
 
 import ipaddress
 import os
 import socket
-import subprocess
 import sys
 
 import click
 
 from ..errors import PostroomError
 from ..store.base import Base, open_base
+from ..system.own_python import start_detached
+from .options import CONTEXT, base_argument
 
 PORT = 8631
 VARIABLE = "POSTROOM_UI_TOKEN"
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("base", envvar="POSTROOM_BASE")
-@click.option("--port", default=PORT, show_default=True, type=click.IntRange(0, 65535))
+@click.command(context_settings=CONTEXT)
+@base_argument
+@click.option(
+    "--port",
+    default=PORT,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    metavar="N",
+    help="Port to listen on; 0 chooses a free one.",
+)
 @click.option(
     "--host",
     default="",
     metavar="ADDRESS",
-    help="Listen on another address than this machine's own, for others to reach. Think first.",
+    help="Address to listen on; other users may reach it.  [default: 127.0.0.1]",
 )
 @click.option(
     "--name",
     "names",
     multiple=True,
-    help="A host name that the page answers to, besides the address itself; may be repeated.",
+    help="Also accept requests for this host name; may be repeated.",
 )
 @click.option(
     "--token",
     default="",
     envvar=VARIABLE,
     show_envvar=True,
-    help="Instead of a random one. Others see it in `ps`: the variable is better.",
+    help="Use this token instead of a random one. `ps` shows it: prefer the variable.",
 )
-@click.option("--detach", is_flag=True, help="Go on in the background, when the terminal is gone.")
-@click.option("--listener", type=int, hidden=True, help="What a detached page listens on.")
+@click.option("--detach", is_flag=True, help="Run in the background; survives the terminal.")
+@click.option(
+    "--listener", type=int, hidden=True, help="The socket that a detached page listens on."
+)
 def command(
     base: str,
     port: int,
@@ -50,13 +60,14 @@ def command(
     detach: bool,
     listener: int | None,
 ) -> None:
-    """Show BASE in the browser: cards, queue, logs; submit, kill, pause, rerun.
+    """Serve a web page for BASE: GPUs, queue, logs; submit, kill, pause and rerun jobs.
 
-    The page reads the folder and writes requests, as the command line does; it runs nothing.
-    Stopping it stops no job. Reach it from elsewhere through ssh:
+    It prints the address to open in a browser. Stopping the page stops no job. To reach it from
+    another machine, forward the port with ssh, and open the same address there.
 
     \b
-      ssh -L 8631:localhost:8631 gpu-machine      then open the printed address here
+      postroom ui ./base
+      ssh -L 8631:localhost:8631 gpu-machine
     """
     try:
         from ..web.access_token import AccessToken
@@ -65,10 +76,10 @@ def command(
         from ..web.server import listen, make_server
     except ImportError as error:
         raise PostroomError(
-            f"the page needs {error.name}, which is not installed: pip install 'postroom[web]'"
+            f"the web page needs {error.name}, which is not installed: pip install 'postroom[web]'"
         ) from None
     opened = open_base(base)
-    keys = AccessToken(token)
+    access = AccessToken(token)
     os.environ.pop(VARIABLE, None)
     address = host or "127.0.0.1"
     try:
@@ -80,40 +91,39 @@ def command(
     shown = f"[{address}]" if ":" in address else address
     if listener is None:
         click.echo(f"the page of {opened.root}:", err=True)
-        click.echo(f"http://{shown}:{line.getsockname()[1]}/?token={keys.token}")
+        click.echo(f"http://{shown}:{line.getsockname()[1]}/?token={access.secret}")
         if not _is_loopback(address):
             click.echo(
-                f"warning: {shown} may be reached by others, and what they send is not encrypted: "
-                "whoever reads the token on its way can run anything as you. ssh -L is safer.",
+                f"warning: others may reach {shown}, and the connection is not encrypted: anybody "
+                "who reads the token on the network can run commands as you. ssh -L is safer.",
                 err=True,
             )
     if detach:
         again = ["--host", host] if host else []
         for name in names:
             again += ["--name", name]
-        _detach(opened, line, again, keys.token)
+        _detach(opened, line, again, access.secret)
         return
-    click.echo("Ctrl-C stops the page, and no job.", err=True)
+    click.echo("Ctrl-C stops the page; jobs keep running.", err=True)
     sys.stdout.flush()
-    app = create_app(opened, keys, hosts={*LOOPBACK, shown, *names}, here=os.getcwd())
+    app = create_app(opened, access, hosts={*LOOPBACK, shown, *names}, here=os.getcwd())
     make_server(app).run(sockets=[line])
 
 
 def _detach(base: Base, line: socket.socket, options: list[str], token: str) -> None:
-    """Start the same page in a session of its own, on the line that is held already."""
+    """Serve the same page from a background process, on the socket that is open already."""
     path = f"{os.path.dirname(base.log)}/ui.txt"
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
     log = os.open(path, flags, 0o600)
     words = ["ui", base.root, "--listener", str(line.fileno()), *options]
     try:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "postroom", *words],
+        process = start_detached(
+            "postroom",
+            *words,
+            log=log,
+            cwd=os.getcwd(),
             env={**os.environ, VARIABLE: token},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
             pass_fds=[line.fileno()],
-            start_new_session=True,
         )
     finally:
         os.close(log)

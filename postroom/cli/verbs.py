@@ -5,72 +5,70 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import importlib
-from collections.abc import Iterator
 
 import click
 
-# verb: (module below postroom.cli, and the command in it if there are several; a line of help)
-VERBS = {
-    "agents": ("agents", "Start, stop and list the agents of a base."),
-    "attach": ("attach", "Look at a batch that runs elsewhere."),
-    "clean": ("clean", "Remove runs that are over, with what they left."),
-    "completion": ("completion", "Let a shell complete verbs and ids of jobs."),
-    "diff": ("diff", "What has changed since a job's snapshot."),
-    "doctor": ("doctor", "Examine a base: what is wrong, or soon will be."),
-    "drain": ("orders:drain", "Give agents no more jobs."),
-    "gpu": ("gpu", "Cards, who holds them, and leases for any program."),
-    "grid-engine": ("grid_engine", "Write qsub, qstat and qdel, for grid engine's scripts."),
-    "hold": ("orders:hold", "Keep jobs from being begun."),
-    "jobs": ("jobs", "List jobs, page by page."),
-    "kill": ("orders:kill", "End jobs for good, running or waiting."),
-    "logs": ("logs", "What a job has printed, and prints."),
-    "master": ("master", "Stand: work on whatever is in a base."),
-    "move": ("orders:move", "Let a job stand elsewhere in the queue."),
-    "new": ("new", "Write the template project into an empty folder."),
-    "pause": ("orders:pause", "Begin no more jobs."),
-    "priority": ("orders:priority", "Say which jobs go first."),
-    "profiles": ("profiles", "What jobs were found to need: list, show, forget."),
-    "release": ("orders:release", "Let held jobs run."),
-    "rerun": ("rerun", "Queue jobs again; all that failed, with --failed."),
-    "resume": ("orders:resume", "Begin jobs again after a pause."),
-    "run": ("run", "Run a file of shell lines over a list of GPUs."),
-    "show": ("show", "Everything about one job."),
-    "status": ("status", "The queue at one look: cards, jobs, failures."),
-    "submit": ("submit", "Queue a command."),
-    "sweep": ("sweep", "Run a command for every combination of values."),
-    "table": ("table", "All jobs of a batch, with figures from their logs."),
-    "top": ("top", "The queue live, on the whole screen."),
-    "ui": ("ui", "Show a base in the browser."),
-    "wait": ("wait", "Wait until jobs have ended."),
+from .fast_import import importing
+
+# group: verb: (module of this folder, and the command in it if there are several; a line of help)
+GROUPS = {
+    "Start here": {
+        "run": ("run", "Run a file of shell commands on a list of GPUs."),
+        "submit": ("submit", "Queue a command."),
+        "status": ("status", "Show the queue on one page."),
+        "ui": ("ui", "Serve the queue as a web page."),
+    },
+    "Jobs": {
+        "jobs": ("jobs", "List jobs."),
+        "show": ("show", "Show everything about one job."),
+        "logs": ("logs", "Print or follow the output of a job."),
+        "wait": ("wait", "Wait until jobs have ended."),
+        "kill": ("orders:kill", "Kill running jobs, cancel waiting ones."),
+        "rerun": ("rerun", "Queue jobs again, or all that failed."),
+        "hold": ("orders:hold", "Keep waiting jobs from starting."),
+        "release": ("orders:release", "Let held jobs start."),
+        "priority": ("orders:priority", "Set which waiting jobs start first."),
+        "move": ("orders:move", "Move a waiting job within the queue."),
+    },
+    "The queue": {
+        "master": ("master", "Run the scheduler for a base."),
+        "agents": ("agents", "Start, stop and list the agents, one per GPU."),
+        "pause": ("orders:pause", "Start no more jobs."),
+        "resume": ("orders:resume", "Start jobs again after a pause."),
+        "drain": ("orders:drain", "Give agents no more jobs."),
+        "top": ("top", "Watch the queue live on the full screen."),
+        "clean": ("clean", "Remove finished runs with their results and logs."),
+        "doctor": ("doctor", "Check a base for problems."),
+    },
+    "GPUs": {
+        "gpu": ("gpu", "List GPUs, see who holds them, lease them for any program."),
+        "profiles": ("profiles", "List, show and forget how much memory jobs need."),
+    },
+    "Batches and sweeps": {
+        "sweep": ("sweep", "Run a command for every combination of values."),
+        "table": ("table", "Show the jobs of a batch, with figures from their logs."),
+        "attach": ("attach", "Watch a batch that runs in the background."),
+        "diff": ("diff", "Show what has changed since a job's snapshot."),
+    },
+    "Set-up": {
+        "new": ("new", "Create a project from the template."),
+        "completion": ("completion", "Print a completion script for your shell."),
+        "grid-engine": ("grid_engine", "Write qsub, qstat and qdel scripts."),
+    },
 }
-
-
-@contextlib.contextmanager
-def importing() -> Iterator[None]:
-    """Import without collecting garbage: what is imported stays, now and after a fork.
-
-    Looking through it again and again would take a tenth of the time.
-    """
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()
+VERBS = {verb: entry for group in GROUPS.values() for verb, entry in group.items()}
 
 
 class Verbs(click.Group):
-    """A click group that knows its commands by name and imports them on demand."""
+    """A click group that imports a command when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Name every verb."""
-        return sorted(VERBS)
+        """Return every verb."""
+        return list(VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the one verb that was asked for."""
+        """Import one verb."""
         if cmd_name not in VERBS:
             return None
         place, _, name = VERBS[cmd_name][0].partition(":")
@@ -81,15 +79,37 @@ class Verbs(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the verbs from the table, importing none of them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(verb, line) for verb, (_, line) in sorted(VERBS.items())])
+        """List the verbs by group, from the table, without importing them."""
+        width = max(map(len, VERBS))
+        for title, group in GROUPS.items():
+            with formatter.section(title):
+                rows = [(verb.ljust(width), line) for verb, (_, line) in group.items()]
+                formatter.write_dl(rows)
 
 
-@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+EXAMPLES = """\b
+Examples:
+  postroom run jobs.txt --gpus 0,1               run a file of commands, then exit
+  postroom master --detach                       or keep a queue: start its scheduler,
+  postroom agents start 2                        and one agent on each of two GPUs
+  postroom submit -- python train.py --lr 0.1    queue a command
+  postroom status                                see what runs
+"""
+
+
+@click.group(
+    cls=Verbs,
+    invoke_without_command=True,
+    epilog=EXAMPLES,
+    context_settings={"help_option_names": ["-h", "--help"]},  # `options` imports too much for it
+)
 @click.version_option(package_name="postroom")
-def postroom() -> None:
-    """Spread jobs over GPUs through nothing but a folder.
+@click.pass_context
+def postroom(ctx: click.Context) -> None:
+    """Run jobs on the GPUs of this machine, through nothing but a folder.
 
-    No server, no root, no lost jobs: kill -9 anything.
+    No server, no root, no lost jobs: kill -9 anything. The queue is the folder given by -b BASE,
+    otherwise $POSTROOM_BASE, otherwise ./base. For the options of a verb: postroom VERB --help.
     """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())

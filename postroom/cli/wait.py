@@ -1,4 +1,4 @@
-"""`postroom wait`: until jobs have ended."""
+"""`postroom wait`: wait until jobs have ended."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from ..queue.queue_view import QueueView
 from ..queue.rows import PENDING, RUNNING
 from ..store.job_ids import JobId
 from . import codes
-from .queue_options import CONTEXT, as_json, in_base, jobs_argument, some_jobs, talk
+from .job_options import in_base, jobs_argument, some_jobs
+from .options import CONTEXT, as_json, duration
+from .output import talk
 
 LOOK_S = 0.3
 UNENDED = (*RUNNING, *PENDING)
@@ -21,40 +23,44 @@ UNENDED = (*RUNNING, *PENDING)
 
 @click.command(context_settings=CONTEXT)
 @jobs_argument(required=False)
-@click.option("-P", "--project", default="", help="All jobs of a project that have not ended.")
-@click.option("--timeout", "timeout_s", type=click.FloatRange(0), metavar="S", help="Exit 124.")
+@click.option(
+    "-P", "--project", default="", help="Wait for all jobs of a project that have not ended."
+)
+@click.option(
+    "--timeout", "timeout_s", type=duration, help="Give up after 90s, 30m, 2h; exit code 124."
+)
 @as_json
 @in_base
 def command(
     view: QueueView, jobs: tuple[str, ...], project: str, timeout_s: float | None, json_: bool
 ) -> int:
-    """Wait until JOBs have ended; print each with its outcome. Exit code 1 if any failed.
+    """Wait until JOBs have ended, and print their outcomes. Exit code 1 if any failed.
 
     \b
       postroom wait 0b859f/17 && postroom logs 0b859f/17
-      postroom wait --project vae --timeout 3600
+      postroom wait --project vae --timeout 1h
     """
     if bool(jobs) == bool(project):
         raise click.UsageError("name jobs, or a project with --project")
     if jobs:
         return wait_for(view, some_jobs(view, jobs), timeout_s, json_=json_)
-    base_state = view.look()
+    base_state = view.read_state()
     readers = [reader for reader in base_state.readers.values() if reader.project == project]
     if not readers:
         raise PostroomError(f"there is no project {project!r}; see `postroom status`")
-    left = [reader.job_id(number) for reader, number, _ in base_state.spots(UNENDED, readers)]
+    left = [reader.job_id(number) for reader, number, _ in base_state.jobs_in(UNENDED, readers)]
     return wait_for(view, left, timeout_s, json_=json_)
 
 
 def wait_for(
     view: QueueView, jobs: Sequence[JobId], timeout_s: float | None = None, *, json_: bool = False
 ) -> int:
-    """Wait until jobs have ended; print each as it does, and return the exit code."""
+    """Print jobs as they end; return the exit code."""
     give_up_at = None if timeout_s is None else time.monotonic() + timeout_s
     left = list(jobs)
     failed = 0
     while True:
-        base_state = view.look()
+        base_state = view.read_state()
         unended = []
         for job in left:
             reader = base_state.readers.get(job.run)
@@ -73,5 +79,5 @@ def wait_for(
             return codes.TIMED_OUT
         time.sleep(LOOK_S)
     if failed:
-        talk(f"{failed} of {len(jobs)} did not end well")
+        talk(f"{failed} of {len(jobs)} jobs failed")
     return codes.JOB_FAILED if failed else codes.OK

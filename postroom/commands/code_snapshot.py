@@ -1,10 +1,10 @@
-"""A copy of the working folder as it was when a batch was handed in.
+"""A copy of the working folder as it was when commands were submitted.
 
     <output>/.snapshots/<digest>/files/...     the copy, in which jobs run
-    <output>/.snapshots/<digest>/source        the folder it was taken of
+    <output>/.snapshots/<digest>/source        the folder that was copied
 
-What git tracks, and what it does not but would, is copied; what it ignores is not. A snapshot is
-named by its content, so the same files are copied once however often a batch is repeated.
+All files are copied but those that git ignores. A snapshot is named by its content, so the same
+files are copied only once, however often a batch is repeated.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ FOLDER = ".snapshots"
 
 
 class SnapshotError(PostroomError):
-    """A snapshot cannot be taken, or is not there."""
+    """A snapshot cannot be taken, or does not exist."""
 
 
 def take_snapshot(source: str, output: str, *, most_bytes: int = MOST_BYTES) -> str:
-    """Copy a folder's files, unless that was done before; return the folder of the copy."""
+    """Copy a folder's files, unless the same copy exists; return the folder of the copy."""
     source = os.path.abspath(source)
     names = list_files(source, skip=os.path.abspath(output))
     sizes = {name: os.lstat(f"{source}/{name}").st_size for name in names}
@@ -41,26 +41,26 @@ def take_snapshot(source: str, output: str, *, most_bytes: int = MOST_BYTES) -> 
         )
     store = f"{output}/{FOLDER}"
     os.makedirs(store, exist_ok=True)
-    birthplace = f"{store}/new-{new_token(12)}"
+    temporary = f"{store}/new-{new_token(12)}"
     try:
         for name in names:
-            target = f"{birthplace}/files/{name}"
+            target = f"{temporary}/files/{name}"
             os.makedirs(os.path.dirname(target), exist_ok=True)
             shutil.copy2(f"{source}/{name}", target, follow_symlinks=False)
-        os.makedirs(f"{birthplace}/files", exist_ok=True)
-        # Of the copy, not of the source: an edit in between must not be called by the old name.
-        place = f"{store}/{_digest(f'{birthplace}/files', names)}"
-        with open(f"{birthplace}/source", "x", encoding="utf-8") as file:
+        os.makedirs(f"{temporary}/files", exist_ok=True)
+        # Of the copy, not of the source: files may have been edited in between.
+        place = f"{store}/{_digest(f'{temporary}/files', names)}"
+        with open(f"{temporary}/source", "x", encoding="utf-8") as file:
             file.write(f"{source}\n")
         if not os.path.isdir(place):
-            os.rename(birthplace, place)
+            os.rename(temporary, place)
         return f"{place}/files"
     finally:
-        shutil.rmtree(birthplace, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def list_files(folder: str, *, skip: str = "") -> list[str]:
-    """The files below a folder that git tracks or would; without git, all but hidden ones."""
+    """The files below a folder that git does not ignore; without git, all but hidden ones."""
     done = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=folder,

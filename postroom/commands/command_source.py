@@ -1,93 +1,72 @@
-"""Where the lines of a batch come from: a file, standard input, the command line, a generator.
+"""Where the commands of a batch come from: a file, standard input, the command line, a generator.
 
-A feed is read in a thread of its own, a little ahead of what the slots can run, so that a generator
-is asked for no more than is soon needed, and may take as long as it likes over each line.
+A feed is read in a thread of its own, a little ahead of what the slots can run. So a generator is
+asked only for what is needed soon, and may take as long as it likes over each command.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import queue
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any, Protocol, TextIO
 
 from ..errors import PostroomError
+from ..store.scheduling import SchedulingOptions
+from .spec import CommandSpec
 
 # How far a feed is read ahead of what was taken from it.
 AHEAD = 64
+# What a yielder may say of a command, with its priority.
+_SAID = {"command", "name", "cwd", "env", "timeout_s", "retries", "memory", "arguments"}
 
 
 class CommandSourceError(PostroomError):
-    """A line, or what makes the lines, is not as it should be."""
+    """A command cannot be read, or the generator of commands is wrong."""
 
 
-@dataclass(frozen=True)
-class CommandLine:
-    """One command, and what is asked for it."""
-
-    command: str
-    name: str = ""
-    cwd: str = ""
-    env: dict[str, str] = field(default_factory=dict)
-    timeout_s: float | None = None
-    retries: int | None = None
-    memory: str = ""
-    priority: int = 0
-    arguments: dict[str, Any] = field(default_factory=dict)  # of a sweep, for the table
-    repeat: int = 0  # how often the same line stands before it
-
-    @cached_property
-    def key(self) -> str:
-        """What makes it the same job when the batch is repeated."""
-        known = json.dumps([self.command, self.cwd, self.env, self.repeat], sort_keys=True)
-        return hashlib.sha256(known.encode()).hexdigest()[:20]
-
-
-def line_from(value: Any) -> CommandLine:
-    """Make a line of what a yielder yields: a command, or a dict with the fields of a Line."""
-    if isinstance(value, CommandLine):
+def line_from(value: Any) -> CommandSpec:
+    """Read what a yielder yields: a command, or a dict with a command and what is asked for it."""
+    if isinstance(value, CommandSpec):
         return value
     if isinstance(value, str):
-        return CommandLine(value)
+        return CommandSpec(value)
     if not isinstance(value, dict):
         raise CommandSourceError(f"a line is a string or a dict with a command, not {value!r}")
     fields = dict(value)
     if "timeout" in fields:
         fields["timeout_s"] = fields.pop("timeout")
-    unknown = sorted(set(fields) - set(CommandLine.__dataclass_fields__) - {"repeat"})
+    priority = fields.pop("priority", 0)
+    unknown = sorted(set(fields) - _SAID)
     if unknown or not isinstance(fields.get("command"), str):
         what = f"has the unknown field {unknown[0]!r}" if unknown else "has no command"
         raise CommandSourceError(f"a line {what}: {value!r}")
     fields["env"] = {str(name): str(text) for name, text in fields.get("env", {}).items()}
-    return CommandLine(**fields)
+    return CommandSpec(**fields, scheduling=SchedulingOptions(priority=priority))
 
 
-def read_lines(file: TextIO) -> Iterator[CommandLine]:
-    """Read the lines of a file as they come; blank ones and comments are none."""
+def read_lines(file: TextIO) -> Iterator[CommandSpec]:
+    """Read the commands of a file as they come, without blank lines and comments."""
     for text in file:
         command = text.strip()
         if command and not command.startswith("#"):
-            yield CommandLine(command)
+            yield CommandSpec(command)
 
 
-def read_yielder(path: str) -> Iterator[CommandLine]:
+def read_yielder(path: str) -> Iterator[CommandSpec]:
     """Run a Python file and read what its `yielder()` yields."""
     folder = os.path.dirname(os.path.abspath(path))
     with open(path, encoding="utf-8") as file:
         source = file.read()
     if folder not in sys.path:
-        sys.path.insert(0, folder)  # what stands beside it may be imported
-    room: dict[str, Any] = {"__name__": "yielder", "__file__": os.path.abspath(path)}
-    # The user's own program, which was named on the command line to be run.
-    exec(compile(source, path, "exec"), room)  # noqa: S102
-    yielder = room.get("yielder")
+        sys.path.insert(0, folder)  # it may import the files beside it
+    module: dict[str, Any] = {"__name__": "yielder", "__file__": os.path.abspath(path)}
+    # The user's own program, named on the command line to be run.
+    exec(compile(source, path, "exec"), module)  # noqa: S102
+    yielder = module.get("yielder")
     if not callable(yielder):
         raise CommandSourceError(f"{path} defines no function yielder() that yields commands")
     for value in yielder():
@@ -95,64 +74,64 @@ def read_yielder(path: str) -> Iterator[CommandLine]:
 
 
 class Numbering:
-    """Completes lines, and tells those that are the same from each other."""
+    """Fills in what a batch says for all its commands, and numbers equal ones."""
 
-    def __init__(self, complete: Callable[[CommandLine], CommandLine]) -> None:
+    def __init__(self, complete: Callable[[CommandSpec], CommandSpec]) -> None:
         self._complete = complete
         self._seen: dict[str, int] = {}
 
-    def number(self, line: CommandLine) -> CommandLine:
-        """The line with what it leaves open, and how often it has come before."""
+    def number(self, line: CommandSpec) -> CommandSpec:
+        """The whole command, with how often the same one has come before."""
         whole = self._complete(line)
         repeat = self._seen.get(whole.key, 0)
         self._seen[whole.key] = repeat + 1
-        return replace(whole, repeat=repeat)
+        return whole.but(repeat=repeat) if repeat else whole
 
 
 class Source(Protocol):
-    """Where a batch takes its lines from."""
+    """Where a batch takes its commands from."""
 
     ended: bool  # no more will come
-    error: str  # why no more will come, if that was not foreseen
+    error: str  # why no more will come, if something went wrong
 
-    def take(self) -> CommandLine | None:
-        """The next line, if one is there."""
+    def take(self) -> CommandSpec | None:
+        """The next command, if one is there."""
 
 
 class Listed:
-    """Lines that are all there, and numbered."""
+    """Commands that are all known, and numbered."""
 
-    def __init__(self, lines: Sequence[CommandLine]) -> None:
+    def __init__(self, lines: Sequence[CommandSpec]) -> None:
         self._lines = iter(lines)
         self.ended = False
         self.error = ""
 
-    def take(self) -> CommandLine | None:
-        """The next line."""
+    def take(self) -> CommandSpec | None:
+        """The next command."""
         line = next(self._lines, None)
         self.ended = line is None
         return line
 
 
 class Feed:
-    """Lines that come in their own time, read in a thread."""
+    """Commands that are read in a thread, as they come."""
 
     def __init__(
         self,
-        lines: Iterable[CommandLine],
+        lines: Iterable[CommandSpec],
         *,
-        complete: Callable[[CommandLine], CommandLine] = lambda line: line,
+        complete: Callable[[CommandSpec], CommandSpec] = lambda line: line,
         ahead: int = AHEAD,
         wake: Callable[[], None] = lambda: None,
     ) -> None:
-        self._queue: queue.Queue[CommandLine | None] = queue.Queue(ahead)
+        self._queue: queue.Queue[CommandSpec | None] = queue.Queue(ahead)
         self._numbering = Numbering(complete)
         self._wake = wake
         self.ended = False
         self.error = ""
         threading.Thread(target=self._read, args=[lines], daemon=True).start()
 
-    def _read(self, lines: Iterable[CommandLine]) -> None:
+    def _read(self, lines: Iterable[CommandSpec]) -> None:
         try:
             for line in lines:
                 self._queue.put(line)
@@ -164,8 +143,8 @@ class Feed:
         self._queue.put(None)
         self._wake()
 
-    def take(self) -> CommandLine | None:
-        """The next line, if one is there; `ended` says whether more will come."""
+    def take(self) -> CommandSpec | None:
+        """The next command, if one is there; `ended` says whether more will come."""
         try:
             line = None if self.ended else self._queue.get_nowait()
         except queue.Empty:

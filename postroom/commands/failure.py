@@ -1,4 +1,4 @@
-"""Why a command failed: told apart by its exit, its last words, and what the kernel counted."""
+"""Why a command failed: from its exit code, its last output, and Linux's count of OOM kills."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _CRASHES = {
     signal.SIGSYS,
     signal.SIGTRAP,
 }
-# A shell says 128 + n when signal n ended what it ran.
+# A shell exits with 128 + n when signal n ended what it ran.
 _SHELL_SIGNALS = 128
 
 
 class Cause(enum.Enum):
-    """What ended a command that did not end well."""
+    """Why a command failed."""
 
     GPU_MEMORY = "out of GPU memory"
     HOST_MEMORY = "out of host memory"
@@ -58,21 +58,21 @@ class End:
 
     code: int | None  # None: ended by a signal
     signal: int | None = None
-    timed_out_s: float | None = None  # its limit, when it was ended for being past it
-    oom_kills: int = 0  # by the kernel, in our cgroup or anywhere, while it ran
+    timed_out_s: float | None = None  # its time limit, when it was ended for that
+    oom_kills: int = 0  # by Linux, in our cgroup or anywhere, while it ran
     out: str = ""
     err: str = ""
     on_gpu: bool = True
-    refused: str = ""  # it was not begun: why no card could do
+    refused: str = ""  # it was not begun: why no GPU was large enough
 
     @property
     def ok(self) -> bool:
-        """Whether it ended well."""
+        """Whether it succeeded."""
         return self.code == 0 and self.timed_out_s is None
 
 
 def explain(end: End) -> Failure | None:
-    """Say why a command failed; None when it did not."""
+    """Why a command failed; None when it succeeded."""
     if end.ok:
         return None
     cause = _cause(end)
@@ -81,7 +81,7 @@ def explain(end: End) -> Failure | None:
 
 
 def is_out_of_memory(end: End) -> bool:
-    """Say whether a command ran out of its card's memory."""
+    """Whether a command ran out of GPU memory."""
     return not end.ok and not end.refused and _cause(end) is Cause.GPU_MEMORY
 
 
@@ -133,13 +133,13 @@ def _signal_name(number: int) -> str:
 
 
 def last_line(text: str, most: int = 300) -> str:
-    """The last line that says something."""
+    """The last line that is not blank."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1][:most] if lines else ""
 
 
 def count_oom_kills() -> int:
-    """How many processes the kernel has ended for want of memory, cgroups' limits included."""
+    """How many processes Linux has ended because memory ran out, also by limits of cgroups."""
     with contextlib.suppress(OSError, ValueError), open("/proc/vmstat", "rb") as file:
         _, found, rest = file.read().partition(b"\noom_kill ")
         if found:

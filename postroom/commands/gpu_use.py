@@ -1,8 +1,8 @@
-"""What a command has of a card, and what it does with it.
+"""A command's use of a GPU: its reservation, and what it measured.
 
-A session with a card of its own hands it to its commands; who runs longer than a moment is measured
-there, so that its end can say what it needed. A session that shares cards has none: each of its
-commands books its part of one, and waits for it in the ledger's line (`gpus.booking`).
+A session that holds a GPU lets its commands use it, and measures those that run longer than a
+moment. A session that shares GPUs holds none: each of its commands books a part of one, and waits
+for it in the ledger's waiting list (`gpus.memory.booking`).
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
 
 
 class GpuUse:
-    """The room of one command."""
+    """The GPU memory of one command."""
 
-    def __init__(self, base: Base, errand: CommandAttempt, cards: str) -> None:
+    def __init__(self, base: Base, attempt: CommandAttempt, cards: str) -> None:
         self._base = base
-        self._errand = errand
+        self._attempt = attempt
         self._uuids = cards.split(",") if cards else []  # of its session
         self._booking: Booking | None = None
-        self.hopeless = False  # to try again: no card here has as much as it needs
+        self.hopeless = False  # no GPU here has enough memory: a retry would fail, too
         self.environment: dict[str, str] = {}
-        self.facts: dict[str, object] = {}  # of its beginning, for INFO
+        self.facts: dict[str, object] = {}  # for INFO, when it begins
 
     def book(self, *, shares: bool, wanted: Callable[[], bool]) -> None:
-        """Wait for a part of a card, or for a larger one than the session's, if there is need.
+        """Wait for a part of a GPU, or for a larger GPU than the session's, where needed.
 
-        Raises CardHeld when it is not wanted any more, GpuError where no card could ever do.
+        Raises CardHeld when it is not wanted any more, GpuError when no GPU is large enough.
         """
-        if not shares and not self._errand.elsewhere:
+        if not shares and not self._attempt.elsewhere:
             return
         from ..gpus.ledger.protocol import LeaseRequest, open_ledger
         from ..gpus.memory.booking import Booking, book
@@ -52,7 +52,7 @@ class GpuUse:
                 need, ledger=ledger, profiles=Profiles(), cards=cards, wanted=wanted
             )
         else:
-            cards = self._cards([self._errand.elsewhere])
+            cards = self._cards([self._attempt.elsewhere])
             request = LeaseRequest(
                 cards=tuple(card.uuid for card in cards),
                 name=need.name + need.where,
@@ -70,7 +70,7 @@ class GpuUse:
         self._booking.watch()
 
     def look(self) -> None:
-        """Begin to measure a command that has run for a moment: what is shorter is not worth it."""
+        """Begin to measure a command that has run for a moment."""
         if self._booking is None and self._uuids:
             with contextlib.suppress(GpuError, OSError):
                 self._measure().watch()
@@ -84,7 +84,7 @@ class GpuUse:
         return self._booking
 
     def finish(self, *, ok: bool, out_of_memory: bool, timeline: str) -> dict[str, object]:
-        """Learn from how it ended, give the room back, and return what INFO is to say of it."""
+        """Learn from how it ended, give the memory back, and return facts for INFO."""
         if out_of_memory and self._booking is None and self._uuids:
             with contextlib.suppress(GpuError, OSError):
                 self._measure()
@@ -100,16 +100,16 @@ class GpuUse:
         return {"memory": booking.needed} if booking.needed else {}
 
     def _has_card_alone(self) -> bool:
-        """Whether no other session of the base has the same card."""
+        """Whether no other session of the base has the same GPU."""
         held = _cards_of_sessions(self._base)
         return all(sum(uuid in uuids for uuids in held) <= 1 for uuid in self._uuids)
 
     def _fitting(self) -> list[Card]:
-        """The cards of the base's sessions on which the command is not known to run out."""
-        return fitting_cards(self._base, self._errand.command, self._errand.cwd)
+        """The GPUs of the base's sessions on which the command is not known to run out."""
+        return fitting_cards(self._base, self._attempt.spec.command, self._attempt.spec.cwd)
 
     def close(self) -> None:
-        """Give the room back, whatever has happened."""
+        """Give the memory back, whatever has happened."""
         if self._booking is not None:
             self._booking.close()
 
@@ -117,14 +117,14 @@ class GpuUse:
         from ..gpus.memory.booking import Need
         from ..gpus.memory.command_kind import kind_of_command
 
-        errand = self._errand
+        spec = self._attempt.spec
         return Need(
-            kind_of_command(errand.command, folder=errand.cwd),
-            errand.memory_mib,
+            kind_of_command(spec.command, folder=spec.cwd),
+            spec.memory_mib,
             pack=True,
-            name=errand.name,
+            name=self._attempt.name,
             where=place_of(self._base),
-            card=errand.card,
+            card=spec.card,
         )
 
     def _cards(self, uuids: list[str]) -> list[Card]:
@@ -134,12 +134,12 @@ class GpuUse:
 
 
 def place_of(base: Base) -> str:
-    """What stands behind a command's name in the ledger: where it comes from."""
+    """The end of a command's name in the ledger: where it comes from."""
     return f" of {base.root.removesuffix('/.base')}"
 
 
 def fitting_cards(base: Base, command: str, folder: str) -> list[Card]:
-    """List the cards of a base's sessions that have more memory than a command ran out with."""
+    """List the GPUs of a base's sessions with more memory than a command ran out of."""
     from ..gpus.cards import inventory
     from ..gpus.memory.command_kind import kind_of_command
     from ..gpus.memory.profiles import Profiles
@@ -151,7 +151,7 @@ def fitting_cards(base: Base, command: str, folder: str) -> list[Card]:
 
 
 def _cards_of_sessions(base: Base) -> list[list[str]]:
-    """The cards that each session of a base has, by their uuids."""
+    """The GPUs of each session of a base, by their uuids."""
     files = LocalFiles()
     found = [read_agent_info(files, base, agent) for agent in list_agents(files, base)]
-    return [card.gpu.split(",") for card in found if card is not None]
+    return [info.gpu.split(",") for info in found if info is not None]

@@ -1,16 +1,16 @@
-"""The folder of a command: what it leaves for people.
+"""The folder of a command, for people.
 
     job_7/
       INFO                     what was run, where and when; then how it ended
-      job_7.OUT  job_7.ERR     what it printed; of a very long output, the beginning and the end
-      timeline.csv             of its card's memory and utilisation, if it ran for a moment
+      job_7.OUT  job_7.ERR     its output; of a very long output, the start and the end
+      timeline.csv             GPU memory and utilisation over time, if it ran for a moment
       SUCCESS or FAILURE       empty; never both, and none while it runs
-      attempts/1/              the same of earlier attempts
-      checkpoint/              of a queued job: its own to fill, and there again at its next attempt
+      attempts/1/              the same files of earlier attempts
+      checkpoint/              of a queued job: for its own files, kept for its next attempt
 
-The result in `result_pool` is the truth, and follows within a moment. Killed in between, a command
-that has ended well is not run again: whoever is sent it next reads here how it ended. Where a
-result's folder lacks the mark, whoever sees the result puts it up.
+The result in `result_pool` is what counts, and follows within a moment. If the minder is killed in
+between, a command that succeeded is not run again: the next session that gets it reads here how it
+ended. If SUCCESS or FAILURE is missing beside a result, `postroom run` adds it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class JobFolder:
         self._info = -1
 
     def begin(self) -> int:
-        """Make room for an attempt, and return its number: what an earlier one left moves aside."""
+        """Begin an attempt and return its number; files of an earlier one move to `attempts`."""
         try:
             os.mkdir(self.path)
             return 1
@@ -75,7 +75,7 @@ class JobFolder:
         os.write(self._info, lines.encode(errors="replace"))
 
     def end(self, facts: dict[str, object], *, ok: bool | None = None) -> None:
-        """Say how an attempt ended, as far as that can be written: the result is what counts."""
+        """Write how an attempt ended. Errors are ignored: the result is what counts."""
         with contextlib.suppress(OSError):
             self.tell(facts)
         if self._info >= 0:
@@ -86,9 +86,9 @@ class JobFolder:
                 self.finish(ok=ok)
 
     def has_ended_well(self, job: str) -> bool:
-        """Whether this very job, not an earlier one of the same line, has ended well here.
+        """Whether this very job, not an earlier one of the same command, succeeded here.
 
-        Its minder was killed before that was published.
+        Then its minder was killed before it published that.
         """
         if not os.path.lexists(f"{self.path}/{SUCCESS}"):
             return False
@@ -97,18 +97,18 @@ class JobFolder:
         return (info.get("job"), info.get("outcome")) == (job, "ok") and all(map(info.get, facts))
 
     def finish(self, *, ok: bool) -> None:
-        """Say in one look how the job ended."""
+        """Write SUCCESS or FAILURE."""
         with contextlib.suppress(FileExistsError):
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
             os.close(os.open(f"{self.path}/{SUCCESS if ok else FAILURE}", flags, 0o644))
 
     @property
     def finished(self) -> bool:
-        """Whether it says how the job ended."""
+        """Whether SUCCESS or FAILURE is there."""
         return any(os.path.lexists(f"{self.path}/{mark}") for mark in (SUCCESS, FAILURE))
 
     def read_info(self) -> dict[str, str]:
-        """What INFO says; nothing when there is none."""
+        """The facts of INFO; none when there is no such file."""
         with contextlib.suppress(OSError), open(self.info, "rb", buffering=0) as file:
             lines = file.read().decode(errors="replace").split("\n")
             parts = (line.partition(":") for line in lines)
@@ -116,12 +116,12 @@ class JobFolder:
         return {}
 
     def tails(self) -> tuple[str, str]:
-        """The last of what it printed: on .OUT, on .ERR."""
+        """The ends of .OUT and of .ERR."""
         return tail(self.out), tail(self.err)
 
 
 def tail(path: str, size: int = _TAIL) -> str:
-    """The end of a text file; nothing when it is not there."""
+    """The end of a text file; "" when it does not exist."""
     with contextlib.suppress(OSError), open(path, "rb") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - size))
         return file.read(size).decode(errors="replace")
@@ -142,10 +142,10 @@ def stamp(at: float) -> str:
 
 
 class CappedLog:
-    """An output file of which only the beginning and the end are kept.
+    """An output file of which only the start and the end are kept.
 
-    The command writes to it directly, so that nothing stands between them and `tail -f` works. The
-    middle of a file that grows too long is punched out while it grows, and cut out at the end.
+    The command writes to it directly, so `tail -f` works. While a file grows too long, the disk
+    space of its middle is given back; when the command ends, the middle is cut out.
     """
 
     def __init__(self, path: str, most: int) -> None:
@@ -165,7 +165,7 @@ class CappedLog:
                 self._punched = until
 
     def close(self) -> None:
-        """Cut the middle out, saying so in its place."""
+        """Cut the middle out, and write in its place how much that was."""
         size = os.fstat(self.fd).st_size
         left_out = size - 2 * self._half
         if left_out > 0:

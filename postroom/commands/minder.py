@@ -1,19 +1,23 @@
-"""The minder: the small parent of one command at a time, which outlives the rest of us.
+"""The minder: the parent process of one command at a time, which outlives its session.
 
     guardian --fork--> minder --bash -c LINE--> the command and all that it starts
        |  ^               |
        |  '-- "done" -----|---> result_pool/<run>/<job>.npz, and the job's folder
-       '---- errand ----->'
+       '---- attempt ---->'
 
-It is forked from the guardian without exec, so it costs a millisecond, and is kept for the next
-command. It shares the agent's lock: while it lives, the agent is not dead, its letter is nobody
-else's, and no second guardian can take its place. So `kill -9` of worker, guardian and Master
+The guardian forks it without exec, which takes a millisecond, and keeps it for the next command.
+It shares the agent's lock: while the minder lives, the agent is not dead, nobody takes back its
+letter, and no second guardian can take its place. So `kill -9` of worker, guardian and Master
 changes nothing for a command: it goes on, its minder waits for it, publishes how it ended and
-leaves, and then the lock is free.
+exits, and then the lock is free.
 
-When a job is to die, all of it dies. The minder is a subreaper, so whatever the command starts,
-however it forks, stays below it: SIGTERM, a grace, SIGKILL, until nothing is left. If the minder
-itself is killed, the mark in the environment finds what it leaves (`tree.sweep`).
+In a session that runs only commands, the worker is the minder (`session.forked_worker`): it calls
+`perform`, and its inbox publishes.
+
+A command ends with all its processes. The minder is a subreaper, so whatever the command starts
+stays below the minder, however it forks: SIGTERM, a grace period, SIGKILL, until nothing is left.
+If the minder itself is killed, the mark in the environment finds what it leaves
+(`process_tree.sweep`).
 """
 
 from __future__ import annotations
@@ -32,22 +36,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..errors import CardHeld, PostroomError
-from ..parcel.sheets import Done, Failure, Origin, Outcome
+from ..parcel.sheets import Failure, JobEnd, Outcome, RanBy
 from ..store.base import Base
 from ..store.files import LocalFiles
 from ..store.journal import Journal
 from ..store.requests import StopOrder, read_stop
 from ..store.runs import RunInfo, read_run_info
 from ..system import cgroups
-from ..system.fork import SIGNALS, fork_unheard, hear_signals, settle_in
-from ..system.process_tree import MARK, adopt_orphans, below, mark_of, parent_of, reap
-from .attempt import GO_ON, LINGER_S, AttemptEnd, CommandAttempt, Stopped
+from ..system.fork import SIGNALS, ForkedProcess, fork_process, hear_signals
+from ..system.process_tree import MARK, adopt_orphans, below, mark_of, parent_of, reap, reap_orphans
+from .attempt import CONTINUE_LATER, LINGER_S, AttemptEnd, CommandAttempt, Stopped
 from .failure import Cause, End, count_oom_kills, explain, is_out_of_memory
 from .gpu_use import GpuUse
 from .job_folder import CappedLog, JobFolder, stamp
 from .outcome_record import record
 
-# How often a long output is trimmed, and orphans are reaped.
+# How often a long output is trimmed, orphans are reaped and stop orders are looked for.
 LOOK_S = 0.5
 # A full disk is tried again after this long.
 BLOCKED_S = 0.5
@@ -55,15 +59,36 @@ BLOCKED_S = 0.5
 
 @dataclass(frozen=True)
 class MinderContext:
-    """Where a minder is posted: the base, the agent, and what pins a command to its card."""
+    """The session that a minder works for, and what pins a command to its GPU."""
 
     base: Base
     agent: str
+    gpu: str  # the GPU's uuid, or "cpu"
+    gpu_name: str
     environment: dict[str, str]
     lease_fds: tuple[int, ...]
     lock_fd: int
     cgroup: str = ""
-    shares: bool = False  # no card of its own: each command books its part of one
+    shares: bool = False  # no GPU of its own: each command books its part of one
+
+    def fork(self, role: str, body: Callable[[], None], *, keep: int) -> ForkedProcess:
+        """Fork a process that shares the agent's lock, the GPU's lease and the descriptor `keep`.
+
+        The caller must have one thread only.
+        """
+        lock = os.dup(self.lock_fd)
+
+        def begin() -> None:
+            cgroups.enter(self.cgroup)
+            body()
+
+        def failed() -> None:
+            Journal(self.base, f"{role} {self.agent}").log("error", traceback.format_exc())
+
+        try:
+            return fork_process(begin, keep={lock, keep, *self.lease_fds}, failed=failed)
+        finally:
+            os.close(lock)
 
 
 @dataclass
@@ -85,7 +110,7 @@ class CommandWatch:
         return max(0.0, min(times) - now)
 
     def look(self, now: float) -> None:
-        """Trim what has grown too long, and say once that it takes long."""
+        """Trim long outputs, and say once that the command takes long."""
         if self.lingers is not None and now >= self.lingers_at:
             lingers, self.lingers = self.lingers, None
             lingers()
@@ -93,50 +118,34 @@ class CommandWatch:
             output.trim()
 
 
-def fork_minder(post: MinderContext) -> tuple[int, socket.socket]:
-    """Start a minder; return its pid and the line over which it takes errands.
-
-    The caller must have one thread only. It holds its own copy of the lock, and of nothing else.
-    """
+def fork_minder(context: MinderContext) -> tuple[ForkedProcess, socket.socket]:
+    """Start a minder; return it, and the socket over which it takes attempts."""
     ours, theirs = socket.socketpair()
-    lock = os.dup(post.lock_fd)
-    pid = fork_unheard()
-    if pid:
-        theirs.close()
-        os.close(lock)
-        return pid, ours
-    try:
-        settle_in({lock, theirs.fileno(), *post.lease_fds})
-        cgroups.enter(post.cgroup)
-        Minder(post, theirs).serve()
-    except BaseException:
-        with contextlib.suppress(BaseException):
-            Journal(post.base, f"minder {post.agent}").log("error", traceback.format_exc())
-        os._exit(1)
-    os._exit(0)
+    minder = context.fork("minder", lambda: Minder(context).serve(theirs), keep=theirs.fileno())
+    theirs.close()
+    return minder, ours
 
 
 class Minder:
-    """Takes errands, one after another."""
+    """Runs commands, one after another."""
 
-    def __init__(self, post: MinderContext, line: socket.socket | None) -> None:
+    def __init__(self, context: MinderContext) -> None:
         adopt_orphans()
-        self._post = post
-        self._line = line
+        self._context = context
         self._files = LocalFiles()
-        self._journal = Journal(post.base, f"minder {post.agent}")
+        self._journal = Journal(context.base, f"minder {context.agent}")
         self._info: RunInfo | None = None
         self._stops = 0
-        self._told: StopOrder | None = None  # to end the command in hand
+        self._stop_order: StopOrder | None = None  # for the running command
         self._host = socket.gethostname()
         self._programs: dict[str, str] = {}
-        self._oom_kills = 0  # when it was last looked, at most so long before a command began
+        self._oom_kills = 0  # as counted at most LOOK_S before the command began
         self._oom_kills_at = -LOOK_S
-        self._room: GpuUse
-        self._helpers: set[int] = set()  # processes below us that are no command's
-        for fd in post.lease_fds:
-            os.set_inheritable(fd, True)  # the card is free when the last of them is gone
-        self._environ = {**os.environ, MARK: mark_of(post.base.root, post.agent)}
+        self._gpu_use: GpuUse
+        self._helpers: set[int] = set()  # processes below us that no command started
+        for fd in context.lease_fds:
+            os.set_inheritable(fd, True)  # the GPU is free when its last holder is gone
+        self._environ = {**os.environ, MARK: mark_of(context.base.root, context.agent)}
         # A wakeup descriptor ends a poll; the handlers only keep the signals from killing us.
         self._wake, writer = socket.socketpair()
         self._wake.setblocking(False)
@@ -150,206 +159,213 @@ class Minder:
     def _stop(self, *_: object) -> None:
         self._stops += 1
 
-    def serve(self) -> None:
-        """Carry out what comes over the line, until its other end is gone."""
+    def serve(self, line: socket.socket) -> None:
+        """Run what comes over a socket, until its other end is gone."""
         waiting = b""
-        assert self._line is not None
         while not self._stops:
             try:
-                data = self._line.recv(1 << 20)
+                data = line.recv(1 << 20)
             except ConnectionError:
                 return
             if not data:
                 return
-            waiting += data
-            *lines, waiting = waiting.split(b"\n")
-            for line in lines:
-                word = self.carry_out(CommandAttempt.decode(line))
+            *attempts, waiting = (waiting + data).split(b"\n")
+            for attempt in attempts:
+                word = self.carry_out(CommandAttempt.decode(attempt))
                 with contextlib.suppress(OSError):  # the guardian may be gone: the result counts
-                    self._line.sendall(json.dumps({"ended": word}).encode() + b"\n")
+                    line.sendall(word + b"\n")
 
-    def carry_out(self, errand: CommandAttempt) -> str:
-        """Run one command to its end, and say so where it counts; return what was written."""
+    def carry_out(self, attempt: CommandAttempt) -> bytes:
+        """Run one command to its end, and publish or note that; return a word for the worker."""
         started_at = time.time()
         try:
-            ended = self.perform(errand)
+            ended = self.perform(attempt)
         except Stopped:
-            return "stopped"
-        maker = Origin(errand.agent, errand.gpu, os.getpid(), started_at, errand.attempt)
+            return b"stopped"
+        context = self._context
+        ran_by = RanBy(context.agent, context.gpu, os.getpid(), started_at, attempt.attempt)
 
         def write() -> bool:
-            if self._info is None or self._info.run != errand.run:
-                self._info = read_run_info(self._files, self._post.base, errand.run)
-            info, base = self._info, self._post.base
-            return record(self._files, base, info, errand, ended, maker, at=time.time())
+            if self._info is None or self._info.run != attempt.run:
+                self._info = read_run_info(self._files, context.base, attempt.run)
+            info = self._info
+            return record(self._files, context.base, info, attempt, ended, ran_by, at=time.time())
 
-        return "done" if self._insist(write) else "dropped"
+        return b"done" if self._insist(write) else b"dropped"
 
     def perform(
-        self, errand: CommandAttempt, lingers: Callable[[], None] = lambda: None
+        self, attempt: CommandAttempt, lingers: Callable[[], None] = lambda: None
     ) -> AttemptEnd:
-        """Run one command to its end, and tell of it in its folder; publishing is up to the caller.
+        """Run one command to its end, with INFO and logs in its folder; the caller publishes.
 
-        A command that has ended well, and whose outcome did not get so far, is not run again.
+        A command that succeeded, and whose outcome was not published, is not run again.
         """
-        folder = JobFolder(errand.folder)
+        spec = attempt.spec
+        folder = JobFolder(spec.folder)
         began, started_at = time.monotonic(), time.time()
         number = 0
-        self._told = None
-        self._room = GpuUse(self._post.base, errand, self._post.environment.get("POSTROOM_GPU", ""))
+        self._stop_order = None
+        self._gpu_use = GpuUse(
+            self._context.base, attempt, self._context.environment.get("POSTROOM_GPU", "")
+        )
         try:
-            if folder.has_ended_well(errand.job_name):
+            if folder.has_ended_well(attempt.job_name):
                 return AttemptEnd(_ended_before(folder.read_info()))
-            if self._post.shares or errand.elsewhere:
-                self._wait_for_room(errand, lingers)
+            if self._context.shares or attempt.elsewhere:
+                self._wait_for_gpu(attempt, lingers)
                 began, started_at = time.monotonic(), time.time()
-            number, outputs = self._prepare(errand, folder, started_at)
-            code, overdue, oom_kills = self._run(errand, number, outputs, lingers)
+            number, outputs = self._prepare(attempt, folder, started_at)
+            code, overdue, oom_kills = self._run(attempt, number, outputs, lingers)
             said = folder.tails() if code or overdue else ("", "")
             end = End(
                 code=code if code >= 0 else None,
                 signal=-code if code < 0 else None,
-                timed_out_s=errand.timeout_s if overdue else None,
+                timed_out_s=spec.timeout_s if overdue else None,
                 oom_kills=oom_kills,
                 out=said[0],
                 err=said[1],
-                on_gpu=errand.gpu != "cpu",
+                on_gpu=self._context.gpu != "cpu",
             )
         except Stopped:
-            self._room.close()
+            self._gpu_use.close()
             if number:
                 folder.end({"ended": stamp(time.time()), "outcome": "stopped"})
             raise
         except PostroomError as error:
             end = End(code=None, refused=f"{error}")
-            number, outputs = self._prepare(errand, folder, started_at)
+            number, outputs = self._prepare(attempt, folder, started_at)
             for output in outputs:
                 output.close()
         except OSError as error:
-            # No folder to run in, no shell, no more processes: told like any other failure.
+            # No folder to run in, no shell, no more processes: a failure like any other.
             end = End(code=126, err=f"{error}")
         seconds = time.monotonic() - began
-        memory = self._room.finish(
+        memory = self._gpu_use.finish(
             ok=end.ok, out_of_memory=is_out_of_memory(end), timeline=folder.timeline
         )
-        failure, again = self._judge(errand, end)
+        failure, again = self._judge(attempt, end)
         facts = {**_ending(end, failure, seconds), **memory}
         folder.end(facts, ok=failure is None if again != "stopped" else None)
         self._journal.event(
             "command",
-            run=errand.run,
-            job=errand.job,
-            attempt=errand.attempt,
+            run=attempt.run,
+            job=attempt.job,
+            attempt=attempt.attempt,
             outcome=facts["outcome"],
             seconds=facts["seconds"],
         )
-        done = Done(None if failure else {"attempt": number, **facts}, failure, seconds)
+        done = JobEnd(None if failure else {"attempt": number, **facts}, failure, seconds)
         return AttemptEnd(done, again)
 
-    def _judge(self, errand: CommandAttempt, end: End) -> tuple[Failure | None, str | None]:
-        """Why a command failed, if it did, and the kind of note that has it tried again."""
-        failure, told = explain(end), self._told
+    def _judge(self, attempt: CommandAttempt, end: End) -> tuple[Failure | None, str | None]:
+        """Why a command failed, if it did, and the kind of note with which it is requeued."""
+        failure, order = explain(end), self._stop_order
         if failure is None:
             return None, None
-        if told is not None and told.final:
-            return Failure(Outcome.CANCELLED, "cancelled", told.reason), None
-        if told is not None:
-            return Failure(Outcome.CANCELLED, "stopped", told.reason), "stopped"
-        if end.timed_out_s is not None and end.code == GO_ON:
-            reason = f"past its {end.timed_out_s:g} s, to go on from its checkpoint"
+        if order is not None and order.final:
+            return Failure(Outcome.CANCELLED, "cancelled", order.reason), None
+        if order is not None:
+            return Failure(Outcome.CANCELLED, "stopped", order.reason), "stopped"
+        if end.timed_out_s is not None and end.code == CONTINUE_LATER:
+            reason = f"past its {end.timed_out_s:g} s, to continue from its checkpoint"
             return Failure(Outcome.TIMED_OUT, "stopped", reason), "stopped"
         if failure.kind == Cause.GPU_LOST.value:
             return failure, "lost"
-        again = errand.failed < errand.retries and not self._room.hopeless and not end.refused
+        may_retry = attempt.failed < (attempt.spec.retries or 0)
+        again = may_retry and not self._gpu_use.hopeless and not end.refused
         return failure, "failed" if again else None
 
     # Running
 
-    def _wait_for_room(self, errand: CommandAttempt, lingers: Callable[[], None]) -> None:
-        """Wait for a part of a card; raises Stopped when that is given up."""
+    def _wait_for_gpu(self, attempt: CommandAttempt, lingers: Callable[[], None]) -> None:
+        """Wait for a part of a GPU; raises Stopped when the session is told to stop."""
         waited = CommandWatch((), None, time.monotonic() + LINGER_S, lingers)
 
         def wanted() -> bool:
             waited.look(time.monotonic())
-            self._look_for_stop(errand)
-            return not self._stops and self._told is None
+            self._look_for_stop(attempt)
+            return not self._stops and self._stop_order is None
 
         try:
-            self._room.book(shares=self._post.shares, wanted=wanted)
+            self._gpu_use.book(shares=self._context.shares, wanted=wanted)
         except CardHeld:
-            if self._told is None:
+            if self._stop_order is None:
                 raise Stopped from None
             raise
         self._helpers = set(below(os.getpid()))  # a ledger may have given its lease a process
 
-    def _look_for_stop(self, errand: CommandAttempt) -> None:
-        """See whether somebody wants the command in hand to end."""
-        if self._told is None:
-            self._told = read_stop(
-                self._files, self._post.base, errand.run, errand.job, errand.attempt
+    def _look_for_stop(self, attempt: CommandAttempt) -> None:
+        """See whether somebody wants the running command to end."""
+        if self._stop_order is None:
+            self._stop_order = read_stop(
+                self._files, self._context.base, attempt.run, attempt.job, attempt.attempt
             )
 
     def _prepare(
-        self, errand: CommandAttempt, folder: JobFolder, started_at: float
+        self, attempt: CommandAttempt, folder: JobFolder, started_at: float
     ) -> tuple[int, tuple[CappedLog, CappedLog]]:
-        """Make the folder and the files that a command writes to; a full disk is waited for."""
+        """Make the folder and the files that a command writes to; wait while the disk is full."""
+        spec = attempt.spec
         while True:
             try:
                 number = folder.begin()
-                beginning = self._beginning(errand, number, started_at)
-                folder.tell({**beginning, **self._room.facts})
-                if errand.checkpoint:
+                beginning = self._beginning(attempt, number, started_at)
+                folder.tell({**beginning, **self._gpu_use.facts})
+                if spec.checkpoint:
                     os.makedirs(folder.checkpoint, exist_ok=True)
-                out = CappedLog(folder.out, errand.output_bytes)
-                return number, (out, CappedLog(folder.err, errand.output_bytes))
+                out = CappedLog(folder.out, spec.output_bytes)
+                return number, (out, CappedLog(folder.err, spec.output_bytes))
             except OSError as error:
                 if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                     raise
-                self._journal.log("error", f"a command waits for room: {error.strerror}")
+                self._journal.log(
+                    "error", f"a command waits for room on the disk: {error.strerror}"
+                )
             if self._stops:
                 raise Stopped
             time.sleep(BLOCKED_S)
 
     def _beginning(
-        self, errand: CommandAttempt, number: int, started_at: float
+        self, attempt: CommandAttempt, number: int, started_at: float
     ) -> dict[str, object]:
+        spec = attempt.spec
         return {
-            "name": errand.name,
-            "command": errand.command,
-            "folder": errand.cwd,
-            "gpu": errand.gpu_name or errand.gpu,
+            "name": attempt.name,
+            "command": spec.command,
+            "folder": spec.cwd,
+            "gpu": self._context.gpu_name or self._context.gpu,
             "host": self._host,
-            "job": errand.job_name,
-            "agent": errand.agent,
+            "job": attempt.job_name,
+            "agent": self._context.agent,
             "attempt": number,
-            **({"arguments": json.dumps(errand.arguments)} if errand.arguments else {}),
+            **({"arguments": json.dumps(spec.arguments)} if spec.arguments else {}),
             "started": stamp(started_at),
         }
 
     def _run(
         self,
-        errand: CommandAttempt,
+        attempt: CommandAttempt,
         number: int,
         outputs: tuple[CappedLog, CappedLog],
         lingers: Callable[[], None],
     ) -> tuple[int, bool, int]:
         """Run a command and what belongs to it; return its exit code, whether it was late, and how
-        many processes the kernel has ended meanwhile for want of memory."""
-        began = time.monotonic()
-        deadline = began + errand.timeout_s if errand.timeout_s is not None else None
+        many processes Linux has ended meanwhile because memory ran out."""
+        spec, began = attempt.spec, time.monotonic()
+        deadline = began + spec.timeout_s if spec.timeout_s is not None else None
         watch = CommandWatch(outputs, deadline, began + LINGER_S, lingers)
-        environment = self._environment(errand, number)
+        environment = self._environment(attempt, number)
         if began >= self._oom_kills_at + LOOK_S:
             self._oom_kills, self._oom_kills_at = count_oom_kills(), began
         try:
             code, overdue = 0, False
-            for line in filter(None, (errand.before, errand.command)):
-                code, overdue = self._run_line(line, errand, environment, watch)
-                if code or overdue or self._told:
+            for line in filter(None, (spec.before, spec.command)):
+                code, overdue = self._run_line(line, attempt, environment, watch)
+                if code or overdue or self._stop_order:
                     break
-            if errand.after:
+            if spec.after:
                 environment |= {"POSTROOM_EXIT": str(code)}
-                after, late = self._run_line(errand.after, errand, environment, watch)
+                after, late = self._run_line(spec.after, attempt, environment, watch)
                 code, overdue = code or after, overdue or late
         finally:
             for output in outputs:
@@ -357,32 +373,34 @@ class Minder:
         killed = code == -signal.SIGKILL or code == 128 + signal.SIGKILL
         return code, overdue, count_oom_kills() - self._oom_kills if killed else 0
 
-    def _environment(self, errand: CommandAttempt, number: int) -> dict[str, str]:
+    def _environment(self, attempt: CommandAttempt, number: int) -> dict[str, str]:
+        spec = attempt.spec
         return {
             **self._environ,
-            **errand.env,
-            **self._post.environment,
-            **self._room.environment,
-            "POSTROOM_JOB": errand.job_name,
-            "POSTROOM_NAME": errand.name,
-            "POSTROOM_FOLDER": errand.folder,
+            **spec.env,
+            **self._context.environment,
+            **self._gpu_use.environment,
+            "POSTROOM_JOB": attempt.job_name,
+            "POSTROOM_NAME": attempt.name,
+            "POSTROOM_FOLDER": spec.folder,
             "POSTROOM_ATTEMPT": str(number),
-            "SGE_TASK_ID": str(errand.number),
-            **({"POSTROOM_CHECKPOINT": f"{errand.folder}/checkpoint"} if errand.checkpoint else {}),
+            "SGE_TASK_ID": str(spec.number),
+            **({"POSTROOM_CHECKPOINT": f"{spec.folder}/checkpoint"} if spec.checkpoint else {}),
         }
 
     def _run_line(
-        self, line: str, errand: CommandAttempt, environment: dict[str, str], watch: CommandWatch
+        self, line: str, attempt: CommandAttempt, environment: dict[str, str], watch: CommandWatch
     ) -> tuple[int, bool]:
         """Run one shell line; return its exit code, negative for a signal, and if it was late."""
         if self._stops:
             raise Stopped
-        words = [errand.shell, "-c", line]
-        if errand.nice:
-            words = ["nice", "-n", str(errand.nice), *words]
-        # A third of what subprocess takes. All our descriptors close by themselves, but for those
-        # of the card's lease, which the command is to inherit.
-        os.chdir(errand.cwd)
+        spec = attempt.spec
+        words = [spec.shell, "-c", line]
+        if spec.nice:
+            words = ["nice", "-n", str(spec.nice), *words]
+        # This takes a third of the time of subprocess. All our descriptors close on exec, except
+        # those of the GPU's lease, which the command inherits.
+        os.chdir(spec.cwd)
         child = os.posix_spawnp(
             self._find(words[0]),
             words,
@@ -395,19 +413,19 @@ class Minder:
             setsid=True,
             setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),  # which Python ignores
         )
-        told = self._told
-        overdue = self._wait(child, errand, watch)
-        if overdue or self._stops or self._told is not told:
-            self._end_tree(errand.grace_s)
+        ordered = self._stop_order
+        overdue = self._wait(child, attempt, watch)
+        if overdue or self._stops or self._stop_order is not ordered:
+            self._end_tree(spec.grace_s)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         if reap():
-            self._end_tree(errand.grace_s)  # what a command leaves behind ends with it
+            self._end_tree(spec.grace_s)  # what a command leaves behind ends with it
         if self._stops:
             raise Stopped
         return status, overdue
 
     def _find(self, program: str) -> str:
-        """Where a program is: looked for once, since there are commands of a millisecond."""
+        """The path of a program: searched once, since some commands take a millisecond."""
         found = self._programs.get(program)
         if found is None:
             found = shutil.which(program) or program
@@ -415,8 +433,8 @@ class Minder:
                 self._programs[program] = found
         return found
 
-    def _wait(self, pid: int, errand: CommandAttempt, watch: CommandWatch) -> bool:
-        """Wait until a command ends, or has to; True when it is past its time."""
+    def _wait(self, pid: int, attempt: CommandAttempt, watch: CommandWatch) -> bool:
+        """Wait until a command ends, or must be ended; True when it is past its time limit."""
         pidfd = os.pidfd_open(pid)
         try:
             poll = select.poll()
@@ -430,11 +448,11 @@ class Minder:
                 if pidfd in ready:
                     return False
                 watch.look(time.monotonic())
-                _reap_orphans(pid)
-                self._room.look()
-                if self._told is None:
-                    self._look_for_stop(errand)
-                    if self._told is not None:
+                reap_orphans(pid)
+                self._gpu_use.look()
+                if self._stop_order is None:
+                    self._look_for_stop(attempt)
+                    if self._stop_order is not None:
                         return False
                 with contextlib.suppress(BlockingIOError):
                     self._wake.recv(64)
@@ -443,10 +461,10 @@ class Minder:
             os.close(pidfd)
 
     def _end_tree(self, grace_s: float) -> None:
-        """End all that is below us: politely, then not, until nothing is left.
+        """End all processes below us: SIGTERM, then SIGKILL after the grace, until none is left.
 
-        What is started after that by somebody who was asked may be what saves its work, so it is
-        asked only when its parent is gone. Who tells us twice to stop has no patience left.
+        A process that was told to end may start another to save its work. That one is told only
+        when its parent is gone. A second signal to us ends the grace.
         """
         kill_at = time.monotonic() + grace_s
         asked: set[int] = set()
@@ -464,9 +482,9 @@ class Minder:
             time.sleep(0.005)
 
     def _below(self) -> list[int]:
-        """What a command has started and left: all that is below us, but for our own.
+        """The processes that a command has started: all below us, without our helpers.
 
-        A command has a session of its own, and nothing that it starts can come back into ours.
+        A command has a session of its own (setsid), and nothing that it starts can join ours.
         """
         found = []
         for pid in set(below(os.getpid())) - self._helpers:
@@ -475,16 +493,18 @@ class Minder:
                     found.append(pid)
         return found
 
-    # Saying so
+    # Publishing
 
     def _insist(self, action: Callable[[], bool]) -> bool:
-        """Write what must be written; a full disk is waited for, a run that is gone is not."""
+        """Write what must be written. Wait while the disk is full; give up if the run is gone."""
         while True:
             try:
                 if action():
                     return True
             except FileNotFoundError:
-                self._journal.log("warning", "the run of a command is gone: its outcome is dropped")
+                self._journal.log(
+                    "warning", "the run of a command was removed: its outcome is dropped"
+                )
                 return False
             except OSError as error:
                 self._journal.log("error", f"an outcome waits to be written: {error.strerror}")
@@ -493,11 +513,11 @@ class Minder:
             time.sleep(BLOCKED_S)
 
 
-def _ended_before(info: dict[str, str]) -> Done:
-    """How a command ended, from what its folder says."""
+def _ended_before(info: dict[str, str]) -> JobEnd:
+    """How a command ended, as its folder says."""
     seconds = float(info["seconds"])
     facts = {"ended": info["ended"], "seconds": seconds, "outcome": info["outcome"]}
-    return Done(
+    return JobEnd(
         {"attempt": int(info["attempt"]), **facts, "exit": int(info["exit"])}, None, seconds
     )
 
@@ -511,13 +531,3 @@ def _ending(end: End, failure: Failure | None, seconds: float) -> dict[str, obje
         **({} if end.refused else {exit_by[0]: exit_by[1]}),
         **({"error": failure.message} if failure is not None else {}),
     }
-
-
-def _reap_orphans(child: int) -> None:
-    """Take note of dead orphans, but leave the command itself to be waited for."""
-    with contextlib.suppress(ChildProcessError):
-        while True:
-            seen = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if seen is None or seen.si_pid == child:
-                return
-            os.waitpid(seen.si_pid, os.WNOHANG)

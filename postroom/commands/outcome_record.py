@@ -1,8 +1,8 @@
-"""How an errand ended, said where it counts: a result that stays, or a note and another attempt."""
+"""Writing how an attempt ended: a result, or a note with which the job is requeued."""
 
 from __future__ import annotations
 
-from ..parcel.sheets import Origin, pack_outcomes
+from ..parcel.sheets import RanBy, pack_outcomes
 from ..store.base import Base
 from ..store.files import Files
 from ..store.runs import Note, RunInfo, publish_results, write_note
@@ -13,24 +13,24 @@ def record(
     files: Files,
     base: Base,
     info: RunInfo,
-    errand: CommandAttempt,
+    attempt: CommandAttempt,
     ended: AttemptEnd,
-    maker: Origin,
+    ran_by: RanBy,
     *,
     at: float,
 ) -> bool:
-    """Publish how a command ended, or note it when it is to be tried again.
+    """Publish how a command ended, or note it when the job is requeued.
 
-    False: a bad file has the result's name, and can be put aside only by the acting Master.
+    False: a bad file has the result's name. Only the acting Master can move it away.
     """
     done, failure = ended.done, ended.done.failure
     if failure is not None and ended.again is not None:
         note = Note(
-            errand.run,
-            errand.job,
-            errand.attempt,
+            attempt.run,
+            attempt.job,
+            attempt.attempt,
             ended.again,
-            errand.agent,
+            ran_by.agent,
             reason=f"{failure.kind}: {failure.message}",
             at=at,
             traceback=failure.traceback,
@@ -41,7 +41,7 @@ def record(
         files,
         base,
         info,
-        errand.job,
-        errand.job + 1,
-        lambda job: pack_outcomes(job, [done], maker),
+        attempt.job,
+        attempt.job + 1,
+        lambda job: pack_outcomes(job, [done], ran_by),
     )

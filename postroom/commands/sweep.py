@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ..errors import PostroomError
-from .command_source import CommandLine
+from .spec import CommandSpec
 
 _FIELD = re.compile(r"\{([A-Za-z_]\w*)\}")
 _RANGE = re.compile(r"([^:]+):([^:]+)(?::(x?)([^:]+))?")
@@ -22,13 +22,13 @@ MOST_VALUES = 1_000_000
 
 
 class SweepError(PostroomError):
-    """A sweep is not as it should be."""
+    """A sweep cannot be read."""
 
 
 def sweep(
     template: str, assignments: Sequence[str], where: str = "", *, most_tried: int | None = None
-) -> Iterator[CommandLine]:
-    """Make the lines of a sweep, the last name varying fastest."""
+) -> Iterator[CommandSpec]:
+    """Make the commands of a sweep; the last name varies fastest."""
     axes = dict(map(_axis, assignments))
     asked = set(_FIELD.findall(template))
     missing, unused = sorted(asked - set(axes)), sorted(set(axes) - asked)
@@ -44,7 +44,7 @@ def sweep(
         texts = dict(zip(axes, combination, strict=True))
         values = {name: number(text) for name, text in texts.items()}
         if keep is None or keep(values):
-            yield CommandLine(_FIELD.sub(lambda m: texts[m[1]], template), arguments=values)  # noqa: B023
+            yield CommandSpec(_FIELD.sub(lambda m: texts[m[1]], template), arguments=values)  # noqa: B023
 
 
 def _axis(assignment: str) -> tuple[str, list[str]]:
@@ -81,7 +81,7 @@ def _span(text: str, first: str, last: str, times: str | None, by: str | None) -
 def number(text: str) -> Any:
     """A number where the text is one, else the text."""
     if text[:1].isalpha() and text[:3].lower() not in ("inf", "nan"):
-        return text  # most are words, and an exception takes its time
+        return text  # most are words, and an exception is slow
     for kind in (int, float):
         try:
             return kind(text)
@@ -129,7 +129,7 @@ def compile_condition(text: str, names: set[str]) -> Callable[[dict[str, Any]], 
 
 
 def _check(node: ast.AST, names: set[str], text: str) -> None:
-    """Refuse all but numbers, texts, the given names, and operators on them."""
+    """Refuse everything but numbers, texts, the given names, and operators on them."""
     if isinstance(node, ast.Name):
         if node.id not in names:
             raise SweepError(f"{text!r} asks for {node.id}, which has no values")
@@ -164,7 +164,7 @@ def _evaluate(node: ast.AST, values: dict[str, Any]) -> Any:
     if isinstance(node, ast.BinOp):
         left, right = _evaluate(node.left, values), _evaluate(node.right, values)
         if not all(isinstance(side, (int, float)) for side in (left, right)):
-            raise TypeError("only numbers can be reckoned with")  # "a" * 10**9 is no arithmetic
+            raise TypeError("arithmetic needs numbers")  # "a" * 10**9 is no arithmetic
         return _OPERATORS[type(node.op)](left, right)
     if isinstance(node, ast.BoolOp):
         every = isinstance(node.op, ast.And)

@@ -6,24 +6,24 @@ from dataclasses import dataclass, field
 
 from ..store.files import Box
 from ..store.mailbox import Letter
-from .run_queue import Seat
+from .run_queue import Capacity
 
 
 @dataclass
 class Agent:
-    """One session as the acting Master knows it: idle, or out with a letter."""
+    """One session as the acting Master knows it: idle, or with a letter."""
 
     agent_id: str
     box: Box
     letter: Letter | None = None
     size: int = 0  # of the mailbox when it was last read: it grows when the letter is shortened
-    doubtful: bool = False  # writing the letter failed: half of it may lie there, or all
+    doubtful: bool = False  # writing the letter failed: the mailbox may hold half of it, or all
     reached: int = 0  # the first job of the letter whose result has not been seen
-    answer: str = ""  # where that result will lie; "": it is looked for behind the turn
+    answer: str = ""  # the path of that result; "": wait until the mailbox is empty
     look_at: float = 0.0  # when to look for results in the middle of a letter
-    probe_at: float = 0.0  # when to see whether it lives
-    seat: Seat = field(default_factory=Seat)
-    outdated: bool = False  # it does not understand our letters
+    probe_at: float = 0.0  # when to check whether it is alive
+    capacity: Capacity = field(default_factory=Capacity)
+    outdated: bool = False  # it understands another version of letters
 
     @property
     def idle(self) -> bool:

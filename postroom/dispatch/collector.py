@@ -1,7 +1,8 @@
-"""What comes back: the acting Master walks the chains of results, counts them and hands them on.
+"""Collects results: reads the result parcels of each letter in order, counts them, hands them out.
 
-It also says itself how some jobs ended, which nobody will run: those that killed too many workers,
-and those that were cancelled. Such a result is published as any other is, and then read.
+The acting Master also publishes results itself, for jobs that nobody will run: those that killed
+too many workers, and those that were cancelled. It publishes them like any other result, then reads
+them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable, Collection
 from typing import TypeAlias
 
 from ..parcel.container import Buffer
-from ..parcel.sheets import Done, Failure, Origin, Outcome, OutcomeSheet, pack_outcomes
+from ..parcel.sheets import Failure, JobEnd, Outcome, OutcomeSheet, RanBy, pack_outcomes
 from ..store.base import Base
 from ..store.files import Clock, Files
 from ..store.journal import Journal
@@ -20,33 +21,36 @@ from .agent import Agent
 from .registry import ActiveRun, Registry
 from .run_queue import gaps
 
-Deliver: TypeAlias = Callable[[str, OutcomeSheet], None]
+# Called with the run and the outcomes of some of its jobs.
+OnOutcomes: TypeAlias = Callable[[str, OutcomeSheet], None]
 
 
 class Collector:
-    """Takes in the results of a base; exists where a Dispatcher does."""
+    """Collects the results of a base, for its Dispatcher."""
 
     def __init__(
         self,
         files: Files,
         base: Base,
-        register: Registry,
+        registry: Registry,
         *,
         clock: Clock,
         journal: Journal,
-        deliver: Deliver,
-        ended: Deliver,
+        deliver: OnOutcomes,
     ) -> None:
         self._files = files
         self._base = base
-        self._registry = register
+        self._registry = registry
         self._clock = clock
         self._journal = journal
-        self._deliver = deliver  # to whoever waits for them
-        self._ended = ended  # told of every job that has a result
+        self._listeners = [deliver]
 
-    def gather(self, agent: Agent, letter: Letter) -> bool:
-        """Walk the chain of results behind what was seen already."""
+    def listen(self, listener: OnOutcomes) -> None:
+        """Have a function called with all outcomes that are collected from now on."""
+        self._listeners.append(listener)
+
+    def collect(self, agent: Agent, letter: Letter) -> bool:
+        """Read the results of a letter that have come since; True when there are some."""
         found = []
         while agent.reached < letter.stop:
             sheet = self._registry.read_results(letter.run, agent.reached)
@@ -60,17 +64,20 @@ class Collector:
         return bool(found)
 
     def expect(self, agent: Agent, letter: Letter) -> None:
-        """Know where the next result of a letter will lie.
+        """Note the path of the next result of a letter, so that waiting can look for it.
 
-        In a durable run its name has to be synced first: whoever publishes it does that, and
-        empties the mailbox when it is done.
+        Not in a durable run: there a result counts only when its name is synced. Its publisher does
+        that, and empties the mailbox afterwards.
         """
         active = self._registry.runs.get(letter.run)
         early = active is not None and not active.info.durable and agent.reached < letter.stop
         agent.answer = self._base.result(letter.run, agent.reached) if early else ""
 
-    def gather_behind(self, letter: Letter, reached: int) -> list[tuple[int, int]]:
-        """What of a letter is left behind a hole in its chain, which a power loss may have torn."""
+    def collect_behind_gap(self, letter: Letter, reached: int) -> list[tuple[int, int]]:
+        """Collect results behind a missing one, which a power loss may have taken.
+
+        Returns the ranges of the letter that have no result.
+        """
         behind = [
             first
             for first, _ in self._registry.covered(letter.run)
@@ -84,8 +91,8 @@ class Collector:
     def _count(self, run: str, sheets: list[OutcomeSheet]) -> None:
         active = self._registry.runs.get(run)
         if sheets and active is not None and active.info.durable:
-            # A result is there before its maker has synced its name: what is handed out must stay.
-            self._files.sync_folder(self._base.answered(run))
+            # A result is visible before its name is synced: what is handed out must stay.
+            self._files.sync_folder(self._base.result_folder(run))
         for sheet in sheets:
             seconds = sum(sheet.seconds)
             if active is not None:
@@ -96,38 +103,38 @@ class Collector:
                 first=sheet.first,
                 count=sheet.count,
                 failed=len(sheet.failures),
-                agent=sheet.maker.agent,
+                agent=sheet.ran_by.agent,
                 seconds=round(seconds, 6),
             )
-            self._deliver(run, sheet)
-            self._ended(run, sheet)
+            for listener in self._listeners:
+                listener(run, sheet)
 
     def give_up(self, active: ActiveRun, job: int) -> None:
         """Publish that a job is lost, instead of letting it kill one more worker."""
         history = active.queue.history[job]
         last = history.notes[history.attempt - 1]
         message = f"poison: {history.lost} attempts were lost, the last because {last.reason}"
-        maker = Origin(last.agent, "", 0, self._clock.wall(), attempt=last.attempt)
-        self._decide(active, job, job + 1, Failure(Outcome.LOST, "lost", message), maker)
+        ran_by = RanBy(last.agent, "", 0, self._clock.wall(), attempt=last.attempt)
+        self._publish(active, job, job + 1, Failure(Outcome.LOST, "lost", message), ran_by)
 
     def cancel(self, run: str, jobs: Collection[int], reason: str) -> None:
-        """Publish that jobs are cancelled, as far as they still wait."""
+        """Publish that jobs are cancelled; those that do not wait in the queue are left alone."""
         active = self._registry.runs.get(run)
         if active is None:
             return
         failure = Failure(Outcome.CANCELLED, "cancelled", reason)
-        maker = Origin("", "", 0, self._clock.wall())
+        ran_by = RanBy("", "", 0, self._clock.wall())
         for start, stop in active.queue.withdraw(jobs):
-            self._decide(active, start, stop, failure, maker)
+            self._publish(active, start, stop, failure, ran_by)
 
-    def _decide(
-        self, active: ActiveRun, start: int, stop: int, failure: Failure, maker: Origin
+    def _publish(
+        self, active: ActiveRun, start: int, stop: int, failure: Failure, ran_by: RanBy
     ) -> None:
-        """Publish how jobs ended that were taken out of their queue; else they wait again."""
-        done = Done(failure=failure)
+        """Publish how jobs ended that were taken out of their queue; on failure requeue them."""
+        done = JobEnd(failure=failure)
 
         def pack(first: int) -> list[Buffer]:
-            return pack_outcomes(first, [done] * (stop - first), maker)
+            return pack_outcomes(first, [done] * (stop - first), ran_by)
 
         publish_results(self._files, self._base, active.info, start, stop, pack)
         sheet = self._registry.read_results(active.info.run, start)

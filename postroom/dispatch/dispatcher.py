@@ -1,46 +1,43 @@
-"""The acting Master's round: list, look, gather, deploy.
+"""The acting Master's round: list, carry out requests, collect results, send letters.
 
-A Dispatcher exists only while `master.lock` is held, so nobody else can write a letter. What it
-knows was read from the folders in the direction of the flow (job_pool, mailboxes, result_pool): a
-job that moves meanwhile is seen twice, never missed. `step(now)` is one round, and costs by what
-changed.
+A Dispatcher exists only while `master.lock` is held, so nobody else can write a letter. It reads
+the folders in the direction in which jobs move (job_pool, mailboxes, result_pool): a job that moves
+meanwhile is seen twice, never missed. `step(now)` is one round; its cost depends on what changed.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 from collections.abc import Callable, Collection
 
 from ..errors import BadFileError
-from ..parcel.sheets import OutcomeSheet
-from ..store.agents import VERSION, list_agents, read_agent_info
+from ..store.agents import PROTOCOL, list_agents, read_agent_info, read_master_info
 from ..store.append_log import Record
 from ..store.base import Base
-from ..store.files import LETTER_LIMIT, Clock, Files
+from ..store.files import Clock, Files
 from ..store.journal import Journal
 from ..store.mailbox import Letter
 from ..store.requests import Orders, read_orders
 from ..store.runs import Note, read_note, reject, take_back_letter
 from .agent import Agent
-from .collector import Collector, Deliver
+from .collector import Collector, OnOutcomes
 from .registry import ActiveRun, Registry
-from .request_executor import RequestExecutor, Staff
-from .run_queue import MOST_LOST, Seat, Span
+from .request_executor import RequestExecutor, SessionStarter
+from .run_queue import MOST_LOST, Capacity, JobRange
+from .send_order import NO_RUN, turn_key
 
-# Events are a hint, listing is the truth: list again this often, whatever the events say.
+# Events may be missed: list all folders again this often, whatever the events say.
 LIST_S = 1.0
-# How often a working agent is asked whether it lives, and looked over the shoulder for results.
+# How often to check whether a working agent is alive, and whether it has published results.
 PROBE_S = 0.2
 LOOK_S = 0.05
-# So many of the shortest jobs wait for company, at most.
-COMPANY = 32
-# A full disk is tried again after this long.
+# At most this many of the shortest jobs wait for more, to be sent in one letter.
+FEW_JOBS = 32
+# After an error of the disk, wait this long before sending again.
 BLOCKED_S = 0.5
 
 
 class Dispatcher:
-    """The one who may write letters on a base."""
+    """Sends the jobs of a base to its agents; the only writer of letters."""
 
     def __init__(
         self,
@@ -49,9 +46,9 @@ class Dispatcher:
         *,
         clock: Clock,
         journal: Journal,
-        deliver: Deliver,
+        deliver: OnOutcomes,
         sweep: Callable[[str], int] = lambda agent_id: 0,
-        staff: Staff | None = None,
+        sessions: SessionStarter | None = None,
     ) -> None:
         self._files = files
         self._base = base
@@ -62,7 +59,7 @@ class Dispatcher:
         self._list_at = 0.0
         self._blocked_until = 0.0
         self._appended = 0  # jobs that were appended here since the last step
-        self._turn = 0  # whose turn it is among the runs
+        self._last_run = NO_RUN  # the one that sent last; among equals, the next has its turn
         self.agents: dict[str, Agent] = {}
         orders = self._read_orders()
         self._registry = Registry(files, base, journal, orders)
@@ -73,50 +70,42 @@ class Dispatcher:
             clock=clock,
             journal=journal,
             deliver=deliver,
-            ended=self._ended,
         )
         self._executor = RequestExecutor(
             files,
             base,
             self._registry,
+            self._collector,
             journal,
             orders=orders,
             agents=self.agents,
-            cancel=self._collector.cancel,
-            staff=staff,
+            sessions=sessions,
         )
         self._recover()
         self.epoch = self._next_epoch()
 
     def hint(self, names: set[str] | None = None) -> None:
-        """Something may have changed, in these runs or (None) anywhere: list at the next step."""
+        """Something may have changed in these runs, or (None) anywhere: list at the next step."""
         self._list_at = 0.0
         self._registry.hint(names)
 
     def extended(self, run: str, record: Record) -> None:
-        """Something was appended to a roll here, in this process: no need to look for it."""
-        active = self.runs.get(run)
-        if (
-            active is not None
-            and active.append_log is not None
-            and active.append_log.number == record.number
-        ):
-            active.append_log.passed(record)
-            active.queue.extend([record.number], record.stop, [record.at])
+        """This process has appended a record to a run: no need to read the log for it."""
+        if self._registry.appended(run, record):
             self._appended += record.jobs
         else:
             self.hint({run})
 
     def is_due(self, run: str) -> bool:
-        """Whether what was appended here is worth a round: it is our turn at a mailbox.
+        """Whether what this process appended is worth a round: a mailbox is empty.
 
-        The shortest jobs wait for company while an agent is at work: a letter and its answer cost
-        as much as some tens of them.
+        The shortest jobs wait for more while an agent is working: a letter and its result cost as
+        much as some tens of them.
         """
         active = self.runs.get(run)
         if (
             active is not None
-            and self._appended < COMPANY
+            and self._appended < FEW_JOBS
             and active.queue.is_short(self._appended)
             and self.at_work
         ):
@@ -124,11 +113,8 @@ class Dispatcher:
         return any(not agent.box.size() for agent in self.agents.values())
 
     def cancel(self, run: str, jobs: Collection[int], reason: str) -> None:
-        """Publish that jobs are cancelled, as far as they still wait."""
+        """Publish that jobs are cancelled; those that do not wait in the queue are left alone."""
         self._collector.cancel(run, jobs, reason)
-
-    def _ended(self, run: str, sheet: OutcomeSheet) -> None:
-        self._executor.ended(run, sheet)
 
     def step(self, now: float) -> bool:
         """One round; True when something moved."""
@@ -136,12 +122,14 @@ class Dispatcher:
         self._appended = 0
         if now >= self._list_at:
             self._list_at = now + LIST_S
-            moved = self._list(now)
+            moved |= self._list_agents()
+            moved |= self._registry.refresh(self._out)
+            moved |= self._executor.carry_out_requests()
         for agent in list(self.agents.values()):
             if agent.letter is not None or now >= agent.probe_at:
                 moved |= self._look(agent, now)
         if now >= self._blocked_until:
-            moved |= self._deploy(now)
+            moved |= self._send_letters(now)
         return moved
 
     @property
@@ -151,7 +139,7 @@ class Dispatcher:
 
     @property
     def at_work(self) -> bool:
-        """Whether a letter is out, so that rounds should follow closely."""
+        """Whether an agent has a letter, so that rounds should follow closely."""
         return any(agent.letter is not None for agent in self.agents.values())
 
     def is_answered(self) -> bool:
@@ -161,7 +149,8 @@ class Dispatcher:
                 if not agent.box.size():
                     return True
                 if agent.answer and self._files.exists(agent.answer):
-                    # Once: what cannot be read, nor put aside, is not asked for without a pause.
+                    # Only once: a file that can be neither read nor put aside must not cause a
+                    # busy loop.
                     agent.look_at, agent.answer = 0.0, ""
                     return True
         return False
@@ -169,10 +158,10 @@ class Dispatcher:
     # Recovery and listing
 
     def _recover(self) -> None:
-        asked = self._registry.list_asked()
+        submitted = self._registry.list_submitted()
         for agent_id in list_agents(self._files, self._base):
-            self._meet(agent_id)
-        self._registry.recover(asked, self._out)
+            self._add_agent(agent_id)
+        self._registry.recover(submitted, self._out)
 
     def _read_orders(self) -> Orders:
         try:
@@ -183,35 +172,34 @@ class Dispatcher:
             return Orders()
 
     def _out(self, run: str) -> list[tuple[int, int]]:
-        """What of a run is out with agents, as far as its results have not been seen."""
+        """The ranges of a run that agents have, without the results that were seen."""
         out = [(agent.letter, agent.reached) for agent in self.agents.values()]
         return [(reached, letter.stop) for letter, reached in out if letter and letter.run == run]
 
     def _next_epoch(self) -> int:
         epochs = [agent.letter.epoch for agent in self.agents.values() if agent.letter]
-        with contextlib.suppress(FileNotFoundError, BadFileError, ValueError, TypeError, KeyError):
-            info = json.loads(self._files.read(self._base.master_info, LETTER_LIMIT))
-            epochs.append(int(info["epoch"]))
+        info = read_master_info(self._files, self._base)
+        if info is not None:
+            epochs.append(info.epoch)
         return max(epochs, default=0) + 1
 
-    def _list(self, now: float) -> bool:
+    def _list_agents(self) -> bool:
+        """Find new mailboxes, and forget those that were removed; True when there are new ones."""
         moved = False
         known = set(self.agents)
         for agent_id in list_agents(self._files, self._base):
-            if agent_id not in known and self._meet(agent_id, new=True) is not None:
+            if agent_id not in known and self._add_agent(agent_id, new=True) is not None:
                 self._journal.event("agent up", agent=agent_id)
                 moved = True
         for agent in list(self.agents.values()):
             if agent.idle:
                 self._check_idle(agent)
-        moved |= self._registry.refresh(self._out)
-        moved |= self._executor.look()
         return moved
 
     # Agents
 
-    def _meet(self, agent_id: str, *, new: bool = False) -> Agent | None:
-        """Open a mailbox; a letter that an earlier Master left in it is taken over."""
+    def _add_agent(self, agent_id: str, *, new: bool = False) -> Agent | None:
+        """Open a mailbox; take over a letter that an earlier Master left in it."""
         try:
             box = self._files.open_box(self._base.mailbox(agent_id))
         except BadFileError as error:
@@ -220,7 +208,7 @@ class Dispatcher:
         if box is None:
             return None
         agent = self.agents[agent_id] = Agent(agent_id, box)
-        self._read_card(agent)
+        self._read_info(agent)
         data = box.read()
         if data:
             letter = None if new else Letter.decode(data)
@@ -232,14 +220,14 @@ class Dispatcher:
                 agent.reached = letter.first
         return agent
 
-    def _read_card(self, agent: Agent) -> None:
+    def _read_info(self, agent: Agent) -> None:
         info = read_agent_info(self._files, self._base, agent.agent_id)
         if info is not None:
-            agent.seat = Seat(info.gpus, info.memory_mib)
-            agent.outdated = info.version != VERSION
+            agent.capacity = Capacity(info.gpus, info.memory_mib)
+            agent.outdated = info.protocol != PROTOCOL
         if agent.outdated:
             self._journal.log(
-                "error", f"agent {agent.agent_id} runs another version of Postroom: start it anew"
+                "error", f"agent {agent.agent_id} runs another version of Postroom: restart it"
             )
 
     def _check_idle(self, agent: Agent) -> None:
@@ -256,7 +244,7 @@ class Dispatcher:
         )
 
     def _look(self, agent: Agent, now: float) -> bool:
-        """See what became of an agent and of its letter."""
+        """See what has become of an agent and of its letter."""
         letter = agent.letter
         if agent.doubtful:
             if Letter.decode(agent.box.read()) is None:
@@ -264,9 +252,9 @@ class Dispatcher:
             agent.doubtful = False
         size = agent.box.size() if letter is not None else 0
         if letter is not None and not size:
-            self._collector.gather(agent, letter)
+            self._collector.collect(agent, letter)
             agent.letter = None
-            self._settle(letter, agent.reached)
+            self._requeue(letter, agent.reached)
             return True
         moved = False
         if letter is not None and size > agent.size:
@@ -274,11 +262,11 @@ class Dispatcher:
             letter = agent.letter or letter
         if letter is not None and now >= agent.look_at:
             agent.look_at = now + LOOK_S
-            moved |= self._collector.gather(agent, letter)
+            moved |= self._collector.collect(agent, letter)
             if agent.box.gone():
-                self._collector.gather(agent, letter)
+                self._collector.collect(agent, letter)
                 self._forget(agent)
-                self._settle(letter, agent.reached)
+                self._requeue(letter, agent.reached)
                 return True
         if now >= agent.probe_at:
             agent.probe_at = now + (PROBE_S if letter is not None else LIST_S)
@@ -286,7 +274,7 @@ class Dispatcher:
         return moved
 
     def _take_rest(self, agent: Agent, letter: Letter) -> bool:
-        """Let wait again what the holder of a letter has said that it will not begin."""
+        """Requeue the jobs that an agent has given back by shortening its letter."""
         data = agent.box.read()
         shorter = Letter.decode(data)
         if shorter is None or shorter.letter_id != letter.letter_id or shorter.stop >= letter.stop:
@@ -296,12 +284,12 @@ class Dispatcher:
         active = self.runs.get(letter.run)
         if active is not None:
             active.queue.put_back(shorter.stop, letter.stop)
-            self._executor.returned(letter, shorter.stop)
+            self._executor.jobs_returned(letter, shorter.stop)
         self._journal.event("returned", run=letter.run, first=shorter.stop, stop=letter.stop)
         return True
 
     def _probe(self, agent: Agent) -> bool:
-        """Take the lock of a dead agent, and clear up behind it."""
+        """Check whether an agent is dead: if its lock is free, clear it away; True if it was."""
         lock = self._files.try_lock(self._base.agent_lock(agent.agent_id))
         if lock is None:
             return False
@@ -314,19 +302,17 @@ class Dispatcher:
                 take_back_letter(self._files, self._base, agent.agent_id, reason=reason, at=at)
                 self._files.remove(self._base.agent_info(agent.agent_id))
             if agent.letter is not None:
-                self._collector.gather(agent, agent.letter)
+                self._collector.collect(agent, agent.letter)
         except OSError as error:
-            # Without its note the range must not go on: the next probe tries again.
-            self._journal.log("error", f"cannot clear up behind a dead agent: {error.strerror}")
+            # Its jobs must not be requeued without the note: the next probe tries again.
+            self._journal.log("error", f"cannot clear away a dead agent: {error.strerror}")
             return False
         finally:
             lock.release()
-        self._journal.log(
-            "warning", f"agent {agent.agent_id} died; what it had not done is given on"
-        )
+        self._journal.log("warning", f"agent {agent.agent_id} died; its jobs are requeued")
         self._forget(agent)
         if agent.letter is not None:
-            self._settle(agent.letter, agent.reached)
+            self._requeue(agent.letter, agent.reached)
         return True
 
     def _forget(self, agent: Agent) -> None:
@@ -334,8 +320,8 @@ class Dispatcher:
         self.agents.pop(agent.agent_id, None)
         self._journal.event("agent down", agent=agent.agent_id)
 
-    def _settle(self, letter: Letter, reached: int) -> None:
-        """The holder of a letter has stopped: what it left waits again."""
+    def _requeue(self, letter: Letter, reached: int) -> None:
+        """An agent has stopped working on a letter: requeue the jobs that have no result."""
         active = self.runs.get(letter.run)
         if reached >= letter.stop or active is None:
             return
@@ -347,22 +333,23 @@ class Dispatcher:
             )
         left = [(reached, letter.stop)]
         if letter.epoch < self.epoch:  # inherited: there may have been a power loss
-            left = self._collector.gather_behind(letter, reached)
+            left = self._collector.collect_behind_gap(letter, reached)
         for first, stop in left:
             active.queue.put_back(first, stop)
-        self._executor.returned(letter, reached)
+        self._executor.jobs_returned(letter, reached)
 
     def _notes_of(self, letter: Letter, reached: int) -> list[Note]:
-        """The notes that a letter left: at most one, unless somebody tampered with files."""
+        """The notes about attempts of a letter: at most one, unless somebody changed files."""
         jobs = range(reached, letter.stop)
         found = (
             read_note(self._files, self._base, letter.run, job, letter.attempt) for job in jobs
         )
         return [note for note in found if note is not None]
 
-    # Deploying
+    # Letters
 
-    def _deploy(self, now: float) -> bool:
+    def _send_letters(self, now: float) -> bool:
+        """Give every idle agent a letter, as far as there are jobs for it."""
         moved = False
         orders = self._executor.orders
         serving = [
@@ -382,68 +369,66 @@ class Dispatcher:
         return moved
 
     def _send_next(self, agent: Agent, serving: list[ActiveRun], now: float) -> bool:
-        """Give an idle agent what is most urgent; False: nothing waits that it could do."""
-        active = self._most_urgent(serving, agent.seat)
+        """Send an idle agent the most urgent jobs that it can run; False: there are none."""
+        active = self._most_urgent(serving, agent.capacity)
         if active is None:
             return False
-        span = active.queue.take(agents=len(self.agents), seat=agent.seat)
-        assert span is not None
+        job_range = active.queue.take(agents=len(self.agents), capacity=agent.capacity)
+        assert job_range is not None
         try:
-            if span.lost >= MOST_LOST:
-                self._collector.give_up(active, span.first)
+            if job_range.lost >= MOST_LOST:
+                self._collector.give_up(active, job_range.first)
             else:
-                self._send(agent, self._letter(active.info.run, span), now)
+                self._send(agent, self._letter(active.info.run, job_range), now)
         except OSError as error:
             if agent.idle:
-                active.queue.put_back(span.first, span.stop)
+                active.queue.put_back(job_range.first, job_range.stop)
             self._blocked_until = now + BLOCKED_S
-            self._journal.log("error", f"nothing can be sent now: {error.strerror}")
+            self._journal.log("error", f"cannot send jobs, will try again: {error.strerror}")
             return False
         return True
 
-    def _most_urgent(self, serving: list[ActiveRun], seat: Seat) -> ActiveRun | None:
+    def _most_urgent(self, serving: list[ActiveRun], capacity: Capacity) -> ActiveRun | None:
         """The run of the highest priority; among equals, the one whose turn it is."""
-        best: tuple[int, int] | None = None
-        for turn in range(len(serving)):
-            active = serving[(self._turn + turn) % len(serving)]
-            urgency = active.queue.urgency(seat)
-            if urgency is not None and (best is None or urgency > best[0]):
-                best = urgency, turn
+        best = None
+        for active in serving:
+            urgency = active.queue.urgency(capacity)
+            if urgency is not None:
+                key = turn_key(urgency, active.age, self._last_run)
+                best = min(best, (key, active)) if best is not None else (key, active)
         if best is None:
             return None
-        self._turn = (self._turn + best[1]) % len(serving)
-        chosen = serving[self._turn]
-        self._turn += 1
-        return chosen
+        self._last_run = best[1].age
+        return best[1]
 
-    def _letter(self, run: str, span: Span) -> Letter:
+    def _letter(self, run: str, job_range: JobRange) -> Letter:
         self._serial += 1
         return Letter(
             self.epoch,
             self._serial,
             run,
-            span.parcel,
-            span.first,
-            span.stop,
-            span.attempt,
-            span.failed,
-            span.place,
+            job_range.parcel,
+            job_range.first,
+            job_range.stop,
+            job_range.attempt,
+            job_range.failed,
+            job_range.offset,
         )
 
     def _send(self, agent: Agent, letter: Letter, now: float) -> None:
         if agent.box.size():
             self._clean_box(agent, agent.box.read())
-        # From the first byte on it counts as sent, whatever the write says: the agent may have it,
-        # or may have taken its mailbox down with it. What came of it, its results tell.
+        # It counts as sent from its first byte on, even if the write fails: the agent may have it,
+        # or may have removed its mailbox with it. Its results tell what came of it.
         agent.letter = letter
         agent.reached = letter.first
         self._collector.expect(agent, letter)
         agent.look_at = now + LOOK_S
         agent.probe_at = now + PROBE_S
-        words = letter.encode()
-        agent.size = len(words)
+        data = letter.encode()
+        agent.size = len(data)
         try:
-            agent.box.write(words)
+            agent.box.write(data)
         except OSError:
             agent.doubtful = True
             raise

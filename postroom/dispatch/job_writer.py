@@ -1,4 +1,4 @@
-"""What is handed in becomes files: a list of jobs, one job more, data that many jobs share."""
+"""Writes what users submit: a list of jobs, more jobs for a run, data that many jobs share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..store.base import Base
 from ..store.files import Files
 from ..store.runs import RunInfo, append, read_parcel_bytes
 
-# Small jobs share a parcel up to these bounds.
+# Small jobs share a parcel up to these limits.
 PARCEL_JOBS = 256
 PARCEL_BYTES = 1 << 20
 # Shared data is compared by pieces of this size, which stay in a core's cache.
@@ -39,7 +39,7 @@ def parcels(jobs: Sequence[Job]) -> Iterator[tuple[int, list[Buffer]]]:
 def append_jobs(
     files: Files, base: Base, info: RunInfo, jobs: Sequence[Job], *, guess: int
 ) -> list[int]:
-    """Put jobs behind the last of a run, in as few parcels as they fit; return their numbers."""
+    """Add jobs to a run, in as few parcels as possible; return their numbers."""
     numbers: list[int] = []
     for batch in _batches(jobs):
 
@@ -50,29 +50,30 @@ def append_jobs(
         guess = first + len(batch)
         numbers += range(first, guess)
     if info.durable:
-        files.sync_folder(base.asked(info.run))
+        files.sync_folder(base.run_folder(info.run))
     return numbers
 
 
 def log_jobs(append_log: AppendLogWriter, jobs: Sequence[Job], *, guess: int) -> list[Record]:
-    """Append jobs to a roll, in as few records as they fit.
+    """Append jobs to the log of a run, in as few records as possible.
 
-    Each is there when this returns, so that it survives the death of its submitter; in a durable
-    run, a power loss, too. `guess` is what an error calls the first of them.
+    When this returns, they survive the death of this process; in a durable run, also a power loss.
+    An error calls the first of them by the number `guess`.
     """
     records = []
-    # One by one, without the detour of a generator.
+    # A single job skips the generator, which would cost more than the rest.
     for batch in _batches(jobs) if len(jobs) > 1 else [[(job, job.deploy()) for job in jobs]]:
-        records.append(append_log.append(len(batch), _pack(0, batch, called=guess)))
+        records.append(append_log.write(len(batch), _pack(0, batch, called=guess)))
         guess = records[-1].stop
+    append_log.settle()
     return records
 
 
 def put_data(files: Files, base: Base, shared: Any, *, durable: bool) -> str | None:
     """Write shared data once; return its name, None if there is none.
 
-    The name comes from the checksums, which different contents may have in common: what already
-    lies under a name is compared byte by byte, and what differs gets another.
+    The name comes from the checksums, which different contents may share. So a file that already
+    has the name is compared byte by byte; if it differs, another name is taken.
     """
     if shared is None:
         return None
@@ -83,7 +84,7 @@ def put_data(files: Files, base: Base, shared: Any, *, durable: bool) -> str | N
 
 
 def _put(files: Files, base: Base, name: str, chunks: Sequence[Buffer], *, durable: bool) -> bool:
-    """Have data lie under a name; False: something else lies there."""
+    """Store data under a name; False: the name belongs to other data."""
     path, won = base.data(name), False
     if not files.exists(path):
         temporary = base.temporary()
@@ -93,7 +94,7 @@ def _put(files: Files, base: Base, name: str, chunks: Sequence[Buffer], *, durab
         return False
     if durable:
         if not won:
-            files.sync_file(path)  # whoever wrote it may have had no need to
+            files.sync_file(path)  # its writer may not have needed to
         files.sync_folder(os.path.dirname(path))
     return True
 
@@ -123,7 +124,7 @@ def _pack(first: int, batch: Batch, *, called: int | None = None) -> list[Buffer
 
 
 def _batches(jobs: Sequence[Job]) -> Iterator[Batch]:
-    """Cut a list into parcels: neighbours with the same task and options, small enough together."""
+    """Split a list into parcels: neighbours with the same task and options, up to the limits."""
     batch: Batch = []
     size = 0
     for job in jobs:

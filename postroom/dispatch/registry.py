@@ -1,8 +1,8 @@
 """The runs of a base as the acting Master knows them: which are served, and what waits in each.
 
-A run is taken in from its folders (what was asked, what came back, what the Master says is out),
-and then followed: by the end of its roll, or by names alone, since the next parcel can only have
-one.
+A run is loaded from its folders (its jobs, its results) and from what agents have in their
+mailboxes. Then it is followed: by the end of its append log, or by the name of the next parcel,
+which is known beforehand.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from ..errors import BadFileError
-from ..parcel.sheets import SCHEDULING_FLAG, JobSheet, OutcomeSheet
-from ..parcel.trailer import TRAILER_SIZE, read_trailer
-from ..store.append_log import AppendLogReader, Record
+from ..parcel.sheets import SCHEDULING_FLAG, OutcomeSheet
+from ..store.append_log import AppendLogReader, Record, RecordReader
 from ..store.base import Base
 from ..store.files import Files
 from ..store.job_ids import JobId
@@ -24,22 +23,23 @@ from ..store.requests import Orders
 from ..store.runs import (
     RunInfo,
     count_covered,
+    count_jobs,
     list_firsts,
     list_runs,
-    reach,
     read_notes,
     read_parcel_bytes,
     read_run_info,
     reject,
 )
 from ..store.scheduling import SchedulingOptions
-from .project_queue import ProjectQueue, Verdict
-from .run_queue import RunQueue
+from .project_queue import ProjectQueue
+from .run_queue import JobRange, RunQueue
+from .send_order import RunAge, run_age
 
-# So many of the runs that are over are looked at each time, in turn.
+# How many of the runs that are over are looked at in each round, in turn.
 RESTING = 16
 
-# What of a run is out with agents.
+# The ranges of a run that agents have in their mailboxes.
 Out = Callable[[str], list[tuple[int, int]]]
 
 
@@ -50,7 +50,12 @@ class ActiveRun:
     info: RunInfo
     queue: RunQueue
     wanted: bool
-    append_log: AppendLogReader | None = None  # what follows its roll, if it has one
+    append_log: AppendLogReader | None = None  # follows its append log, if it has one
+
+    @property
+    def age(self) -> RunAge:
+        """Its place among runs that take turns."""
+        return run_age(self.info)
 
     @property
     def project(self) -> str:
@@ -59,7 +64,7 @@ class ActiveRun:
 
 
 class Registry:
-    """Every run of the base that is worth a look, and those that are served."""
+    """The runs of a base: which are served, and what waits in each."""
 
     def __init__(self, files: Files, base: Base, journal: Journal, orders: Orders) -> None:
         self._files = files
@@ -78,16 +83,16 @@ class Registry:
         """Something may have changed, in these runs or (None) anywhere."""
         self._named = None if names is None or self._named is None else self._named | names
 
-    def list_asked(self) -> dict[str, list[int]]:
-        """What was asked, in every run: to be listed before mailboxes and results are read."""
+    def list_submitted(self) -> dict[str, list[int]]:
+        """The parcels of jobs of every run; list them before mailboxes and results are read."""
         runs = list_runs(self._files, self._base)
-        return {run: list_firsts(self._files, self._base.asked(run)) for run in runs}
+        return {run: list_firsts(self._files, self._base.run_folder(run)) for run in runs}
 
-    def recover(self, asked: dict[str, list[int]], out: Out) -> None:
+    def recover(self, submitted: dict[str, list[int]], out: Out) -> None:
         """Take in every run that is wanted, or out with an agent."""
-        for run, listed in asked.items():
+        for run, listed in submitted.items():
             self._load(run, listed, out(run))
-        self._at_rest = set(asked) - set(self.runs)
+        self._at_rest = set(submitted) - set(self.runs)
 
     def refresh(self, out: Out) -> bool:
         """See what is new, what was appended and what is wanted; True when something is."""
@@ -95,13 +100,13 @@ class Registry:
         present = list_runs(self._files, self._base)
         for run in set(self.runs) - set(present):
             # On some filesystems a listing lags behind.
-            if not self._files.exists(self._base.asked(run)):
+            if not self._files.exists(self._base.run_folder(run)):
                 del self.runs[run]
                 self._gone.append(run)
         for run in self._worth_a_look(present):
             active = self.runs.get(run)
             if active is None:
-                self._load(run, list_firsts(self._files, self._base.asked(run)), out(run))
+                self._load(run, list_firsts(self._files, self._base.run_folder(run)), out(run))
                 moved |= run in self.runs
             else:
                 active.wanted = self._is_wanted(active.info)
@@ -113,10 +118,10 @@ class Registry:
         files, base = self._files, self._base
         try:
             info = read_run_info(files, base, run)
-        except FileNotFoundError:  # on its way out, or its card was put aside
+        except FileNotFoundError:  # it is being removed, or its run.json was put aside
             return
         except NotADirectoryError:
-            self.reject(BadFileError(base.asked(run), "is not a run's folder"))
+            self.reject(BadFileError(base.run_folder(run), "is not a run's folder"))
             return
         except BadFileError as error:
             self.reject(error)
@@ -126,16 +131,16 @@ class Registry:
         if not (active.wanted or sent):
             return
         self.runs[run] = active
-        # A power loss may have left the question and taken the place for the answers.
-        files.make_folder(base.answered(run))
+        # A power loss may have left the jobs and taken the folders for their results.
+        files.make_folder(base.result_folder(run))
         files.make_folder(base.attempts(run))
         if info.append_log:
             active.append_log = AppendLogReader(files, base, run)
             records = self._read_on(active)
             firsts, end = [record.number for record in records], active.append_log.number
-            places = [record.at for record in records]
+            offsets = [record.at for record in records]
         else:
-            (firsts, end), places = self._contiguous(run, listed), []
+            (firsts, end), offsets = self._contiguous(run, listed), []
         covered = self.covered(run)
         if twice := count_covered(covered)[1]:
             self._journal.log(
@@ -143,88 +148,83 @@ class Registry:
                 f"{twice} jobs of run {run} have two results, which must never happen: the one "
                 "with the lower file name counts; please report it",
             )
-        queue.recover(firsts, end, sent, covered, places)
+        queue.recover(firsts, end, sent, covered, offsets)
         for note in read_notes(files, base, run):
             queue.note(note)
         self._await_for(queue)
         self._new.append(run)
-        self._journal.event("serves", run=run, asked=queue.asked, done=queue.done)
+        self._journal.event("serves", run=run, asked=queue.n_jobs, done=queue.done)
 
     def _new_queue(self, info: RunInfo) -> RunQueue:
         if not info.queue:
-            return RunQueue(apart=info.apart)
+            return RunQueue(one_job_per_letter=info.one_job_per_letter)
         return ProjectQueue(
             info.run,
             self._orders,
-            scheduling=lambda parcel, first, stop: self._read_scheduling(
-                info.run, parcel, first, stop
-            ),
-            verdict=self.verdict,
+            scheduling=lambda span: self._read_scheduling(info.run, span),
+            ended_well=lambda job: self.endings([job])[job],
         )
 
-    def _read_scheduling(
-        self, run: str, parcel: int, first: int, stop: int
-    ) -> Iterator[SchedulingOptions]:
-        """The wishes of some jobs; what cannot be read has none, and says why when it runs."""
-        job = first
-        while job < stop:
-            # Parcels leave no gaps: each one behind the first begins with the next job.
-            path = self._base.parcel(run, parcel if job == first else job)
-            end = job + 1
+    def _read_scheduling(self, run: str, span: JobRange) -> Iterator[SchedulingOptions]:
+        """The scheduling options of a range of jobs.
+
+        A job whose options cannot be read has none: it is sent, and says why when it runs.
+        """
+        reader = RecordReader(self._files, self._base, run)
+        at: int | None = span.offset
+        job = span.first
+        while job < span.stop:
             found: list[SchedulingOptions] = []
+            end = job + 1
             try:
-                mark = read_trailer(path, self._files.tail(path, TRAILER_SIZE))
-                end = max(end, min(stop, mark.first + mark.jobs))
-                if SCHEDULING_FLAG in mark.flags:
-                    sheet = JobSheet(path, read_parcel_bytes(self._files, path))
-                    passed = (sheet.plain(number) for number in range(job, end))
-                    found = [
-                        SchedulingOptions.decode(arguments.get("scheduling", {}))
-                        for arguments in passed
-                    ]
+                record = reader.find(job, at, ahead=span.stop - job)
+                end = min(span.stop, record.stop)
+                if SCHEDULING_FLAG in reader.trailer(record).flags:
+                    sheet = reader.open_record(record)
+                    found = [SchedulingOptions.decode(sheet.scheduling(n)) for n in range(job, end)]
             except (BadFileError, FileNotFoundError, ValueError) as error:
-                self._journal.log("error", f"jobs of {run} have no readable scheduling: {error}")
+                self._journal.log("error", f"the scheduling options of {run}/{job}: {error}")
             yield from found or [SchedulingOptions()] * (end - job)
-            job = end
+            at, job = None, end
+        reader.close()
 
     def _await_for(self, queue: RunQueue) -> None:
-        """Remember which jobs are waited for, so that their end is told."""
+        """Remember which jobs are waited for, so that the queue is told when they end."""
         if isinstance(queue, ProjectQueue):
             for job in queue.waits_for():
                 self._awaited.setdefault(job.run, set()).add(job.number)
 
     def awaited(self, run: str) -> set[int]:
-        """The jobs of a run that others wait for, or did."""
+        """The jobs of a run that other jobs wait for, or waited for."""
         return self._awaited.get(run, set())
 
     def take_new(self) -> list[str]:
-        """The runs that are served since this was last asked."""
+        """The runs that are served since the last call."""
         new, self._new = self._new, []
         return new
 
     def take_gone(self) -> list[str]:
-        """The runs that have left since this was last asked."""
+        """The runs that were removed since the last call."""
         gone, self._gone = self._gone, []
         return gone
 
-    def verdict(self, job: JobId) -> Verdict | None:
-        """How a job has ended; None while it has not. One whose run has left is over."""
-        return self.verdicts([job])[job]
+    def endings(self, jobs: Iterable[JobId]) -> dict[JobId, bool | None]:
+        """Whether jobs ended well; None: not ended. A job whose run was removed ended well.
 
-    def verdicts(self, jobs: Iterable[JobId]) -> dict[JobId, Verdict | None]:
-        """How jobs have ended; each folder is listed, and each parcel read, but once."""
+        Each folder is listed once, and each parcel read once.
+        """
         folders: dict[str, list[int] | None] = {}
         sheets: dict[tuple[str, int], OutcomeSheet | None] = {}
-        found: dict[JobId, Verdict | None] = {}
+        found: dict[JobId, bool | None] = {}
         for job in jobs:
             run, number = job.run, job.number
             if run not in folders:
-                here = self._files.exists(self._base.asked(run))
-                answered = self._base.answered(run)
-                folders[run] = list_firsts(self._files, answered) if here else None
+                here = self._files.exists(self._base.run_folder(run))
+                result_folder = self._base.result_folder(run)
+                folders[run] = list_firsts(self._files, result_folder) if here else None
             firsts = folders[run]
             if firsts is None:
-                found[job] = Verdict(ok=True)
+                found[job] = True
                 continue
             found[job] = None
             index = bisect.bisect_right(firsts, number) - 1
@@ -234,14 +234,14 @@ class Registry:
                     sheets[name] = self.read_results(*name)
                 sheet = sheets[name]
                 if sheet is not None and number < sheet.first + sheet.count:
-                    found[job] = Verdict(ok=number not in sheet.failures)
+                    found[job] = number not in sheet.failures
         return found
 
     def _contiguous(self, run: str, listed: list[int]) -> tuple[list[int], int]:
         """The parcels up to the first that is missing, and one behind their last job.
 
-        A listing may miss what is appended while it is made and show what came after it, and a
-        power loss may take what was not synced: what lies behind a gap waits until it is filled.
+        A listing may miss a parcel that is appended meanwhile and show the one after it, and a
+        power loss may take what was not synced. What is behind a gap waits until the gap is filled.
         """
         firsts: list[int] = []
         end = 0
@@ -252,24 +252,24 @@ class Registry:
                 end = behind
             else:
                 try:
-                    end = first + reach(self._files, self._base.parcel(run, first), "jobs")
+                    end = first + count_jobs(self._files, self._base.parcel(run, first), "jobs")
                 except BadFileError as error:
                     if behind < 0:
                         self.reject(error)
                         break
-                    end = behind  # whoever is sent a job of it says why it cannot be done
+                    end = behind  # its jobs are sent, and fail with the reason
             firsts.append(first)
         return firsts, end
 
     def covered(self, run: str) -> list[tuple[int, int]]:
-        """What results cover; those that a power loss may have torn are looked at as a whole."""
+        """The ranges that have results; what a power loss may have torn is read as a whole."""
         active = self.runs.get(run)
         durable = active is not None and active.info.durable
         spans = []
-        for first in list_firsts(self._files, self._base.answered(run)):
+        for first in list_firsts(self._files, self._base.result_folder(run)):
             if durable:
                 try:
-                    count = reach(self._files, self._base.result(run, first), "results")
+                    count = count_jobs(self._files, self._base.result(run, first), "results")
                 except BadFileError as error:
                     self.reject(error)
                     continue
@@ -280,10 +280,10 @@ class Registry:
         return spans
 
     def _worth_a_look(self, present: list[str]) -> list[str]:
-        """The runs at work, new or named, and in turn a few of those at rest.
+        """The active runs, new ones, those named by events, and in turn a few that are over.
 
-        A base may hold thousands of runs that are over. Whoever takes one up again rings, and is
-        heard by its name; where no bell is heard, its turn comes.
+        A base may hold thousands of runs that are over. Whoever resumes one touches its folder,
+        which is an event; where events do not arrive, its turn comes.
         """
         named, self._named = self._named, set()
         if named is None:
@@ -307,25 +307,36 @@ class Registry:
             return []
 
     def _extend(self, run: str, active: ActiveRun) -> bool:
-        """Take in what was appended: to the roll, or as parcels, of which the next has one name."""
+        """Take in new records of the append log, or new parcels: the name of the next is known."""
         queue = active.queue
         if active.append_log is not None:
             records = self._read_on(active)
-            numbers, places = [r.number for r in records], [r.at for r in records]
-            queue.extend(numbers, active.append_log.number, places)
+            numbers, offsets = [r.number for r in records], [r.at for r in records]
+            queue.extend(numbers, active.append_log.number, offsets)
+            self._await_for(queue)
             return bool(records)
         moved = False
         while True:
             try:
-                count = reach(self._files, self._base.parcel(run, queue.asked), "jobs")
+                count = count_jobs(self._files, self._base.parcel(run, queue.n_jobs), "jobs")
             except BadFileError as error:
                 self.reject(error)
                 return moved
             if not count:
                 return moved
-            queue.extend([queue.asked], queue.asked + count)
-            self._await_for(queue)
+            queue.extend([queue.n_jobs], queue.n_jobs + count)
             moved = True
+
+    def appended(self, run: str, record: Record) -> bool:
+        """Take in what this process has just appended; False: the log has to be read instead."""
+        active = self.runs.get(run)
+        reader = active.append_log if active is not None else None
+        if active is None or reader is None or reader.number != record.number:
+            return False
+        reader.passed(record)
+        active.queue.extend([record.number], record.stop, [record.at])
+        self._await_for(active.queue)
+        return True
 
     def _is_wanted(self, info: RunInfo) -> bool:
         if not info.embedded:
@@ -342,8 +353,8 @@ class Registry:
     def read_results(self, run: str, first: int) -> OutcomeSheet | None:
         """Read a parcel of results; a bad one is put aside, and its jobs run again.
 
-        Only the acting Master puts results aside: with two who do, the second might take away the
-        good parcel that has come in place of the bad one.
+        Only the acting Master puts results aside. If two processes did, the second could take away
+        the good parcel that has replaced the bad one.
         """
         path = self._base.result(run, first)
         try:

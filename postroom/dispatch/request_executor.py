@@ -1,12 +1,12 @@
-"""The steward: carries out requests for the acting Master, and knows what stands of them.
+"""Carries out requests for the acting Master, and keeps the orders that are in force.
 
-It exists as long as its Dispatcher does, so that only one changes orders. Whatever it does may be
-cut off anywhere: a request is removed last, and doing it again changes nothing more.
+Only a Dispatcher has one, so only the acting Master changes orders. It may be killed at any point:
+a request is removed last, and carrying it out again changes nothing more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
 from ..errors import BadFileError
@@ -28,57 +28,61 @@ from ..store.requests import (
     write_orders,
 )
 from .agent import Agent
-from .project_queue import ProjectQueue, Verdict
+from .collector import Collector
+from .project_queue import ProjectQueue
 from .registry import Registry
+from .send_order import is_held, run_priority
 
 
-class Staff(Protocol):
-    """Who can start and end sessions, for a Master that is asked to."""
+class SessionStarter(Protocol):
+    """Starts and stops sessions for a Master that is asked to."""
 
-    def hire(self, gpus: str) -> None:
-        """Start a session on each of these cards that has none."""
+    def add(self, gpus: str) -> None:
+        """Start a session on each of these GPUs that has none."""
 
-    def dismiss(self, agents: Collection[str], *, at_once: bool) -> None:
-        """End sessions, after the jobs in hand or at once."""
+    def remove(self, agents: Collection[str], *, now: bool) -> None:
+        """Stop sessions, after their job or now."""
 
 
 class RequestExecutor:
-    """What was asked of the acting Master, and what follows from it."""
+    """Carries out what the acting Master is asked to do."""
 
     def __init__(
         self,
         files: Files,
         base: Base,
-        register: Registry,
+        registry: Registry,
+        collector: Collector,
         journal: Journal,
         *,
         orders: Orders,
         agents: Mapping[str, Agent],
-        cancel: Callable[[str, Collection[int], str], None],
-        staff: Staff | None = None,
+        sessions: SessionStarter | None = None,
     ) -> None:
         self._files = files
         self._base = base
-        self._registry = register
+        self._registry = registry
+        self._collector = collector
         self._journal = journal
-        self._cancel = cancel
         self._agents = agents
-        self._staff = staff
+        self._sessions = sessions
         self._dirty = False
         self._cancelling = False
         self.orders = orders
         files.make_folder(base.control)
         self._stops = set(list_stops(files, base))
+        collector.listen(self._jobs_ended)
 
-    # Looking
+    # Requests
 
-    def look(self) -> bool:
-        """Carry out what was asked since, and tend to runs that are new; True when something was.
+    def carry_out_requests(self) -> bool:
+        """Carry out new requests, and apply the orders to new runs; True: there were requests.
 
-        An earlier Master may have left undone what follows from its orders: all runs are new then.
+        To a Master that has just started all runs are new: the one before it may have been killed
+        before it had applied its orders.
         """
         for run in self._registry.take_new():
-            self._welcome(run)
+            self._apply_to_new_run(run)
         for run in self._registry.take_gone():
             self._dirty |= self.orders.forget_run(run)
         for job in [job for job in self._stops if self._holder(job) is None]:
@@ -86,7 +90,7 @@ class RequestExecutor:
         names = pending(self._files, self._base)
         for name in names:
             self._carry_out(name)
-        self._cancel_in_vain()
+        self._cancel_dependents()
         if self._dirty:
             self._save()
         return bool(names)
@@ -117,8 +121,6 @@ class RequestExecutor:
     def _save(self) -> None:
         write_orders(self._files, self._base, self.orders)
         self._dirty = False
-
-    # What is asked
 
     def _change_orders(self, request: Request) -> None:
         orders, jobs = self.orders, self._not_done(request.jobs)
@@ -165,21 +167,21 @@ class RequestExecutor:
                     self._apply(run, None)
             case RequestVerb.PAUSE | RequestVerb.DRAIN if request.preempt:
                 self._preempt(request)
-            case RequestVerb.ADD if self._staff is not None:
-                self._staff.hire(str(request.value))
-            case RequestVerb.REMOVE if self._staff is not None:
-                self._staff.dismiss(self._named_agents(request), at_once=request.preempt)
+            case RequestVerb.ADD if self._sessions is not None:
+                self._sessions.add(str(request.value))
+            case RequestVerb.REMOVE if self._sessions is not None:
+                self._sessions.remove(self._named_agents(request), now=request.preempt)
 
     def _not_done(self, jobs: Iterable[JobId]) -> list[JobId]:
-        """Those that have not ended; whatever stands about the others is forgotten.
+        """Those that have not ended; orders about the others are forgotten.
 
-        One may have ended unseen, when its holder was taken for dead: were it held for ever, nobody
-        would come upon its result.
+        A job may have ended unseen, when its session was taken for dead. If it were held for ever,
+        nobody would find its result.
         """
-        verdicts = self._registry.verdicts(jobs)
-        for job, verdict in verdicts.items():
-            self._dirty |= verdict is not None and self.orders.forget(job)
-        return [job for job, verdict in verdicts.items() if verdict is None]
+        endings = self._registry.endings(jobs)
+        for job, ended_well in endings.items():
+            self._dirty |= ended_well is not None and self.orders.forget(job)
+        return [job for job, ended_well in endings.items() if ended_well is None]
 
     def _named_agents(self, request: Request) -> list[str]:
         if request.everything:
@@ -187,11 +189,11 @@ class RequestExecutor:
         return list(request.agents)
 
     def _letters(self) -> list[tuple[str, Letter, int]]:
-        """Every agent at work, with its letter and how far it is."""
+        """Every working agent, with its letter and the first job whose result has not been seen."""
         return [(a.agent_id, a.letter, a.reached) for a in self._agents.values() if a.letter]
 
     def _kill(self, jobs: Iterable[JobId]) -> None:
-        """Have jobs ended that are to die: those that wait here, the others where they run."""
+        """Cancel killed jobs that wait, and order those that run to be stopped."""
         waiting: dict[tuple[str, str], list[int]] = {}
         for job in jobs:
             by = self.orders.killed.get(job)
@@ -204,7 +206,7 @@ class RequestExecutor:
                 stop = StopOrder(holder.attempt, final=True, reason=f"killed by {by}")
                 self._order_stop(job, stop)
         for (run, by), numbers in waiting.items():
-            self._cancel(run, numbers, f"killed by {by}")
+            self._collector.cancel(run, numbers, f"killed by {by}")
 
     def _preempt(self, request: Request) -> None:
         for agent, letter, reached in self._letters():
@@ -233,16 +235,16 @@ class RequestExecutor:
             if active is None or not isinstance(active.queue, ProjectQueue):
                 continue
             if where in ("first", "last"):
-                first, last = active.queue.places()
-                place = first - 1 if where == "first" else last + 1
+                first, last = active.queue.first_and_last_position()
+                position = first - 1 if where == "first" else last + 1
             else:
-                place = (
-                    active.queue.place_of(JobId.parse(where).number) - 0.5 + at / (4 + len(jobs))
+                position = (
+                    active.queue.position_of(JobId.parse(where).number) - 0.5 + at / (4 + len(jobs))
                 )
-            self.orders.places[job] = place
+            self.orders.positions[job] = position
 
     def _apply(self, run: str, jobs: list[int] | None) -> None:
-        """Let orders take effect on what waits in a run: on these jobs, or on all."""
+        """Apply the orders to the queue of a run: to these jobs, or (None) to all."""
         active = self._registry.runs.get(run)
         if active is None:
             return
@@ -254,43 +256,44 @@ class RequestExecutor:
                 for job in jobs:
                     queue.reconsider(job)
             return
-        queue.priority = self.orders.run_priorities.get(run, 0)
-        held = self.orders.held
-        named = jobs if jobs is not None else [job.number for job in held if job.run == run]
-        queue.hold([job for job in named if held.get(JobId(run, job), False)])
-        queue.release([job for job in named if not held.get(JobId(run, job), False)])
+        queue.priority = run_priority(self.orders, run)
+        if jobs is None:
+            jobs = [job.number for job in self.orders.held if job.run == run]
+        held = {job for job in jobs if is_held(self.orders, JobId(run, job))}
+        queue.hold(held)
+        queue.release(set(jobs) - held)
 
-    # What happens
+    # Events
 
-    def _welcome(self, run: str) -> None:
-        """A run is served from now on: what stands about it takes effect."""
+    def _apply_to_new_run(self, run: str) -> None:
+        """A run is served from now on: apply the orders that are about it."""
         self._apply(run, None)
         self._kill([job for job in self.orders.killed if job.run == run])
 
-    def _cancel_in_vain(self) -> None:
-        """Cancel what waits for jobs that did not end well, and so on along the chain."""
+    def _cancel_dependents(self) -> None:
+        """Cancel jobs that wait for one that did not end well, and those that wait for them."""
         if self._cancelling:
-            return  # what is found meanwhile is done by the round below
+            return  # the loop below, which is running, finds them
         self._cancelling = True
         try:
-            while found := self._take_in_vain():
+            while found := self._take_unreachable():
                 for (run, other), numbers in found.items():
                     reason = f"job {other.short}, which it waits for, did not end well"
-                    self._cancel(run, numbers, reason)
+                    self._collector.cancel(run, numbers, reason)
         finally:
             self._cancelling = False
 
-    def _take_in_vain(self) -> dict[tuple[str, JobId], list[int]]:
+    def _take_unreachable(self) -> dict[tuple[str, JobId], list[int]]:
         found: dict[tuple[str, JobId], list[int]] = {}
         for run, active in self._registry.runs.items():
             if isinstance(active.queue, ProjectQueue):
-                for number, other in active.queue.in_vain:
+                for number, other in active.queue.unreachable:
                     found.setdefault((run, other), []).append(number)
-                active.queue.in_vain.clear()
+                active.queue.unreachable.clear()
         return found
 
-    def ended(self, run: str, sheet: OutcomeSheet) -> None:
-        """Jobs have ended: what was ordered of them is forgotten, who waits for them goes on."""
+    def _jobs_ended(self, run: str, sheet: OutcomeSheet) -> None:
+        """Jobs have ended: forget the orders about them, and let go on what waits for them."""
         active = self._registry.runs.get(run)
         queue = active.queue if active is not None else None
         awaited = self._registry.awaited(run)
@@ -302,17 +305,17 @@ class RequestExecutor:
             self._drop_stop(job)
             self._dirty |= orders.forget(job)
             if isinstance(queue, ProjectQueue):
-                queue.done_with(number)
+                queue.forget(number)
             if number in awaited:
-                verdict = Verdict(ok=number not in sheet.failures)
+                ended_well = number not in sheet.failures
                 for other in list(self._registry.runs.values()):
                     if isinstance(other.queue, ProjectQueue):
-                        other.queue.ended(job, verdict)
+                        other.queue.dependency_ended(job, ended_well)
         if awaited:
-            self._cancel_in_vain()
+            self._cancel_dependents()
 
-    def returned(self, letter: Letter, reached: int) -> None:
-        """Jobs have come back with no result: one that is to die does not go out again."""
+    def jobs_returned(self, letter: Letter, reached: int) -> None:
+        """Jobs have come back with no result: those that are to be killed are cancelled."""
         for number in range(reached, letter.stop):
             job = JobId(letter.run, number)
             self._drop_stop(job)
@@ -325,7 +328,7 @@ class RequestExecutor:
             self._files.remove(self._base.stop_order(job.run, job.number))
 
     def _holder(self, job: JobId) -> Letter | None:
-        """The letter that a job is out with."""
+        """The letter that names a job; None: it is with no agent."""
         for _, letter, reached in self._letters():
             if letter.run == job.run and reached <= job.number < letter.stop:
                 return letter

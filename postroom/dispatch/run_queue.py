@@ -1,4 +1,4 @@
-"""Which jobs of a run wait, are out, or are done: numbers and ranges, no disk and no clock."""
+"""Which jobs of a run wait, are sent, or are done: numbers and ranges, no disk and no clock."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from dataclasses import dataclass, field
 
 from ..store.runs import Note, count_covered
 
-# A job that three workers died with is the likelier cause: it is not given to a fourth.
+# A job with which three workers died is probably the cause: it is not sent to a fourth.
 MOST_LOST = 3
-# A letter holds about this much measured work: long enough to hide the cost of a round trip, short
-# enough that agents finish together and a progress bar moves.
+# A letter holds about this much work: long enough to hide the cost of a round trip, short enough
+# that agents finish together and a progress bar moves.
 LETTER_S = 0.03
-# ... and to have less than this in it, for the sake of another agent, costs more than it gains.
+# Less work than this in a letter, so that another agent gets some, costs more than it gains.
 LEAST_S = 0.0005
 # Never more jobs in one letter, however short they are.
 MOST_JOBS = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class JobRange:
     """A range of jobs that may go into one letter."""
 
     parcel: int
@@ -31,26 +31,26 @@ class Span:
     attempt: int = 1
     failed: int = 0
     lost: int = 0
-    place: int = 0  # of the parcel, where it lies in a roll
+    offset: int = 0  # of the parcel's record, in an append log
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
-    """What a session has to offer."""
+class Capacity:
+    """What a session offers to jobs."""
 
     gpus: int = 1
     memory_mib: int = 0  # of each card; 0: not known
 
     def has(self, gpus: int, memory_mib: int) -> bool:
-        """Whether a job that needs so much can run here; one that asks for one card runs anywhere.
+        """Whether a job that asks for this can run here; a job that asks for one GPU runs anywhere.
 
-        On a machine without cards, sessions on the CPU take what asks for nothing special.
+        So on a machine without GPUs, CPU sessions run the jobs that ask for nothing special.
         """
         return (gpus <= 1 or gpus <= self.gpus) and memory_mib <= self.memory_mib
 
 
 @dataclass
-class History:
+class AttemptHistory:
     """The attempts of one job that ended with no result."""
 
     notes: dict[int, Note] = field(default_factory=dict)  # by attempt
@@ -74,14 +74,14 @@ class History:
 class RunQueue:
     """The jobs of one run."""
 
-    def __init__(self, *, apart: bool = False) -> None:
-        self._apart = apart  # a letter holds one job: the next may take a thousand times as long
-        self.asked = 0  # one behind the last job
+    def __init__(self, *, one_job_per_letter: bool = False) -> None:
+        self._one_job_per_letter = one_job_per_letter  # the next may take a thousand times as long
+        self.n_jobs = 0
         self.done = 0
         self.mean_s: float | None = None
-        self.history: dict[int, History] = {}
+        self.history: dict[int, AttemptHistory] = {}
         self._parcels = array("q")  # the first numbers of all
-        self._places = array("q")  # where they lie in the roll, if they do
+        self._offsets = array("q")  # of their records in the append log, if there is one
         self._waiting: list[tuple[int, int]] = []  # a heap of disjoint ranges
         self.priority = 0
         self._held: set[int] = set()  # not to be sent
@@ -89,113 +89,113 @@ class RunQueue:
 
     @property
     def finished(self) -> bool:
-        """Whether every job that was asked is done."""
-        return self.done >= self.asked
+        """Whether every job is done."""
+        return self.done >= self.n_jobs
 
     def waiting(self) -> int:
         """How many jobs wait to be sent."""
         return sum(stop - first for first, stop in self._waiting)
 
-    def extend(self, firsts: Iterable[int], asked: int, places: Iterable[int] = ()) -> None:
-        """Take in new parcels, the last of which ends before job `asked`."""
+    def extend(self, firsts: Iterable[int], n_jobs: int, offsets: Iterable[int] = ()) -> None:
+        """Add new parcels; the run now has `n_jobs` jobs."""
         self._parcels.extend(firsts)
-        self._places.extend(places)
-        if asked > self.asked:
-            heapq.heappush(self._waiting, (self.asked, asked))
-            self.asked = asked
+        self._offsets.extend(offsets)
+        if n_jobs > self.n_jobs:
+            heapq.heappush(self._waiting, (self.n_jobs, n_jobs))
+            self.n_jobs = n_jobs
 
     def recover(
         self,
         firsts: list[int],
-        asked: int,
+        n_jobs: int,
         sent: Iterable[tuple[int, int]],
         covered: Iterable[tuple[int, int]],
-        places: Iterable[int] = (),
+        offsets: Iterable[int] = (),
     ) -> None:
-        """Start from what the folders say: what is neither out nor covered waits.
+        """Start from what the folders say: jobs that are neither sent nor covered by results wait.
 
-        What a letter that is out has brought already is counted when its chain is walked.
+        Results of letters that agents still have are counted when they are collected.
         """
         self._parcels = array("q", firsts)
-        self._places = array("q", places)
-        self.asked = asked
+        self._offsets = array("q", offsets)
+        self.n_jobs = n_jobs
         sent, covered = list(sent), list(covered)
         counted = [span for span in covered if not any(a <= span[0] < b for a, b in sent)]
         self.done = count_covered(counted)[0]
-        self._waiting = gaps(asked, [*sent, *covered])
+        self._waiting = gaps(n_jobs, [*sent, *covered])
         heapq.heapify(self._waiting)
         self.hold(self._held)
 
-    def note(self, note: Note) -> History:
-        """Take a note of an attempt into account."""
-        history = self.history.setdefault(note.job, History())
+    def note(self, note: Note) -> AttemptHistory:
+        """Add a note about an attempt."""
+        history = self.history.setdefault(note.job, AttemptHistory())
         history.notes[note.attempt] = note
         return history
 
-    def urgency(self, seat: Seat) -> int | None:
+    def urgency(self, capacity: Capacity) -> int | None:
         """The priority of what is next for a session; None: nothing waits."""
         return self.priority if self._waiting else None
 
-    def take(self, *, agents: int = 1, seat: Seat | None = None) -> Span | None:
+    def take(self, *, agents: int = 1, capacity: Capacity | None = None) -> JobRange | None:
         """Take the next range out of the queue, as long as it should be for one letter."""
         if not self._waiting:
             return None
         first, stop = heapq.heappop(self._waiting)
         length = self._length(agents)
-        # Jobs that were handed in one by one wait one by one, and travel together.
+        # Jobs that were submitted one by one may be sent together.
         while stop < first + length and self._waiting and self._waiting[0][0] == stop:
             stop = heapq.heappop(self._waiting)[1]
         limit = min(stop, first + length)
         history = self.history.get(first)
         if history is not None:
-            limit = first + 1  # an attempt number is the letter's: such a job travels alone
+            limit = first + 1  # a letter has one attempt number: such a job is sent alone
         elif self.history:
             limit = min([limit, *(job for job in self.history if first < job < limit)])
         if limit < stop:
             heapq.heappush(self._waiting, (limit, stop))
         return self.span(first, limit)
 
-    def span(self, first: int, stop: int) -> Span:
-        """A range as a letter names it: the parcel that it begins in, and the attempt."""
+    def span(self, first: int, stop: int) -> JobRange:
+        """A range with what a letter says about it: the parcel that it begins in, the attempt."""
         index = bisect.bisect_right(self._parcels, first) - 1
-        # A parcel that a power loss took is named all the same: whoever looks for it says so.
+        # If a power loss took the parcel, name it anyway: the session reports that it is missing.
         parcel = self._parcels[index] if index >= 0 else first
-        place = self._places[index] if index >= 0 and self._places else 0
+        offset = self._offsets[index] if index >= 0 and self._offsets else 0
         history = self.history.get(first)
         if history is None:
-            return Span(parcel, first, stop, place=place)
+            return JobRange(parcel, first, stop, offset=offset)
         attempt, failed, lost = history.attempt, history.failed, history.lost
-        return Span(parcel, first, stop, attempt, failed, lost, place)
+        return JobRange(parcel, first, stop, attempt, failed, lost, offset)
 
     def is_short(self, jobs: int) -> bool:
-        """Whether so many jobs make less work than is worth a letter."""
-        if self.mean_s is None or self._apart:
+        """Whether this many jobs are too little work for a letter."""
+        if self.mean_s is None or self._one_job_per_letter:
             return False
         return jobs * self.mean_s < LEAST_S
 
     def put_back(self, first: int, stop: int) -> None:
-        """Let a range wait again, as far as it was asked: a power loss may have cut that off."""
-        stop = min(stop, self.asked)
+        """Requeue a range, without jobs that a power loss took from the end of the run."""
+        stop = min(stop, self.n_jobs)
         if first < stop:
             heapq.heappush(self._waiting, (first, stop))
             if self._held:
                 self.hold(self._held)
 
     def hold(self, jobs: Collection[int]) -> None:
-        """Send jobs only when they have been released; what is out is not called back."""
+        """Do not send these jobs until they are released; what was sent is not called back."""
         self._held.update(jobs)
         for first, stop in self._pull(jobs):
             self._aside.update(range(first, stop))
 
     def release(self, jobs: Collection[int]) -> None:
-        """Let jobs that were held wait their turn again."""
+        """Requeue jobs that were held."""
         self._held.difference_update(jobs)
         for job in sorted(self._aside.intersection(jobs)):
             self._aside.discard(job)
             self.put_back(job, job + 1)
 
     def withdraw(self, jobs: Collection[int]) -> list[tuple[int, int]]:
-        """Take jobs out of the queue for good, as far as they wait; return their ranges."""
+        """Take waiting jobs out of the queue for good; return their ranges."""
         for job in self._aside.intersection(jobs):
             self._aside.discard(job)
             heapq.heappush(self._waiting, (job, job + 1))
@@ -222,12 +222,12 @@ class RunQueue:
         self.mean_s = mean if self.mean_s is None else 0.7 * self.mean_s + 0.3 * mean
 
     def _length(self, agents: int) -> int:
-        if self.mean_s is None or self._apart:
+        if self.mean_s is None or self._one_job_per_letter:
             return 1
         by_time = int(LETTER_S / max(self.mean_s, 1e-6))
-        # Near the end every agent should get a share, so that none is left alone with the rest.
+        # Near the end, share what is left, so that no agent has to finish alone.
         first, stop = self._waiting[0] if self._waiting else (0, 0)
-        remaining = max(stop - first, self.asked - self.done)
+        remaining = max(stop - first, self.n_jobs - self.done)
         by_share = -(-remaining // (2 * max(agents, 1)))
         least = int(LEAST_S / max(self.mean_s, 1e-6))
         return max(1, min(by_time, max(by_share, least), MOST_JOBS))

@@ -1,1 +1,1 @@
-"""Functions as jobs: `@postroom.job`."""
+"""Python functions as jobs: `@postroom.job`."""

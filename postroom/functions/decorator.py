@@ -1,13 +1,13 @@
-"""`@postroom.job`: a function that finds a card with room for it, and learns how much it needs.
+"""`@postroom.job`: a function that waits for enough GPU memory, and measures how much it needs.
 
 @postroom.job
 def train(data, batch=64): ...
 
-train(data)                   # here, in this process, once a card is granted
-future = train.submit(data)   # by a session of the base: a standard Future
-train.map(files)              # many of them, results in order
+train(data)                   # runs in this process, once a GPU is granted
+future = train.submit(data)   # runs in a session of the base; returns a standard Future
+train.map(files)              # submits many calls; yields the results in order
 
-@train.profile                # a light stand-in with the same arguments: it alone is measured
+@train.profile                # a short stand-in with the same arguments, measured in its place
 def _(data, batch=64): ...
 """
 
@@ -24,11 +24,12 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 from ..errors import PostroomError
 from ..gpus.memory.booking import Need
 from ..gpus.memory.profiles import Profiles
+from ..store.base import default_base
 from ..text.memory_sizes import to_mib
 from . import in_process
 from .function_address import address_of, keywords
 from .function_kind import code_of, kind_of, type_of
-from .notebook import is_interactive, write_cell
+from .notebook import is_interactive, write_module
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -39,7 +40,7 @@ OVER = ("warn", "limit", "kill")
 
 @dataclass(frozen=True)
 class FunctionOptions:
-    """What the decorator was given."""
+    """The options of the decorator."""
 
     memory_mib: int | None = None
     policy: str = "spread"
@@ -54,9 +55,9 @@ class FunctionOptions:
 
 
 class Function(Generic[P, R]):
-    """A function under the decorator; it stays a function, with its signature and docstring."""
+    """A decorated function; it keeps its signature and its docstring."""
 
-    books_itself = True  # a session that shares its card need not book for it
+    books_itself = True  # a session that shares its card does not reserve memory for it
 
     def __init__(
         self, function: Callable[P, R], options: FunctionOptions, *, instance: Any = None
@@ -71,7 +72,7 @@ class Function(Generic[P, R]):
         return f"<postroom.job {self.function.__qualname__}>"
 
     def __reduce__(self) -> Any:
-        # By its name, as functions travel: to the workers of a `multiprocessing` pool, too.
+        # By its name, as functions are pickled: `multiprocessing` pools need it.
         if self._instance is not None:
             return getattr, (self._instance, self.function.__name__)
         return self.function.__qualname__
@@ -84,8 +85,8 @@ class Function(Generic[P, R]):
         return bound
 
     def __call__(self, /, *arguments: P.args, **named: P.kwargs) -> R:
-        """Run it here, on a card with room for it; its result and its errors are its own."""
-        # In a session the base's rules apply: its retries and limits are the job's.
+        """Run the function in this process, on a GPU with enough free memory."""
+        # In a session, the base enforces retries and the time limit.
         in_session = "POSTROOM_SESSION" in os.environ
         retries = 0 if in_session else self.options.retries
         while True:
@@ -110,28 +111,28 @@ class Function(Generic[P, R]):
         )
 
     def submit(self, /, *arguments: P.args, **named: P.kwargs) -> Future[R]:
-        """Have a session of the base run it; what it raises is the cause of a JobFailed."""
+        """Run the function in a session of the base; its exception is the cause of a JobFailed."""
         return self._submit(arguments, named)
 
     def _submit(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Future[R]:
-        from ..jobs import Job  # late: a call in this process needs none of it
+        from ..jobs import Job  # late: a call in this process does not need it
         from .futures import future_pool_for
 
         if "POSTROOM_SESSION" in os.environ:
             raise PostroomError(
-                f"{self.function.__qualname__}.submit was called inside a session: where a script "
-                "hands in jobs, put that under `if __name__ == '__main__':`"
+                f"{self.function.__qualname__}.submit was called inside a session: put the code of "
+                "the script that submits jobs under `if __name__ == '__main__':`"
             )
         options = self.options
-        base = options.base or os.environ.get("POSTROOM_BASE") or "./base"
+        base = options.base or default_base()
         if self._instance is None and is_interactive(self.function):
-            project, task = write_cell(self, base)
+            folder, task = write_module(self, base)
         else:
-            project, task = address_of(self.function)
+            folder, task = address_of(self.function)
         if type(self._instance).__module__ == "__main__":
             raise PostroomError(
-                f"{task} is a method of a class that this script defines: a session can take its "
-                "object only if the class is in a module of its own"
+                f"{task} is a method of a class of this script, which a session cannot import: "
+                "move the class into a module"
             )
         own = () if self._instance is None else (self._instance,)
         job = Job(
@@ -141,20 +142,20 @@ class Function(Generic[P, R]):
             pickle=options.pickle,
         )
         job.arguments = keywords(inspect.signature(self.function), (*own, *arguments), named)
-        return future_pool_for(base, project, say=in_process.say).submit(job)
+        return future_pool_for(base, folder, say=in_process.say).submit(job)
 
     def map(self, *iterables: Iterable[Any], timeout_s: float | None = None) -> Iterator[R]:
-        """Submit a call for each tuple of arguments; the results come in their order."""
+        """Submit one call per tuple of arguments; yield the results in order."""
         futures = [self._submit(arguments, {}) for arguments in zip(*iterables, strict=False)]
         return (future.result(timeout_s) for future in futures)
 
     def profile(self, stand_in: Callable[P, Any]) -> Callable[P, Any]:
-        """Register a light stand-in: it alone is measured, once, while its profile holds."""
+        """Register a short stand-in, which is measured once in place of the function."""
         self.stand_in = stand_in
         return stand_in
 
     def _need(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Need:
-        """Say what a call asks for, and which kind of job it is."""
+        """Return what a call needs, and which kind of job it is."""
         function = self.function
         own = () if self._instance is None else (self._instance,)
         bound = inspect.signature(function).bind(*own, *arguments, **named)
@@ -173,7 +174,7 @@ class Function(Generic[P, R]):
         )
 
     def forget(self) -> bool:
-        """Drop what was learned of it."""
+        """Forget the measured memory of the function."""
         return Profiles().forget(self._type)
 
     @property
@@ -181,7 +182,7 @@ class Function(Generic[P, R]):
         return self.options.type or type_of(self.function)
 
     def arguments_of_decorator(self) -> str:
-        """What to write behind `@postroom.job` to have the same job elsewhere, as source."""
+        """Return the source of the arguments that make the same job with `@postroom.job`."""
         options = self.options
         fields = {
             "memory": options.memory_mib,
@@ -232,19 +233,22 @@ def job(
     base: str | os.PathLike[str] | None = None,
     pickle: bool = False,
 ) -> Any:
-    """Make a function a job; bare, or with options.
+    """Make a function a job; use it bare or with options.
 
-    `memory` declares what it needs of each card ("6G", or MiB); `policy` takes the card with most
-    room ("spread") or the fullest that fits ("pack"); `type` names what is learned, by default
-    `file::function`; `gpus` is how many cards; `over` says what happens to a job that outgrows its
-    reservation: "warn", "limit" (torch's own limit) or "kill"; `matters` names the arguments that
-    set its size, by default found out; `timeout_s` and `retries` are as for any job; `base` is
-    where `submit` goes; `pickle` lets arguments travel that only pickle can carry.
+    `memory`: memory that a call needs per GPU ("6G", or MiB); by default it is measured.
+    `policy`: "spread" takes the GPU with the most free memory, "pack" the fullest that fits.
+    `type`: name of the profile with the measured memory; by default `file::function`.
+    `gpus`: number of GPUs.
+    `over`: if a call exceeds its reservation, "warn", "limit" (by torch) or "kill" it.
+    `matters`: names of the arguments that determine the memory; by default this is learned.
+    `timeout_s`, `retries`: time limit, and attempts after a failure.
+    `base`: base for `submit`; by default POSTROOM_BASE or ./base.
+    `pickle`: allow arguments of `submit` that only pickle can encode.
     """
     if policy not in POLICIES:
-        raise PostroomError(f"policy={policy!r}: it is one of {', '.join(POLICIES)}")
+        raise PostroomError(f"policy={policy!r} is unknown: use {' or '.join(POLICIES)}")
     if over not in OVER:
-        raise PostroomError(f"over={over!r}: it is one of {', '.join(OVER)}")
+        raise PostroomError(f"over={over!r} is unknown: use {' or '.join(OVER)}")
     options = FunctionOptions(
         memory_mib=None if memory is None else to_mib(str(memory)),
         policy=policy,
@@ -261,7 +265,7 @@ def job(
     def decorate(function: Callable[..., Any]) -> Function[..., Any]:
         if inspect.iscoroutinefunction(function):
             raise PostroomError(
-                f"{function.__qualname__} is a coroutine: a job is a plain function"
+                f"{function.__qualname__} is a coroutine: a job must be a plain function"
             )
         return Function(function, options)
 

@@ -1,4 +1,4 @@
-"""Where a session finds a function: the folder to import from, and `module:function`."""
+"""How a session finds a function: the folder to import from, and `module:function`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ..errors import PostroomError
 
 
 def address_of(function: Callable[..., Any]) -> tuple[str, str]:
-    """Return the project and the task of a function; raises PostroomError where there is none."""
+    """Return import folder and `module:function`; PostroomError if it cannot be imported."""
     name = function.__qualname__
     if "<" in name:
         raise PostroomError(
-            f"{name} has no name that a session could import it by: define it at the top of a "
-            "module, or call it here"
+            f"{name} cannot be imported by a session: define it at the top level of a module, or "
+            "call it directly instead of with .submit"
         )
     module = function.__module__
     code = getattr(inspect.unwrap(function), "__code__", None)
@@ -26,23 +26,23 @@ def address_of(function: Callable[..., Any]) -> tuple[str, str]:
         raise PostroomError(
             f"{name} is defined in a notebook or at a prompt, which a session cannot import: "
             "write it into a module (in a notebook: %%writefile train.py) and import it from "
-            "there; calling it here works as it is"
+            "there, or call it directly instead of with .submit"
         )
     stem = os.path.splitext(os.path.basename(file))[0]
     if module == "__main__":
         spec = getattr(sys.modules["__main__"], "__spec__", None)
         module = spec.name if spec is not None else stem  # python -m package.module, or a script
-    project = _root(file, module)
-    if project is None:
-        # Imported by its path, as pytest may do: its own folder and its file's name will do.
-        project, module = os.path.dirname(file), stem
+    folder = _import_folder(file, module)
+    if folder is None:
+        # Imported by its path, as pytest may do: then its folder and its file name serve.
+        folder, module = os.path.dirname(file), stem
     if not all(part.isidentifier() for part in module.split(".")):
-        raise PostroomError(f"{file} cannot be imported by a session: give it a name like train.py")
-    return project, f"{module}:{name}"
+        raise PostroomError(f"a session cannot import {file}: rename it to something like train.py")
+    return folder, f"{module}:{name}"
 
 
-def _root(file: str, module: str) -> str | None:
-    """Return the folder from which a module is imported, if its name fits its file."""
+def _import_folder(file: str, module: str) -> str | None:
+    """Return the folder from which a module is imported; None if its name is not its path."""
     stem = os.path.splitext(file.removesuffix(f"{os.sep}__init__.py"))[0]
     tail = os.sep + module.replace(".", os.sep)
     return stem[: -len(tail)] if stem.endswith(tail) else None
@@ -51,7 +51,7 @@ def _root(file: str, module: str) -> str | None:
 def keywords(
     signature: inspect.Signature, arguments: tuple[Any, ...], named: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the arguments of a call by their names, as they travel to a session."""
+    """Return the arguments of a call by name, as they are sent to a session."""
     bound = signature.bind(*arguments, **named)
     found: dict[str, Any] = {}
     for name, value in bound.arguments.items():
@@ -60,7 +60,7 @@ def keywords(
             found |= value
         elif kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY):
             raise PostroomError(
-                f"argument {name!r} has no name to travel by: .submit passes arguments by name"
+                f".submit passes arguments by name, and {name!r} is positional only"
             )
         else:
             found[name] = value

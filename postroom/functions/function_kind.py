@@ -1,4 +1,4 @@
-"""Which kind of job a call is: the function, the version of its code, and what may set sizes."""
+"""Which kind of job a call is: function, version of its code, arguments that may set sizes."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from typing import Any
 from ..gpus.memory.profiles import Kind
 from .notebook import strip
 
-WORD_LIMIT = 100  # of a text: a longer one is data, not a choice
+WORD_LIMIT = 100  # a longer text is data, not a choice
 
 
 def type_of(function: Callable[..., Any]) -> str:
-    """Name a function for good: `file::function`."""
+    """Return the permanent name of a function: `file::function`."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     path = code.co_filename if code is not None else getattr(function, "__module__", "?")
     if os.path.exists(path):
         path = os.path.realpath(path)
     elif path.startswith("<") or "ipython" in path or "ipykernel" in path:
-        path = "notebook"  # a cell's file name changes whenever it is run
+        path = "notebook"  # the file name of a cell changes with every run
     return f"{path}::{function.__qualname__}"
 
 
 def code_of(function: Callable[..., Any]) -> str:
-    """Name the version of a function's code: by its source, else by its bytecode.
+    """Return the version of a function: a hash of its source, else of its bytecode.
 
-    Its decorators, comments and line breaks don't count: a cell of a notebook is the same job where
-    a session has its source from.
+    Decorators, comments and line breaks do not count, so that a function of a notebook is the same
+    job in a session, which has another copy of its source.
     """
     plain = inspect.unwrap(function)
     try:
@@ -41,9 +41,9 @@ def code_of(function: Callable[..., Any]) -> str:
 
 
 def call_of(arguments: Mapping[str, Any], matters: Collection[str] | None = None) -> dict[str, Any]:
-    """Return what of a call may set sizes: shapes, whole numbers, words and switches.
+    """Return the arguments that may set sizes: shapes, integers, short texts and booleans.
 
-    With `matters` only those arguments count, whatever they are.
+    With `matters` only those arguments count, floats among them.
     """
     found = {}
     for name, value in arguments.items():

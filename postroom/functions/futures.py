@@ -1,4 +1,4 @@
-"""Futures for jobs that sessions run: a thread drives a Master, since a Future waits for nobody."""
+"""Futures for jobs that run in sessions; a background thread drives the Master."""
 
 from __future__ import annotations
 
@@ -20,76 +20,76 @@ from ..gpus.ledger.protocol import open_ledger
 from ..gpus.memory.booking import held_for_us
 from ..jobs import Job, JobPool, Status
 from ..master import Master
-from ..session.crew import Crew
+from ..session.sessions import Sessions
 from ..store.agents import list_agents
 from ..store.files import LocalFiles
 
 Say = Callable[[str], None]
-Errand = tuple[Job, "Future[Any]"]
+Submitted = tuple[Job, "Future[Any]"]
 
 MOST_ON_A_CARD = 4  # sessions; each has torch, a CUDA context and some of the host's memory
-GROW_S = 0.5  # between two looks whether one more would help
-GLANCE_S = 0.05  # how long a job that is handed in may have to wait for others to be looked at
+GROW_S = 0.5  # between two checks whether one more session would help
+GLANCE_S = 0.05  # a new job waits at most so long while results are collected
 
 
 class FuturePool:
-    """Hands jobs to the sessions of one base and puts what comes back into their Futures.
+    """Sends jobs to the sessions of one base, and sets their Futures when results arrive.
 
-    Where no session lives, it has some of its own, which end with us. They share their cards: each
-    job books what its kind needs, as a call in any process does, so several run beside each other
-    as far as they fit. A session keeps to one card, since CUDA can't be moved: there is one for
-    each card at first, and more on a card that has room while jobs wait.
+    If no session is running, it starts its own, which end with this process. They share their
+    cards: each job reserves the memory that its kind needs, so jobs that fit run side by side. A
+    session stays on one card, since CUDA cannot move: there is one per card at first, and more on
+    a card with free memory while jobs wait.
     """
 
     def __init__(self, base: str, project: str, *, say: Say) -> None:
         self._base = base
         self._project = project
         self._say = say
-        self._relay: queue.SimpleQueue[Errand | None] = queue.SimpleQueue()
+        self._submitted: queue.SimpleQueue[Submitted | None] = queue.SimpleQueue()
         self._pending: dict[int, Future[Any]] = {}
-        self._crew: Crew | None = None
+        self._sessions: Sessions | None = None
         self._cards: list[Card] = []
         self._grow_at = 0.0
         self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="postroom clerk", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="postroom futures", daemon=True)
         self._thread.start()
         atexit.register(self.close)
 
     def submit(self, job: Job) -> Future[Any]:
-        """Hand in a job."""
+        """Submit a job."""
         future: Future[Any] = Future()
         if self._failure is not None:
             raise PostroomError(f"the base cannot be used: {self._failure}") from self._failure
-        self._relay.put((job, future))
+        self._submitted.put((job, future))
         return future
 
     def close(self) -> None:
         """Wait for what was handed in, then end the sessions that were started for it."""
-        self._relay.put(None)
+        self._submitted.put(None)
         self._thread.join()
 
     def _run(self) -> None:
         try:
             with Master(self._base, import_folder=self._project) as master:
                 if not list_agents(LocalFiles(), master.base):
-                    self._hire(master)
+                    self._start_sessions(master)
                 try:
                     self._serve(master, master.open(project="decorated functions"))
-                    if self._crew is not None:
-                        self._crew.dismiss()
+                    if self._sessions is not None:
+                        self._sessions.finish()
                 finally:
-                    if self._crew is not None:
-                        self._crew.stop()
+                    if self._sessions is not None:
+                        self._sessions.stop_now()
         except BaseException as error:
             self._give_up(error)
 
-    def _hire(self, master: Master) -> None:
+    def _start_sessions(self, master: Master) -> None:
         cards = self._cards = [card for card in inventory.cards() if not card.problem]
         _refuse_our_own(cards)
         threads = max(1, len(os.sched_getaffinity(0)) // max(len(cards), 1))
-        self._crew = Crew(master.base, say=self._say, scheduling={"threads": threads})
+        self._sessions = Sessions(master.base, say=self._say, options={"threads": threads})
         places = [SlotSpec(str(card.index), str(card.index), share=True) for card in cards]
-        self._crew.want(places or [SlotSpec("0", "cpu")])
+        self._sessions.keep(places or [SlotSpec("0", "cpu")])
         self._say(
             f"starting sessions on {', '.join(f'GPU {card.index}' for card in cards) or 'the CPU'} "
             f"(importing torch may take a moment); log: {master.base.log}"
@@ -97,37 +97,37 @@ class FuturePool:
 
     def _tend(self, now: float) -> None:
         """Keep the sessions alive, and have one more where that would help."""
-        sessions = self._crew
+        sessions = self._sessions
         if sessions is None:
             return
         sessions.tend(now)
-        if now < self._grow_at or len(self._pending) <= len(sessions.places):
+        if now < self._grow_at or len(self._pending) <= len(sessions.slots):
             return
         self._grow_at = now + GROW_S
         for view in overview(open_ledger(), self._cards):
             card = view.card
-            here = [place for place in sessions.places if place.gpu == str(card.index)]
+            here = [place for place in sessions.slots if place.gpu == str(card.index)]
             # Where a job has the card as a whole, as when it is measured, others can only wait.
             if view.state is CardState.SHARED and len(here) < MOST_ON_A_CARD:
                 free_mib = card.memory_mib - view.reserved_mib
                 if free_mib * MOST_ON_A_CARD >= card.memory_mib:
                     agent = f"{card.index}{chr(ord('a') + len(here))}"
-                    sessions.want([*sessions.places, SlotSpec(agent, str(card.index), share=True)])
+                    sessions.keep([*sessions.slots, SlotSpec(agent, str(card.index), share=True)])
 
     def _serve(self, master: Master, pool: JobPool) -> None:
         open_ = True
         while open_ or self._pending:
-            # With nothing to wait for, wait for errands; else take those that are there.
-            while not self._relay.empty() or (open_ and not self._pending):
-                errand = self._relay.get()
-                if errand is None:
+            # With nothing to wait for, wait for one; else take those that are there.
+            while not self._submitted.empty() or (open_ and not self._pending):
+                submitted = self._submitted.get()
+                if submitted is None:
                     open_ = False
                 else:
-                    self._hand_in(pool, *errand)
+                    self._hand_in(pool, *submitted)
             done = pool.n_done
             for _ in master.rounds(pool, GLANCE_S, until=lambda seen=done: pool.n_done > seen):  # type: ignore[misc]
                 self._tend(time.monotonic())
-                if not self._relay.empty():
+                if not self._submitted.empty():
                     break
             if pool.n_done > done:
                 self._settle(pool)
@@ -137,7 +137,7 @@ class FuturePool:
             return
         try:
             self._pending[pool.submit(job).number] = future
-        except Exception as error:  # an argument that cannot travel: this job's own matter
+        except Exception as error:  # an argument that cannot be sent: only this job fails
             future.set_exception(error)
         self._settle(pool)
 
@@ -154,30 +154,30 @@ class FuturePool:
         for future in self._pending.values():
             future.set_exception(error)
         self._pending.clear()
-        while not self._relay.empty():
-            errand = self._relay.get()
-            if errand is not None and errand[1].set_running_or_notify_cancel():
-                errand[1].set_exception(error)
+        while not self._submitted.empty():
+            submitted = self._submitted.get()
+            if submitted is not None and submitted[1].set_running_or_notify_cancel():
+                submitted[1].set_exception(error)
 
 
 def _refuse_our_own(cards: list[Card]) -> None:
-    """Raise where our jobs would wait for cards that we hold ourselves, and so for ever."""
+    """Raise an error if jobs would wait forever for cards that this process holds itself."""
     held = held_for_us(open_ledger(), cards) if cards else []
     if held and len(held) == len(cards):
         raise NoAgentsError(
-            "all cards in sight are held for this very process (by `postroom gpu run`, a shell or "
-            "a job above it), so that jobs of its own could not get one: call the function here"
+            "all visible GPUs are held for this process (by `postroom gpu run`, a shell or a job "
+            "above it), so submitted jobs could not get one: call the function directly"
         )
 
 
-_clerks: dict[tuple[int, str, str], FuturePool] = {}
+_pools: dict[tuple[int, str, str], FuturePool] = {}
 _making = threading.Lock()
 
 
 def future_pool_for(base: str, project: str, *, say: Say) -> FuturePool:
-    """Return this process's clerk for a base and a project."""
+    """Return this process's pool for a base and a project."""
     key = (os.getpid(), os.path.realpath(base), project)  # a thread does not survive a fork
     with _making:
-        if key not in _clerks:
-            _clerks[key] = FuturePool(base, project, say=say)
-        return _clerks[key]
+        if key not in _pools:
+            _pools[key] = FuturePool(base, project, say=say)
+        return _pools[key]

@@ -1,8 +1,8 @@
-"""A call that runs in this process, once a card is granted.
+"""A call that runs in this process, once a GPU is granted.
 
-CUDA can't be moved once it is up: the environment is set before the function begins, and a process
-that has CUDA up on a card keeps to that card. Within one process one job runs at a time; a call
-from inside another is part of it, and runs on its cards.
+CUDA cannot change its GPU after initialisation: the environment is set before the function starts,
+and a process that has already used CUDA on a card stays on that card. One process runs one job at a
+time; a call from inside another job is part of it, and runs on its cards.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from ..system.process_tree import MARK, SHARES
 
 R = TypeVar("R")
 
-BRIEF_S = 1.0  # in a session, what is shorter is measured only a few times
+BRIEF_S = 1.0  # in a session, shorter jobs are measured only KNOWN_RUNS times
 KNOWN_RUNS = 3
-PATIENCE_S = 1.0  # who waits longer for another thread is told why
+PATIENCE_S = 1.0  # a call that waits longer for another thread says why
 
 _turn = threading.RLock()  # one job at a time in this process
-_within = threading.local()  # what runs in this thread already
+_within = threading.local()  # whether this thread is inside a job
 
 
 class MemoryExceeded(GpuError):
@@ -39,13 +39,13 @@ class MemoryExceeded(GpuError):
 
 
 def say(text: str) -> None:
-    """Tell the user, on stderr; POSTROOM_QUIET=1 keeps it silent."""
+    """Print a message on stderr, unless POSTROOM_QUIET is set."""
     if not os.environ.get("POSTROOM_QUIET"):
         print(f"postroom: {text}", file=sys.stderr, flush=True)
 
 
 def brief(need: Need) -> bool:
-    """Say whether a kind is so short, and so well known, that measuring would cost more than it."""
+    """Return whether a kind is so short and so well known that measuring it is a waste."""
     rows = Profiles().get(need.kind.type).rows
     row = next((row for row in rows if row.call == need.kind.call), None)
     return row is not None and row.runs >= KNOWN_RUNS and (row.seconds or BRIEF_S) < BRIEF_S
@@ -54,14 +54,14 @@ def brief(need: Need) -> bool:
 def run(
     function: Callable[[], R], need: Need, *, over: str = "warn", timeout_s: float | None = None
 ) -> R:
-    """Run a function here on cards of its own, or on those of the job that we are part of."""
+    """Run a function on cards of its own, or on those of the job around it."""
     if getattr(_within, "job", False) or (_has_whole_card() and brief(need)):
-        return function()  # there is nothing to be reserved
+        return function()  # there is nothing to reserve
     with _in_turn(need.name):
         cards = inventory.cards()
         if not cards:
             with _limited(timeout_s):
-                return function()  # no card in sight: it runs on the CPU
+                return function()  # no GPU: it runs on the CPU
         booking = _book(need, cards)
         _within.job = True
         try:
@@ -72,15 +72,15 @@ def run(
 
 
 def _has_whole_card() -> bool:
-    """Say whether this is a session that has its card to itself."""
+    """Return whether this is a session that has a card of its own."""
     return MARK in os.environ and SHARES not in os.environ
 
 
 @contextmanager
 def _in_turn(name: str) -> Iterator[None]:
-    """Wait for the jobs of other threads: a process has one environment, and one CUDA."""
+    """Wait for jobs of other threads: a process has one environment, and one CUDA."""
     if not _turn.acquire(timeout=PATIENCE_S):
-        say(f"{name} waits: another thread of this process runs a job (.submit runs them at once)")
+        say(f"{name} waits for a job of another thread; .submit would run both in parallel")
         _turn.acquire()
     try:
         yield
@@ -89,14 +89,14 @@ def _in_turn(name: str) -> Iterator[None]:
 
 
 def measure(stand_in: Callable[[], object], need: Need) -> None:
-    """Run a stand-in alone, if nobody knows what its kind needs; its errors are the caller's."""
+    """Run a stand-in alone on a card if its kind is not measured yet; its errors are raised."""
     if getattr(_within, "job", False):
         return
     with _in_turn(need.name):
         cards = inventory.cards()
         profiles = Profiles()
         if not cards or need.memory_mib is not None or held_for_us(open_ledger(), cards):
-            return  # there is nothing to be packed
+            return  # nothing depends on a measurement
         while profiles.learned(need.kind).peak_mib is None:
             booking = book(
                 need,
@@ -120,13 +120,13 @@ def _book(need: Need, cards: list[Card]) -> Booking:
     ledger, profiles = open_ledger(), Profiles()
     held = held_for_us(ledger, cards)
     if held:
-        # A session, a shell or a job above us has the card: it is ours to use, and to measure.
+        # A session, a shell or a job above us holds the card for us: use it, and measure on it.
         return Booking(need, held, profiles=profiles)
     return book(need, ledger=ledger, profiles=profiles, cards=cards, home=_home(cards), say=say)
 
 
 def _home(cards: list[Card]) -> Card | None:
-    """Return the card on which this process has CUDA up already; it can't go elsewhere."""
+    """Return the card on which this process has initialised CUDA; it cannot change it."""
     ours = [c for c in cards if any(usage.pid == os.getpid() for usage in c.processes)]
     if not ours and not cuda_is_up():
         return None
@@ -134,8 +134,8 @@ def _home(cards: list[Card]) -> Card | None:
     if len(candidates) == 1:
         return candidates[0]
     raise PostroomError(
-        "CUDA is up in this process already, where it can't be moved to the card that will be "
-        "granted: call the function before anything uses CUDA, or hand it to a session with .submit"
+        "this process has already initialised CUDA, which cannot move to another GPU: call the "
+        "function before anything uses CUDA, or run it in a session with .submit"
     )
 
 
@@ -169,7 +169,7 @@ def _run_booked(
 
 @contextmanager
 def _pinned(booking: Booking) -> Iterator[None]:
-    """Show this process the granted cards only, while the function runs."""
+    """Make only the granted cards visible while the function runs."""
     wanted = booking.environment if booking.lease is not None else {}
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
@@ -185,9 +185,9 @@ def _pinned(booking: Booking) -> Iterator[None]:
 
 @contextmanager
 def _limited(timeout_s: float | None) -> Iterator[Callable[[type[BaseException] | None], None]]:
-    """Give a way to raise an error in this thread from another; with a limit, do so after it.
+    """Yield a function that raises an error in this thread; the time limit calls it, too.
 
-    It is raised between two lines of Python: a call that waits in C ends first.
+    Python raises it between two lines: a call that waits in C returns first.
     """
     thread_id = threading.get_ident()
     lock = threading.Lock()
@@ -218,7 +218,7 @@ def _limited(timeout_s: float | None) -> Iterator[Callable[[type[BaseException] 
 
 
 def _timeline(booking: Booking) -> str:
-    """Where a job's timeline goes: beside the base's log in a session, else by the profiles."""
+    """Return the file of a job's timeline: in a session beside its log, else with the profiles."""
     base = os.environ.get("POSTROOM_SESSION", "").rpartition(":")[0]
     job = os.environ.get("POSTROOM_JOB", "").replace("/", "-")
     if base and job:

@@ -1,8 +1,8 @@
-"""Functions that only a notebook or a prompt knows, in a module that a session can import.
+"""Functions of a notebook or a prompt, written into a module that a session can import.
 
-The module holds the function's source, that of the functions of the same notebook that it uses, and
-plain values; modules, and what comes from them, it imports. It is named by its content, so an
-edited cell is another module, and what was handed in before stays as it was.
+The module holds the source of the function, the source of other functions of the notebook that it
+uses, and constants; it imports the modules that they use. Its name is a hash of its content, so an
+edited cell becomes another module, and jobs that were submitted before keep theirs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..store.base import create_base
 if TYPE_CHECKING:
     from .decorator import Function
 
-VALUE_LIMIT = 1 << 16  # of a plain value's text: more is data, which belongs into the arguments
+VALUE_LIMIT = 1 << 16  # characters of a constant: more is data, which should be an argument
 HEAD = '''"""Written by postroom: {name}, as it was in a notebook or at a prompt."""
 
 from __future__ import annotations
@@ -41,39 +41,39 @@ sys.path += [path for path in {paths!r} if path not in sys.path]
 
 
 def is_interactive(function: Callable[..., Any]) -> bool:
-    """Say whether a function comes from a notebook or a prompt: from no file."""
+    """Return whether a function comes from a notebook or a prompt, not from a file."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     return code is not None and not os.path.isfile(code.co_filename)
 
 
-def write_cell(job: Function[..., Any], base: str) -> tuple[str, str]:
-    """Write the module of a function into a base; return the project and the task."""
-    cell = _Cell()
-    cell.add_job(job)
+def write_module(job: Function[..., Any], base: str) -> tuple[str, str]:
+    """Write the module of a function into a base; return import folder and task."""
+    module = _Module()
+    module.add_job(job)
     name = job.function.__name__
     head = HEAD.format(name=name, folder=os.getcwd(), paths=[path for path in sys.path if path])
-    text = "\n".join([head, *cell.lines, ""])
-    module = f"cell_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    text = "\n".join([head, *module.lines, ""])
+    module_name = f"cell_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     opened = create_base(base)
     os.makedirs(opened.notebook_functions, mode=0o700, exist_ok=True)
-    path = f"{opened.notebook_functions}/{module}.py"
+    path = f"{opened.notebook_functions}/{module_name}.py"
     if not os.path.exists(path):
         temporary = opened.temporary()
         with open(temporary, "x", encoding="utf-8") as file:
             file.write(text)
         os.replace(temporary, path)
-    return opened.notebook_functions, f"{module}:{name}"
+    return opened.notebook_functions, f"{module_name}:{name}"
 
 
-class _Cell:
-    """The lines of a module, as they come together."""
+class _Module:
+    """The lines of a module, as they are collected."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
-        self._names: dict[str, Any] = {}  # what is in it already
+        self._names: dict[str, Any] = {}  # already in the module
 
     def add_job(self, job: Function[..., Any]) -> None:
-        """Take in a function under the decorator, with its options and its stand-in."""
+        """Add a decorated function, with its options and its stand-in."""
         name = job.function.__name__
         if not self._is_new(name, job, name):
             return
@@ -91,25 +91,26 @@ class _Cell:
             return True
         if self._names[name] is not value:
             raise PostroomError(
-                f"{user} and what it uses have two meanings for {name!r}: name them differently"
+                f"{user} and the functions that it uses mean two different things by {name!r}: "
+                "rename one of them"
             )
         return False
 
     def _add_source(self, function: Callable[..., Any], user: str) -> None:
-        """Take in a function's own source, behind all that it uses."""
+        """Add the source of a function, after everything that it uses."""
         plain = inspect.unwrap(function)
         if plain.__code__.co_freevars:
             raise PostroomError(
                 f"{user} uses {plain.__code__.co_freevars[0]!r} of the function around it, which "
-                "can't travel to a session: pass it as an argument"
+                "cannot be sent to a session: pass it as an argument"
             )
         try:
             source = textwrap.dedent(inspect.getsource(plain))
             tree = ast.parse(source)
         except (OSError, TypeError, SyntaxError):
             raise PostroomError(
-                f"the source of {plain.__name__} can't be had, as at a plain Python prompt: write "
-                "it into a module and import it from there; calling it here works as it is"
+                f"Python does not know the source of {plain.__name__}, as at a plain prompt: write "
+                "it into a module and import it, or call it directly instead of with .submit"
             ) from None
         definition = tree.body[0]
         if isinstance(definition, (ast.FunctionDef, ast.ClassDef)):
@@ -123,7 +124,7 @@ class _Cell:
         self.lines.append(text)
 
     def _add(self, name: str, known: dict[str, Any], user: str) -> None:
-        """Take in something that a function uses by a name."""
+        """Add something that a function uses under a name."""
         from .decorator import Function  # late: it imports this module
 
         if name not in known:
@@ -149,13 +150,13 @@ class _Cell:
             self.lines.append(f"{name} = {value!r}")
         else:
             raise PostroomError(
-                f"{user} uses {name!r}, a {type(value).__name__} that only this process has: pass "
-                "it as an argument, or have it made in the function or in a module"
+                f"{user} uses {name!r}, a {type(value).__name__} that cannot be sent to a session: "
+                "pass it as an argument, or create it in the function or in a module"
             )
 
 
 def _globals_of(text: str) -> list[str]:
-    """The global names that some source uses, each of them once."""
+    """Return the global names that some source uses, each once."""
     found: dict[str, None] = {}
     stack = [compile(f"from __future__ import annotations\n{text}", "<cell>", "exec")]
     while stack:
@@ -168,7 +169,7 @@ def _globals_of(text: str) -> list[str]:
 
 
 def _is_ours(decorator: ast.expr, known: dict[str, Any]) -> bool:
-    """Say whether a decorator is `@postroom.job`, or registers a stand-in."""
+    """Return whether a decorator is `@postroom.job` or `@function.profile`."""
     from . import decorator as own
 
     named = decorator.func if isinstance(decorator, ast.Call) else decorator
@@ -188,7 +189,7 @@ def _is_importable(value: Any) -> bool:
 
 
 def _is_plain(value: Any) -> bool:
-    """Say whether a value's text is the value."""
+    """Return whether the `repr` of a value is its source."""
     text = repr(value)
     try:
         return len(text) <= VALUE_LIMIT and bool(ast.literal_eval(text) == value)
@@ -197,7 +198,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def strip(source: str) -> str:
-    """Return a function's source in one spelling, without its decorators."""
+    """Return the source of a function without decorators and comments."""
     try:
         tree = ast.parse(textwrap.dedent(source))
     except SyntaxError:

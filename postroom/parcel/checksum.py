@@ -1,4 +1,4 @@
-"""The checksum of a parcel's data: CRC-32, as zip has it; of large data by several threads."""
+"""The checksum of a parcel's data: CRC-32, as in zip; large data is split among threads."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["checksum", "crc32"]
 # Below this a thread costs more than it saves; more threads than this only wait for memory.
 _LARGE = 8 << 20
 _MOST_THREADS = 4
-# CRC-32's own; the highest bit stands for x to the power of 0.
+# The polynomial of CRC-32; the highest bit is x to the power of 0.
 _POLYNOMIAL = 0xEDB88320
 _ONE = 1 << 31
 
 
 def checksum(data: bytes | memoryview, before: int = 0) -> int:
-    """The CRC-32 of some data, or of all of it when that of what stands before it is given."""
+    """The CRC-32 of some data; `before` is that of the bytes in front of it."""
     if len(data) < _LARGE or (threads := min(_MOST_THREADS, len(os.sched_getaffinity(0)))) == 1:
         return int(crc32(data, before))
     view = memoryview(data)
@@ -33,7 +33,7 @@ def checksum(data: bytes | memoryview, before: int = 0) -> int:
 def _each(pieces: list[memoryview]) -> list[int]:
     from concurrent.futures import ThreadPoolExecutor
 
-    # Where a user may start no more threads, one after the other will do.
+    # If no more threads can be started, do it in one.
     with suppress(RuntimeError), ThreadPoolExecutor(len(pieces) - 1) as pool:
         rest = [pool.submit(crc32, piece) for piece in pieces[1:]]
         return [crc32(pieces[0]), *(one.result() for one in rest)]
@@ -42,7 +42,7 @@ def _each(pieces: list[memoryview]) -> list[int]:
 
 @lru_cache(maxsize=32)
 def _power(length: int) -> int:
-    """x to the power of as many bits as `length` bytes have: what they shift a checksum by."""
+    """x to the power of the bits in `length` bytes: the factor by which they shift a checksum."""
     power, square = _ONE, _ONE >> 8
     while length:
         if length & 1:

@@ -1,19 +1,19 @@
-"""The parcel: one zip file of stored, aligned members, with a mark at its very end.
+"""The parcel: one zip file of stored, aligned members, with a trailer at its very end.
 
     ┌────────┬──────┬────────┬──────┬───┬───────────┬─────┬─────────────────────────────────────┐
     │ header │ data │ header │ data │ … │ directory │ end │ postroom/1 results 000000000100 … ⏎ │
     └────────┴──────┴────────┴──────┴───┴───────────┴─────┴─────────────────────────────────────┘
-             ▲               ▲                            the mark: the zip's comment,
-             multiples of 64 bytes                        the last MARK_SIZE bytes
+             ▲               ▲                            the trailer: the zip's comment,
+             multiples of 64 bytes                        the last TRAILER_SIZE bytes
 
 Any zip reader, `numpy.load` among them, can open it. Our own reader is stricter: for given members
-and a given mark there is exactly one valid file. It takes no more than names, sizes and checksums
-from the directory, writes every header anew by the function that the writer uses, and compares. So
-there is no rule to forget: overlaps, gaps, compression, odd flags and flipped bits all differ.
+and a given trailer there is exactly one valid file. It takes only names, sizes and checksums from
+the directory, writes every header again with the writer's own function, and compares the bytes. So
+no rule can be forgotten: overlaps, gaps, compression, odd flags and flipped bits all differ.
 
-The chain of checksums goes from the mark (its own, and the directory's) over the directory to the
-members, whose data is checked when it is first asked for. What a parcel holds can be learned from
-its last MARK_SIZE bytes alone. This module does without numpy, so that sorting parcels is cheap.
+The trailer has a checksum of itself and one of the directory; the directory has those of the
+members, whose data is checked when it is first used. The last TRAILER_SIZE bytes are enough to
+learn what a parcel holds. This module does not import numpy, so that sorting parcels is cheap.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ from .trailer import (
 Buffer: TypeAlias = bytes | memoryview
 
 ALIGNMENT = 64
-# A parcel may be as large as a card's memory and more; a petabyte is somebody's mistake.
+# A parcel may be larger than a GPU's memory; a petabyte is a mistake.
 PARCEL_LIMIT = 1 << 40
 MAX_MEMBERS = 1 << 22
 
-# Flat and plain, so that no tool that unpacks a parcel can be led out of its folder.
+# No slashes: unpacking a parcel with any tool writes only into its folder.
 _NAME = re.compile(rb"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 
-# Chunks below this size are joined with their neighbours: a copy costs less than a write each.
+# Chunks below this size are joined with their neighbours: copying costs less than a write each.
 SMALL = 1 << 16
 
-# Parcels of few members, and small, are cast: see `Mould`. So many moulds are kept.
+# Small parcels of few members are cast (see `Mould`); at most this many moulds are kept.
 _MOULD_MEMBERS = 16
 _MOULD_BYTES = 8 << 10
 _MOST_MOULDS = 256
 
-# A field that is too narrow for its value is full, and the value stands in a 64-bit counterpart.
+# A field that is too narrow for its value is all ones, and the value is in a 64-bit field.
 _FULL = 0xFFFF_FFFF
 _FULL_COUNT = 0xFFFF
 _WIDE_FROM = _FULL
@@ -88,11 +88,11 @@ _WIDE_END = struct.Struct("<4sQHHIIQQQQ")
 _WIDE_LOCATOR = struct.Struct("<4sIQI")
 
 
-def pack(mark: Trailer, members: Iterable[tuple[str, Sequence[Buffer]]]) -> list[Buffer]:
+def pack(trailer: Trailer, members: Iterable[tuple[str, Sequence[Buffer]]]) -> list[Buffer]:
     """The chunks of a parcel, to be written one after another; large buffers are not copied.
 
-    A member is its name and the buffers that it consists of. Nothing is read from the buffers after
-    this but when the chunks are written: whoever changes them in between spoils the checksums.
+    A member is a name and its buffers. Do not change the buffers before the chunks are written: the
+    checksums would be wrong.
     """
     data: list[list[Buffer]] = []
     shape: list[tuple[str, int]] = []
@@ -106,15 +106,15 @@ def pack(mark: Trailer, members: Iterable[tuple[str, Sequence[Buffer]]]) -> list
     if len(shape) > MAX_MEMBERS:
         raise ValueError(f"a parcel cannot have {len(shape)} members")
     if whole <= _MOULD_BYTES and len(shape) <= _MOULD_MEMBERS:
-        mould = _mould(tuple(shape), mark.kind, mark.jobs, mark.flags)
-        return [mould.cast(mark.first, [b"".join(joined) for joined in data])]
+        mould = _mould(tuple(shape), trailer.kind, trailer.jobs, trailer.flags)
+        return [mould.cast(trailer.first, [b"".join(joined) for joined in data])]
     crcs: list[int] = []
     for joined in data:
         crc = 0
         for chunk in joined:
             crc = checksum(chunk, crc)
         crcs.append(crc)
-    frame = _frame(shape, crcs, mark)
+    frame = _frame(shape, crcs, trailer)
     chunks: list[Buffer] = []
     for before, joined in zip(frame, data, strict=False):
         chunks.append(before)
@@ -123,8 +123,8 @@ def pack(mark: Trailer, members: Iterable[tuple[str, Sequence[Buffer]]]) -> list
     return _join_small(chunks)
 
 
-def _frame(shape: Sequence[tuple[str, int]], crcs: Sequence[int], mark: Trailer) -> list[bytes]:
-    """What stands before each member of these names and sizes, and behind the last."""
+def _frame(shape: Sequence[tuple[str, int]], crcs: Sequence[int], trailer: Trailer) -> list[bytes]:
+    """The bytes before each member of these names and sizes, and those behind the last."""
     headers: list[bytes] = []
     entries: list[bytes] = []
     names: set[str] = set()
@@ -139,16 +139,16 @@ def _frame(shape: Sequence[tuple[str, int]], crcs: Sequence[int], mark: Trailer)
         entries.append(entry)
         offset += len(header) + size
     directory = b"".join(entries)
-    words = trailer_words(mark.kind, mark.jobs, mark.flags)
-    line = trailer_line(words, mark.first, crc32(directory))
+    words = trailer_words(trailer.kind, trailer.jobs, trailer.flags)
+    line = trailer_line(words, trailer.first, crc32(directory))
     return [*headers, directory + _ending(len(shape), len(directory), offset) + line]
 
 
 class Mould:
-    """A small parcel with nothing in it yet.
+    """A small parcel without its data.
 
-    Jobs that are handed in one by one are alike, and so are their outcomes: what is the same in
-    each of them is made once, when it is written and when it is compared.
+    Jobs that are submitted one by one are similar, and so are their outcomes: the bytes that they
+    have in common are made once, for writing and for comparing.
     """
 
     __slots__ = ("_blank", "_directory", "_members", "_words", "arrays", "kind", "places")
@@ -158,7 +158,7 @@ class Mould:
     ) -> None:
         self.kind = kind, jobs, flags
         self.places: list[tuple[str, int, int]] = []  # name; data from, until
-        self.arrays: dict[str, Any] = {}  # what readers have learned of members that are arrays
+        self.arrays: dict[str, Any] = {}  # headers that readers have parsed already
         self._words = trailer_words(kind, jobs, flags)
         frame = _frame(shape, [0] * len(shape), Trailer(kind, 0, jobs, flags))
         blank = b""
@@ -190,7 +190,7 @@ class Mould:
 
 
 _mould = lru_cache(maxsize=_MOST_MOULDS)(Mould)
-# The mould of the last parcel that looked like this: the next is likely to be of it, too.
+# The mould of the last parcel that looked like this: the next one probably has the same.
 _last_moulds: dict[tuple[int, bytes, Words], Mould] = {}
 
 
@@ -240,14 +240,14 @@ def _headers(name: bytes, size: int, crc: int, offset: int) -> tuple[bytes, byte
 
 
 def _ending(count: int, size: int, offset: int) -> bytes:
-    """What stands between a directory of this count, size and offset and the mark."""
+    """The bytes between a directory of this count, size and offset and the trailer."""
     wide = b""
     fields = (min(count, _FULL_COUNT), size, offset)
     if count >= _FULL_COUNT or size >= _WIDE_FROM or offset >= _WIDE_FROM:
         record = (_WIDE_END.size - 12, _UNIX | _ZIP_VERSION, _ZIP_VERSION, 0, 0)
         wide = _WIDE_END.pack(b"PK\6\6", *record, count, count, size, offset)
         wide += _WIDE_LOCATOR.pack(b"PK\6\7", 0, offset + size, 1)
-        # All three, whichever it was: one form less.
+        # All three, even if one would do: so there is only one form.
         fields = (_FULL_COUNT, _FULL, _FULL)
     return wide + _END.pack(b"PK\5\6", 0, 0, fields[0], *fields, TRAILER_SIZE)
 
@@ -255,11 +255,11 @@ def _ending(count: int, size: int, offset: int) -> bytes:
 class Parcel:
     """A parcel that is in memory or memory-mapped; the whole structure is checked at once.
 
-    The data of a member is checked against its checksum when it is first asked for. Views into the
+    The data of a member is checked against its checksum when it is first used. Views into the
     parcel keep `data` alive.
     """
 
-    __slots__ = ("_members", "_view", "_views", "mark", "mould", "opened", "path")
+    __slots__ = ("_members", "_view", "_views", "mould", "opened", "path", "trailer")
 
     def __init__(self, path: str, data: bytes | memoryview | mmap.mmap) -> None:
         self.path = path
@@ -276,18 +276,18 @@ class Parcel:
         looks = len(whole), whole[_SIZE_AT], words
         if small and self._is_of(_last_moulds.get(looks), whole, first):
             return
-        self.mark, directory_crc = parse_trailer(path, bytes(view[-TRAILER_SIZE:]))
+        self.trailer, directory_crc = parse_trailer(path, bytes(view[-TRAILER_SIZE:]))
         count, directory_at, directory_end = self._find_directory()
         # A copy, but of no more than the file itself has; searching bytes is faster than a view.
         directory = bytes(view[directory_at:directory_end])
         if crc32(directory) != directory_crc:
-            raise self._bad("its directory does not match the checksum in its mark")
+            raise self._bad("its directory does not match the checksum in its trailer")
         self._members = self._walk(directory, count, directory_at)
         if small and count <= _MOULD_MEMBERS:
             if len(_last_moulds) >= _MOST_MOULDS:
                 _last_moulds.clear()
             shape = tuple((name, size) for name, (_, size, _) in self._members.items())
-            kind, _, jobs, flags = self.mark
+            kind, _, jobs, flags = self.trailer
             _last_moulds[looks] = self.mould = _mould(shape, kind, jobs, flags)
 
     def _is_of(self, mould: Mould | None, data: bytes, first: bytes) -> bool:
@@ -304,7 +304,7 @@ class Parcel:
         for name, start, end in mould.places:
             self._views[name] = view[start:end]
         kind, jobs, flags = mould.kind
-        self.mould, self.mark = mould, Trailer(kind, int(first), jobs, flags)
+        self.mould, self.trailer = mould, Trailer(kind, int(first), jobs, flags)
         return True
 
     def _bad(self, reason: str) -> BadFileError:
@@ -350,7 +350,9 @@ class Parcel:
                 raise self._bad(f"the headers of member {name.decode()} are not as a parcel's are")
             members[name.decode()] = (start, length, crc)
             at += len(central)
-            offset = start + length  # if this lies, neither the next header nor the end will match
+            offset = (
+                start + length
+            )  # if this is wrong, neither the next header nor the end will match
         if at != len(directory) or offset != size:
             raise self._bad("there is something between its members and its directory")
         if len(members) != count:

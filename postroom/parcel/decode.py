@@ -1,8 +1,8 @@
-"""Values from the members of a parcel, as `payload` has put them there.
+"""Values from the members of a parcel, as `encode` wrote them.
 
-Nothing read is trusted: as with a parcel's headers, there is one valid `.npy` header for an array,
-which is parsed, written anew and compared. Arrays come back as read-only views into the parcel,
-never copied, so that a memory-mapped file is read only where it is used.
+Nothing that is read is trusted: as with a parcel's headers, there is one valid `.npy` header for an
+array, which is parsed, written again and compared. Arrays are read-only views into the parcel, not
+copies, so a memory-mapped file is read only where it is used.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ _JSON_SCALARS = frozenset({str, int, float, bool, NoneType})
 
 
 def decode(tree: object, parcel: Parcel, position: int, *, pickle: bool = False) -> Any:
-    """Value number `position` (from 0) of a parcel; whatever is amiss makes it a bad file."""
+    """Value number `position` (from 0) of a parcel; anything wrong raises BadFileError."""
     return Decoder(tree, parcel, pickle=pickle).value(position)
 
 
 class Tree:
-    """What describes the values of a parcel, checked as a whole: parcels may have it in common."""
+    """The description of the values of a parcel, checked once; similar parcels share it."""
 
     __slots__ = ("bare", "columns", "count", "first", "stacked", "trees")
 
     def __init__(self, tree: object) -> None:
-        """ValueError, with the reason, if it describes nothing."""
+        """ValueError, with the reason, if it is not valid."""
         if type(tree) is not dict or tree.keys() != {"first", "count", "arrays", "trees"}:
             raise ValueError("its tree is not that of a parcel")
         self.first, self.count = tree["first"], tree["count"]
@@ -49,7 +49,7 @@ class Tree:
         if type(self.trees) is not list or len(self.trees) not in (min(1, self.count), self.count):
             raise ValueError("its tree does not describe all its values")
         common = self.trees[0] if len(self.trees) == 1 else None
-        self.bare = self._stack(common)  # the name of the array that each value is, and no more
+        self.bare = self._stack(common)  # the name of the array, if each value is just an array
         self.columns = self._find_columns(common)  # ... or those of its arrays, by key
 
     def _find_columns(self, common: object) -> dict[str, str] | None:
@@ -64,7 +64,7 @@ class Tree:
         return columns
 
     def _stack(self, node: object) -> str | None:
-        """The name of the stack that a node stands for a row of, if it does."""
+        """The name of the stack of which a node is a row; None if it is none."""
         name = node.get("$array") if type(node) is dict and len(node) == 1 else None
         return name if type(name) is str and self.stacked.get(name) is True else None
 
@@ -83,7 +83,7 @@ class Decoder:
             raise self._bad(str(error)) from None
 
     def value(self, position: int) -> Any:
-        """Value number `position` (from 0); whatever is amiss makes the parcel a bad file."""
+        """Value number `position` (from 0); anything wrong raises BadFileError."""
         tree = self._tree
         if not 0 <= position < tree.count:
             raise self._bad(f"it has {tree.count} values, and none at position {position}")

@@ -6,9 +6,9 @@
     members x.npy                of shape (2, ...), where the arrays of all values are alike, else
             000000000.x.npy      one for each value, by its job's number
 
-JSON stands for itself; an object with one key that begins with `$` stands for what JSON lacks. If
-the trees of all values are equal, one is kept. Pickle is off unless asked for. `decoder` is the way
-back.
+JSON values are kept as they are; an object with one key that begins with `$` encodes a value that
+JSON lacks. If the trees of all values are equal, one is kept. Pickle is off unless asked for.
+`decode` does the reverse.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _tree(first: int, count: int, arrays: dict[str, bool], trees: list[object]) 
 def encode_text(
     values: Sequence[Any], *, first: int = 0, label: Label = "value", pickle: bool = False
 ) -> tuple[str, list[tuple[str, Sequence[Buffer]]]]:
-    """The same as `encode`, with the tree as JSON; arrays that are alike go a shorter way."""
+    """Like `encode`, with the tree as JSON text; faster for arrays of the same shape and dtype."""
     if len(values) == 1 and (lone := _lone(values[0])) is not None:
         return lone
     columns = _alike(values)
@@ -92,7 +92,7 @@ def encode_text(
 
 
 def _lone(value: Any) -> tuple[str, list[tuple[str, Sequence[Buffer]]]] | None:
-    """What `encode_text` makes of a single value; None: it is no array, nor a dict of them."""
+    """What `encode_text` makes of a single array or dict of arrays; None: it is something else."""
     bare = type(value) is np.ndarray
     if bare:
         value = {"value": value}
@@ -114,7 +114,7 @@ def _lone(value: Any) -> tuple[str, list[tuple[str, Sequence[Buffer]]]] | None:
 
 @lru_cache(maxsize=128)
 def _stack_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes | None:
-    """The header of a stack of one array; None: it cannot be in one."""
+    """The header of a stack of one array; None: it cannot be stacked."""
     if len(shape) > _STACKED_DIMENSIONS:
         return None
     try:
@@ -125,13 +125,13 @@ def _stack_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes | None:
 
 @lru_cache(maxsize=256)
 def _alike_text(count: int, names: tuple[str, ...], *, bare: bool) -> str:
-    """The tree of values that are alike: a bare array each, or a dict of arrays."""
+    """The tree of similar values: an array each, or a dict of arrays."""
     tree: object = {"$array": names[0]} if bare else {name: {"$array": name} for name in names}
     return _dump(_tree(0, count, dict.fromkeys(names, True), [tree]))
 
 
 def _alike(values: Sequence[Any]) -> dict[str, list[Array]] | None:
-    """The arrays of all values by name, if they are all that differs.
+    """The arrays of all values by name, if nothing else differs.
 
     It is what most jobs pass and return: arrays, or dicts of them by name, each of one type and
     shape. None: they are something else, which is no fault.
@@ -178,7 +178,7 @@ def _is_stack(column: Sequence[Any]) -> bool:
 
 
 class _Encoder:
-    """Turns values into nodes of a tree, and gathers their arrays into columns by name."""
+    """Turns values into nodes of a tree, and collects their arrays into columns by name."""
 
     def __init__(self, label: Label, pickle: bool) -> None:
         self.position = 0
@@ -206,7 +206,7 @@ class _Encoder:
     def _str(self, value: str, path: Path) -> object:
         if _is_unicode(value):
             return value
-        # JSON would join two lone surrogates that happen to stand side by side.
+        # JSON would join two lone surrogates that happen to be neighbours.
         return {"$str": b64encode(value.encode("utf-8", "surrogatepass")).decode()}
 
     def _bytes(self, value: bytes, path: Path) -> object:
@@ -301,7 +301,7 @@ class _Encoder:
         return name
 
     def _new_name(self, path: Path) -> str:
-        """A name that says where the array was, safe whatever the keys, and not yet given."""
+        """A new, safe name that says where the array was."""
         key = path[0] if len(path) == 1 else None
         name = key if type(key) is str and _SAFE.fullmatch(key) else _name_of(path)
         stem = name
@@ -330,10 +330,10 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 
 
 def _name_of(path: Path) -> str:
-    """A name for the array at a path, safe whatever the keys."""
+    """A safe name for the array at a path."""
     keys = (key if type(key) is str else brief(key) for key in path)
     name = ".".join(_UNSAFE.sub("_", key[:40]) for key in keys)[:120] or "value"
-    # What begins with a digit is a member of one value alone.
+    # Names that begin with a digit are for members of a single value.
     return name if name[0].isalpha() or name[0] == "_" else f"arr_{name}"
 
 
@@ -354,7 +354,7 @@ def _is_plain_key(key: object) -> bool:
 def _members(
     columns: dict[str, list[tuple[int, Array]]], first: int, count: int
 ) -> tuple[dict[str, bool], list[tuple[str, Sequence[Buffer]]]]:
-    """For each name whether it is stacked, and the members of all."""
+    """For each name whether it is stacked, and all members."""
     stacked: dict[str, bool] = {}
     members: list[tuple[str, Sequence[Buffer]]] = []
     for name, column in columns.items():
@@ -381,7 +381,7 @@ def member_of_one(name: str, number: int) -> str:
 
 
 def _buffer(array: Array) -> Buffer:
-    """The data of an array in its own order; copied if small, or scattered in memory."""
+    """The data of an array in its own order; copied if it is small or not contiguous."""
     if array.flags.fnc:
         array = array.T
     if array.nbytes < SMALL:

@@ -1,7 +1,7 @@
 """The header of a `.npy` member: one valid spelling, read by parsing, rewriting and comparing.
 
-numpy's own reader evaluates what it finds and allocates what it is told. This one refuses whatever
-numpy would not have been asked to write here: object dtypes, odd shapes, any other spelling.
+numpy's own reader evaluates the header and allocates whatever it states. This one refuses all that
+we would not have written: object dtypes, odd shapes, any other spelling.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def npy_header(dtype: DType, shape: tuple[int, ...], fortran: bool) -> bytes:
 
 @lru_cache(maxsize=128)
 def describe(dtype: DType) -> str:
-    """The dtype as a header states it; TypeError or ValueError if it would not come back."""
+    """The text of a dtype in a header; TypeError or ValueError if it could not be read back."""
     text = repr(dtype.str if dtype.names is None else dtype.descr)
     if len(text) > MAX_HEADER // 2 or dtype.itemsize == 0 or _parse_dtype(text) != dtype:
         raise TypeError("no header can state it")
@@ -61,7 +61,7 @@ def describe(dtype: DType) -> str:
 
 
 def _parse_dtype(text: str) -> DType:
-    """The dtype that a header states, of which no more is known than that it matches _HEADER."""
+    """The dtype that a header states; the header matches _HEADER, and nothing else is known."""
     literal: Any = text[1:-1] if text[0] == "'" else ast.literal_eval(text)
     if not _is_plain(literal):
         raise ValueError("neither plain data nor a structure of it")
@@ -69,7 +69,7 @@ def _parse_dtype(text: str) -> DType:
 
 
 def _is_plain(descr: object) -> bool:
-    """Whether numpy may be given this; what is wrong with names or shapes it finds by itself."""
+    """Whether this may be passed to numpy, which checks names and shapes itself."""
     if isinstance(descr, str):
         return _IS_PLAIN_DTYPE.fullmatch(descr) is not None
     return isinstance(descr, list) and all(

@@ -1,10 +1,10 @@
-"""What is inside a parcel: a sheet of JSON beside the arrays.
+"""The JSON sheet in a parcel, beside the arrays.
 
-`jobs.json` says what all jobs of a parcel have in common (task and options) and what each is
-passed; `outcomes.json` says how each ended, where, and how long it took.
+`jobs.json` says what all jobs of a parcel have in common (task and options) and the arguments of
+each; `outcomes.json` says how each job ended, where, and how long it took.
 
-numpy comes with `payload`, and is imported only where a value is packed or unpacked: a guardian,
-which only says how jobs ended, stays small and starts at once.
+numpy is imported only where arrays are packed or unpacked: a guardian, which only says how jobs
+ended, stays small and starts fast.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from .decode import Decoder, Tree
 
 VERSION = 1
-# What a mark says of its parcel, so that most need not be opened to be counted.
+# The flags of a trailer: most parcels need not be opened to be counted.
 FAILED_FLAG = "f"  # of results: at least one failed
-SCHEDULING_FLAG = "w"  # of jobs: at least one has wishes
-# Sheets up to this size are remembered: jobs that are handed in one by one have the same.
+SCHEDULING_FLAG = "w"  # of jobs: at least one has scheduling options
+# Sheets up to this size are cached: jobs that are submitted one by one have the same.
 _ALIKE_BYTES = 4096
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
-# What stands in a sheet of outcomes before the times, and between them.
+# The text of a sheet of outcomes before the times, and between them.
 _SECONDS = b'{"seconds":['
 _STARTED = '],"maker":{"started_at":'
 
@@ -50,7 +50,7 @@ class Outcome(enum.Enum):
 
 
 class JobOptions(NamedTuple):
-    """What a job asks of whoever runs it."""
+    """How a session is to run a job."""
 
     retries: int = 0
     timeout_s: float | None = None
@@ -69,7 +69,7 @@ class Failure:
     traceback: str = ""
 
 
-class Done(NamedTuple):
+class JobEnd(NamedTuple):
     """One finished job, before it is published or after it is read."""
 
     value: Any = None
@@ -78,8 +78,8 @@ class Done(NamedTuple):
     nbytes: int = 0  # how large the value's arrays are
 
 
-class Origin(NamedTuple):
-    """Who made the results of a parcel."""
+class RanBy(NamedTuple):
+    """Which agent ran the jobs of a parcel of results."""
 
     agent: str
     gpu: str
@@ -90,14 +90,14 @@ class Origin(NamedTuple):
 
 @cache
 def _arrays() -> tuple[Any, Any]:
-    """What packs arrays, and what unpacks them; with them comes numpy."""
+    """The modules that pack and unpack arrays, which import numpy."""
     from . import decode, encode
 
     return encode, decode
 
 
-class _Values:
-    """The values of a parcel as its sheet describes them; sheets may have them in common."""
+class _StoredValues:
+    """The values of a parcel as its sheet describes them; equal sheets share them."""
 
     __slots__ = ("_tree", "raw")
 
@@ -106,7 +106,7 @@ class _Values:
         self._tree: Tree | None = None
 
     def decoder(self, parcel: Parcel, *, pickle: bool) -> Decoder:
-        """What builds them from the arrays of a parcel."""
+        """The decoder that builds them from the arrays of a parcel."""
         _, decoder = _arrays()
         if self._tree is None:
             with suppress(ValueError):  # the decoder finds the same, and names the file
@@ -115,7 +115,7 @@ class _Values:
         return made
 
     def tree(self, position: int) -> Any:
-        """One value as it is described, undecoded and not to be changed; None: there is none."""
+        """One value, undecoded and not to be changed; None: there is none."""
         try:
             trees = self.raw["trees"]
             return trees[0] if len(trees) == 1 else trees[position]
@@ -129,22 +129,22 @@ class _JobHead(NamedTuple):
     task: str
     options: JobOptions
     names: list[str] | None
-    values: _Values
+    values: _StoredValues
 
 
 class JobSheet:
     """The jobs of one parcel, decoded one by one."""
 
     def __init__(self, path: str, data: Buffer, *, number: int | None = None) -> None:
-        """With `number`, the parcel's own numbers begin at 0, and its first job is that one."""
+        """With `number`, the numbers in the parcel begin at 0, and its first job is that one."""
         self.parcel = parcel = Parcel(path, data)
         self._decoder: Decoder | None = None
         self.nbytes = len(data)
         body = _sheet(parcel, "jobs.json", "jobs")
-        if number is not None and parcel.mark.first != 0:
-            raise BadFileError(path, f"holds jobs from {parcel.mark.first} on, not from 0")
-        self.first = parcel.mark.first if number is None else number
-        self.count = parcel.mark.jobs
+        if number is not None and parcel.trailer.first != 0:
+            raise BadFileError(path, f"holds jobs from {parcel.trailer.first} on, not from 0")
+        self.first = parcel.trailer.first if number is None else number
+        self.count = parcel.trailer.jobs
         try:
             head = _read_jobs_again(body) if len(body) <= _ALIKE_BYTES else _read_jobs(body)
         except ValueError as error:
@@ -152,7 +152,7 @@ class JobSheet:
         self.task, self.options, self.names, self._values = head
 
     def arguments(self, job: int) -> dict[str, Any]:
-        """What job number `job` is passed."""
+        """The arguments of a job."""
         if self._decoder is None:
             self._decoder = self._values.decoder(self.parcel, pickle=self.options.pickle)
         value = self._decoder.value(job - self.first)
@@ -161,23 +161,29 @@ class JobSheet:
         return value
 
     def plain(self, job: int) -> dict[str, Any]:
-        """What job number `job` is passed, when that is plain JSON: without numpy."""
+        """The arguments of a job; without numpy when they are plain JSON."""
         tree = self._tree(job)
         if tree and is_plain(tree):
-            own: dict[str, Any] = copied(tree)  # what is read may be another's, too
+            own: dict[str, Any] = copied(tree)  # equal sheets share the tree
             return own
         return self.arguments(job)
 
     def passed(self, job: int) -> list[str]:
-        """The names of what job number `job` is passed: without numpy, whatever they hold."""
+        """The names of a job's arguments, without decoding them."""
         return list(self._tree(job))
 
     def scheduling(self, job: int) -> Any:
-        """What job number `job` wishes, undecoded and not to be changed: a few words of many."""
-        return self._tree(job).get("scheduling") or {}
+        """The scheduling options of a job, as JSON; not to be changed."""
+        found = self._tree(job).get("scheduling")
+        return (found if is_plain(found) else self.arguments(job)["scheduling"]) or {}
+
+    def number(self, job: int, name: str) -> float:
+        """One argument of a job that is a number; 0 when it is not."""
+        value = self._tree(job).get(name)
+        return value if isinstance(value, (int, float)) else 0
 
     def text(self, job: int, name: str) -> str:
-        """One text that job number `job` is passed, undecoded; "" when it is none."""
+        """One argument of a job that is a text; "" when it is not."""
         value = self._tree(job).get(name)
         return value if isinstance(value, str) else ""
 
@@ -201,7 +207,7 @@ def pack_jobs(
 ) -> list[Buffer]:
     """Make a parcel of jobs that have task and options in common.
 
-    An error calls the first of them by the number `called`, where that is not `first`.
+    An error calls the first of them by the number `called`, if that is not `first`.
     """
     text: str
     members: list[tuple[str, Sequence[Buffer]]]
@@ -220,14 +226,14 @@ def pack_jobs(
     flags = ""
     for passed in arguments:
         # A kernel may have an argument of that name, with anything in it.
-        if isinstance(wish := passed.get("scheduling"), dict) and wish:
+        if isinstance(options_ := passed.get("scheduling"), dict) and options_:
             flags = SCHEDULING_FLAG
     return pack(Trailer("jobs", first, len(arguments), flags), [("jobs.json", [body]), *members])
 
 
 @lru_cache(maxsize=64)
 def _job_head(task: str, options: JobOptions, names: tuple[str, ...] | None) -> str:
-    """How the sheet of jobs begins: the same for all that differ in their values alone."""
+    """The beginning of a sheet of jobs, before the values."""
     sheet = {"version": VERSION, "task": task, "options": options._asdict(), "names": names}
     return _encode(sheet)[:-1] + ',"values":'
 
@@ -239,39 +245,39 @@ class OutcomeSheet:
         self.parcel = parcel = Parcel(path, data)
         self.nbytes = len(data)
         self._decoder: Decoder | None = None
-        self.first = parcel.mark.first
-        self.count = parcel.mark.jobs
+        self.first = parcel.trailer.first
+        self.count = parcel.trailer.jobs
         try:
             sheet = _read_outcomes(_sheet(parcel, "outcomes.json", "results"))
         except ValueError as error:
             raise BadFileError(path, f"has an outcomes.json that {error}") from None
         self.seconds, started_at, head = sheet
-        self.maker = Origin(head.agent, head.gpu, head.pid, started_at, head.attempt)
+        self.ran_by = RanBy(head.agent, head.gpu, head.pid, started_at, head.attempt)
         self.pickle, self.failures, self._values = head.pickle, head.failures, head.values
         if len(self.seconds) != self.count:
             raise BadFileError(path, "has an outcomes.json of another length")
 
-    def done(self, job: int) -> Done:
-        """How job number `job` ended."""
+    def done(self, job: int) -> JobEnd:
+        """How a job ended."""
         seconds = self.seconds[job - self.first]
         if job in self.failures:
-            return Done(failure=self.failures[job], seconds=seconds)
-        return Done(self.value(job), seconds=seconds)
+            return JobEnd(failure=self.failures[job], seconds=seconds)
+        return JobEnd(self.value(job), seconds=seconds)
 
     def value(self, job: int) -> Any:
-        """What job number `job`, which ended well, has returned."""
+        """What a job that ended well has returned."""
         position = job - self.first - sum([failed < job for failed in self.failures])
         if self._decoder is None:
             tree = self._values.tree(position)
             if isinstance(tree, dict) and is_plain(tree):
-                # Nobody needs numpy to read that; and others may have the same tree.
+                # This needs no numpy; equal sheets share the tree.
                 return copied(tree)
             self._decoder = self._values.decoder(self.parcel, pickle=self.pickle)
         return self._decoder.value(position)
 
 
 def pack_outcomes(
-    first: int, done: Sequence[Done], maker: Origin, *, pickle: bool = False
+    first: int, done: Sequence[JobEnd], ran_by: RanBy, *, pickle: bool = False
 ) -> list[Buffer]:
     """Make a parcel of outcomes; only the values of jobs that ended well are stored."""
     values = [one.value for one in done if one.failure is None]
@@ -281,42 +287,42 @@ def pack_outcomes(
         text, members = _encode(plain_values(values)), []
     else:
         text, members = _arrays()[0].encode_text(values, first=first, label="result", pickle=pickle)
-    body = _outcomes(first, done, maker, text, pickle=pickle)
-    return pack(_results_mark(first, done), [("outcomes.json", [body]), *members])
+    body = _outcomes(first, done, ran_by, text, pickle=pickle)
+    return pack(_results_trailer(first, done), [("outcomes.json", [body]), *members])
 
 
-def _results_mark(first: int, done: Sequence[Done]) -> Trailer:
+def _results_trailer(first: int, done: Sequence[JobEnd]) -> Trailer:
     flags = FAILED_FLAG if any(one.failure is not None for one in done) else ""
     return Trailer("results", first, len(done), flags)
 
 
 def _outcomes(
-    first: int, done: Sequence[Done], maker: Origin, values: str, *, pickle: bool = False
+    first: int, done: Sequence[JobEnd], ran_by: RanBy, values: str, *, pickle: bool = False
 ) -> bytes:
     failures = {
         str(first + n): {**vars(one.failure), "outcome": one.failure.outcome.value}
         for n, one in enumerate(done)
         if one.failure is not None
     }
-    # By hand, since it is written for every turn. What differs from turn to turn stands in front,
-    # and with a fixed number of digits: parcels that are alike are of one size.
+    # By hand, since it is written for every letter. What always differs comes first, with a fixed
+    # number of digits, so that similar parcels have the same size.
     seconds = ",".join([f"{one.seconds:.7f}" for one in done])
-    rest = _outcomes_end(maker.agent, maker.gpu, maker.pid, maker.attempt, pickle)
+    rest = _outcomes_end(ran_by.agent, ran_by.gpu, ran_by.pid, ran_by.attempt, pickle)
     failed = _encode(failures) if failures else "{}"
     return (
-        f'{{"seconds":[{seconds}{_STARTED}{maker.started_at:.6f},{rest}{failed},"values":{values}}}'
+        f'{{"seconds":[{seconds}{_STARTED}{ran_by.started_at:.6f},{rest}{failed},"values":{values}}}'
     ).encode()
 
 
 @lru_cache(maxsize=64)
 def _outcomes_end(agent: str, gpu: str, pid: int, attempt: int, pickle: bool) -> str:
-    """How a sheet of outcomes goes on behind the time of its begin, up to the failures."""
-    maker = _encode({"agent": agent, "gpu": gpu, "pid": pid, "attempt": attempt})[1:]
-    return f'{maker},"version":{VERSION},"pickle":{_encode(pickle)},"failures":'
+    """The text of a sheet of outcomes between the start time and the failures."""
+    ran_by = _encode({"agent": agent, "gpu": gpu, "pid": pid, "attempt": attempt})[1:]
+    return f'{ran_by},"version":{VERSION},"pickle":{_encode(pickle)},"failures":'
 
 
 class _OutcomeHead(NamedTuple):
-    """What a sheet of outcomes says, but for the times."""
+    """What a sheet of outcomes says, without the times."""
 
     agent: str
     gpu: str
@@ -324,18 +330,18 @@ class _OutcomeHead(NamedTuple):
     attempt: int
     pickle: bool
     failures: dict[int, Failure]
-    values: _Values
+    values: _StoredValues
 
 
 def _read_outcomes(body: bytes) -> tuple[list[float], float, _OutcomeHead]:
-    """Seconds, begin and all else that a sheet of outcomes says; ValueError if it is none.
+    """Seconds, start time and the rest of a sheet of outcomes; ValueError if it is none.
 
-    All else is the same in sheets that are alike, and then read once.
+    The rest is the same in similar sheets, and then parsed once.
     """
     seconds, _, rest = body.partition(_STARTED.encode())
     started_at, _, rest = rest.partition(b",")
     if rest and len(rest) <= _ALIKE_BYTES and seconds.startswith(_SECONDS):
-        with suppress(ValueError):  # so it is another sheet than we write: read as a whole
+        with suppress(ValueError):  # not in the form that we write: parse it as a whole
             each = [float(one) for one in seconds[len(_SECONDS) :].split(b",")]
             return each, float(started_at), _read_outcome_head_again(b'{"maker":{' + rest)
     fields = _fields(body)
@@ -352,9 +358,9 @@ def _outcome_head(fields: dict[str, Any]) -> _OutcomeHead:
             int(job): Failure(**{**failure, "outcome": Outcome(failure["outcome"])})
             for job, failure in fields["failures"].items()
         }
-        maker, values = fields["maker"], _Values(fields["values"])
+        ran_by, values = fields["maker"], _StoredValues(fields["values"])
         return _OutcomeHead(
-            **maker, pickle=bool(fields["pickle"]), failures=failures, values=values
+            **ran_by, pickle=bool(fields["pickle"]), failures=failures, values=values
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"lacks {error}") from None
@@ -384,8 +390,8 @@ def unpack_data(path: str, data: Buffer) -> Any:
 
 def _sheet(parcel: Parcel, name: str, kind: str) -> bytes:
     """The text of a parcel's sheet."""
-    if parcel.mark.kind != kind:
-        raise BadFileError(parcel.path, f"is a parcel of {parcel.mark.kind}, not of {kind}")
+    if parcel.trailer.kind != kind:
+        raise BadFileError(parcel.path, f"is a parcel of {parcel.trailer.kind}, not of {kind}")
     try:
         return bytes(parcel.member(name))
     except KeyError:
@@ -393,7 +399,7 @@ def _sheet(parcel: Parcel, name: str, kind: str) -> bytes:
 
 
 def _fields(body: bytes) -> dict[str, Any]:
-    """What a sheet says; ValueError if it says nothing."""
+    """The fields of a sheet; ValueError if it is none."""
     fields = _read_json(body)
     if not isinstance(fields, dict) or fields.get("version") != VERSION:
         raise ValueError(f"is not of version {VERSION}")
@@ -408,14 +414,16 @@ def _read_json(text: bytes) -> Any:
 
 
 def _read_jobs(body: bytes) -> _JobHead:
-    """What a sheet of jobs says; ValueError if it says nothing."""
+    """What a sheet of jobs says; ValueError if it is none."""
     fields = _fields(body)
     try:
         options = JobOptions(**fields["options"])
-        return _JobHead(str(fields["task"]), options, fields["names"], _Values(fields["values"]))
+        return _JobHead(
+            str(fields["task"]), options, fields["names"], _StoredValues(fields["values"])
+        )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"lacks {error}") from None
 
 
-# What comes out is shared by all who read the same bytes, and so must not be changed.
+# The result is shared by all readers of the same bytes, and must not be changed.
 _read_jobs_again = lru_cache(maxsize=64)(_read_jobs)

@@ -1,1 +1,1 @@
-"""What the user's own project stands on: settings, progress, and the template."""
+"""For a user's own project: settings, progress, and the template."""

@@ -1,4 +1,4 @@
-"""What a run shows on the terminal: a progress bar while it works, a table when it is done."""
+"""What a run prints: a progress bar while it works, a table when it is done."""
 
 from __future__ import annotations
 
@@ -72,14 +72,14 @@ def progress(master: Master, pool: JobPool) -> Iterator[Callable[[JobPool], None
 
 
 def count_running(master: Master, pool: JobPool) -> int:
-    """How many agents have a job of this pool in hand."""
+    """How many agents are running jobs of this pool."""
     files = LocalFiles()
     letters = (read_letter(files, master.base, agent) for agent in master.agents())
     return sum(letter is not None and letter.run == pool.run for letter in letters)
 
 
 def summary(master: Master, pool: JobPool, wall_s: float) -> None:
-    """Print who did what, what failed and why, and where everything is."""
+    """Print what each agent did, what failed and why, and where the results are."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -106,15 +106,15 @@ def summary(master: Master, pool: JobPool, wall_s: float) -> None:
     ok = pool.n_done - pool.n_failed
     console.print(f"{ok} of {len(pool)} ok, {pool.n_failed} failed, in {wall_s:.1f} s")
     for what, where in (
-        ("results", master.base.answered(pool.run)),
+        ("results", master.base.result_folder(pool.run)),
         ("log", master.base.log),
     ):
         console.print(Text(f"{what + ':':9}{where}"), soft_wrap=True)
 
 
 def interrupted(pool: JobPool, resume: str) -> None:
-    """Say what is kept and how to go on."""
+    """Print what is done and how to resume."""
     print(
-        f"\nstopped: {pool.n_done} of {len(pool)} jobs are done and kept; go on with: {resume}",
+        f"\nstopped: {pool.n_done} of {len(pool)} jobs are done and kept; resume with: {resume}",
         file=sys.stderr,
     )

@@ -1,1 +1,1 @@
-"""The standing queue: handing in commands, seeing what became of them, and changing its course."""
+"""The queue: submit commands, list jobs, change the queue, and send notifications."""

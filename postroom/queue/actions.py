@@ -1,53 +1,53 @@
-"""What can be done to the queue: the same few functions behind the command line and the page.
+"""What people can do to the queue: one table of verbs for the command line, the page and the API.
 
-Nothing is done here but asking: a request is written for the acting Master (`control`), or jobs are
-handed in again. Only `clean` acts itself, on what is over.
+An action writes a request for the scheduler (`store.requests`), or queues jobs again. Only `clean`
+changes files itself: it removes finished runs.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from ..commands.attempt import COMMAND
+from ..commands.spec import COMMAND, CommandSpec
 from ..errors import BadFileError, PostroomError
+from ..gpus.cards.gpu_list import parse_gpus
 from ..store.job_ids import JobId, UnknownJobError, find_run
 from ..store.requests import Request, RequestVerb, ask, is_settled
 from ..store.runs import user_name
-from ..store.scheduling import SchedulingOptions
 from .base_state import BaseState
 from .cleaning import find_over, remove_run, sweep
 from .queue_view import QueueView
 from .rows import FAILED
-from .run_reader import RunReader, plain
-from .submission import QueuedCommand
-from .submission import rerun as hand_in_again
+from .run_reader import RunReader, command_fields, scheduling_in
+from .submission import rerun as submit_again
 
-LOOK_S = 0.02
+POLL_S = 0.02
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What became of a wish."""
+class ActionResult:
+    """What came of an action."""
 
-    request: str | None  # the file that the acting Master has to read; None: it is done already
+    request: str | None  # the file that the scheduler has yet to carry out; None: it is done
     text: str  # for people
     jobs: list[JobId] = field(default_factory=list)  # that were queued
     runs: list[str] = field(default_factory=list)  # that were removed
 
 
 @dataclass(frozen=True)
-class Scope:
-    """What of the queue is meant: all of it, some projects, or some runs."""
+class QueueScope:
+    """A part of the queue: some projects, some runs, or (when none is named) all of it."""
 
     projects: tuple[str, ...] = ()
     runs: tuple[str, ...] = ()
 
     @property
     def everything(self) -> bool:
-        """Whether nothing is left out."""
+        """Whether the whole queue is meant."""
         return not (self.projects or self.runs)
 
     def __str__(self) -> str:
@@ -58,55 +58,81 @@ class Scope:
         )
 
 
-def kill(view: QueueView, jobs: Sequence[JobId]) -> Answer:
-    """End jobs, running or waiting, for good."""
-    base_state = view.look()
-    alive = [
-        job
-        for job in _known(base_state, jobs)
-        if _reader(base_state, job).outcome(job.number) is None
-    ]
+@dataclass(frozen=True)
+class ActionInput:
+    """What a verb is applied to; each reads the fields that it needs."""
+
+    jobs: Sequence[JobId] = ()
+    scope: QueueScope = QueueScope()
+    agents: Sequence[str] = ()
+    value: int | str | None = None  # a priority, a place in the queue, or GPUs
+    preempt: bool = False
+
+
+@dataclass(frozen=True)
+class Action:
+    """One verb."""
+
+    target: str  # what it applies to: "jobs", "queue", "agents" or "gpus"
+    label: str  # on a button
+    act: Callable[[QueueView, ActionInput], ActionResult]
+
+
+def find_action(target: str, verb: str) -> Action:
+    """The action of a verb, or an error that names the verbs for such a target."""
+    action = ACTIONS.get(verb)
+    if action is None or action.target != target:
+        verbs = ", ".join(verbs_for(target))
+        raise PostroomError(f"{verb[:20]!r} is not a verb for {target}: use one of {verbs}")
+    return action
+
+
+def verbs_for(target: str) -> list[str]:
+    """The verbs that apply to jobs, the queue, agents or GPUs."""
+    return [verb for verb, action in ACTIONS.items() if action.target == target]
+
+
+# Jobs
+
+
+def kill(view: QueueView, jobs: Sequence[JobId]) -> ActionResult:
+    """End jobs for good, running or waiting."""
+    base_state = view.read_state()
+    alive = _without_result(base_state, _known(base_state, jobs))
     if not alive:
-        return Answer(None, f"{_count(jobs)} ended before: nothing to kill")
-    over = len(jobs) - len(alive)
-    also = f" ({over} ended before)" if over else ""
-    return _ask(
-        view, base_state, RequestVerb.KILL, f"{_count(alive)} will be killed{also}", jobs=alive
-    )
+        return ActionResult(None, f"{_count(jobs)} already ended: nothing to kill")
+    ended = len(jobs) - len(alive)
+    also = f" ({ended} already ended)" if ended else ""
+    return _ask(view, base_state, RequestVerb.KILL, f"killing {_count(alive)}{also}", jobs=alive)
 
 
-def hold(view: QueueView, jobs: Sequence[JobId]) -> Answer:
-    """Keep jobs from being begun until they are released."""
-    base_state = view.look()
+def hold(view: QueueView, jobs: Sequence[JobId]) -> ActionResult:
+    """Do not start jobs until they are released."""
+    base_state = view.read_state()
     waiting = _waiting(base_state, jobs, "hold")
-    return _ask(
-        view,
-        base_state,
-        RequestVerb.HOLD,
-        f"{_count(waiting)} will not be begun until released",
-        jobs=waiting,
-    )
+    text = f"{_count(waiting)} held until released"
+    return _ask(view, base_state, RequestVerb.HOLD, text, jobs=waiting)
 
 
-def release(view: QueueView, jobs: Sequence[JobId]) -> Answer:
-    """Let held jobs run."""
-    base_state = view.look()
+def release(view: QueueView, jobs: Sequence[JobId]) -> ActionResult:
+    """Let held jobs start."""
+    base_state = view.read_state()
     waiting = _waiting(base_state, jobs, "release")
     return _ask(view, base_state, RequestVerb.RELEASE, f"{_count(waiting)} released", jobs=waiting)
 
 
-def set_priority(view: QueueView, jobs: Sequence[JobId], value: int) -> Answer:
-    """Give jobs a priority: higher goes first."""
-    base_state = view.look()
-    waiting = _waiting(base_state, jobs, "give a priority to")
-    text = f"{_count(waiting)} now of priority {value}"
+def set_priority(view: QueueView, jobs: Sequence[JobId], value: int) -> ActionResult:
+    """Change the priority of waiting jobs: higher goes first."""
+    base_state = view.read_state()
+    waiting = _waiting(base_state, jobs, "change the priority of", own_place=True)
+    text = f"priority of {_count(waiting)} set to {value}"
     return _ask(view, base_state, RequestVerb.PRIORITY, text, jobs=waiting, value=value)
 
 
-def move(view: QueueView, jobs: Sequence[JobId], where: str | JobId) -> Answer:
-    """Let jobs stand elsewhere among those of their run: "first", "last", or before another."""
-    base_state = view.look()
-    waiting = _waiting(base_state, jobs, "move")
+def move(view: QueueView, jobs: Sequence[JobId], where: str | JobId) -> ActionResult:
+    """Move waiting jobs within their run: "first", "last", or before another job."""
+    base_state = view.read_state()
+    waiting = _waiting(base_state, jobs, "move", own_place=True)
     if isinstance(where, JobId):
         _known(base_state, [where])
         text, value = f"before {where.short}", str(where)
@@ -116,87 +142,47 @@ def move(view: QueueView, jobs: Sequence[JobId], where: str | JobId) -> Answer:
     return _ask(view, base_state, RequestVerb.MOVE, text, jobs=waiting, value=value)
 
 
-def pause(view: QueueView, scope: Scope, preempt: bool = False) -> Answer:
-    """Begin no more jobs; with `preempt`, stop those that run, so that they go on later."""
-    base_state = view.look()
-    scope = _check(view, base_state, scope)
-    text = f"{scope} is paused: what runs goes on to its end"
-    if preempt:
-        text = f"{scope} is paused: what runs is stopped, and goes on later from its checkpoint"
-    return _ask_scope(view, base_state, RequestVerb.PAUSE, text, scope, preempt=preempt)
-
-
-def resume(view: QueueView, scope: Scope) -> Answer:
-    """Begin jobs again."""
-    base_state = view.look()
-    scope = _check(view, base_state, scope)
-    return _ask_scope(view, base_state, RequestVerb.RESUME, f"{scope} goes on", scope)
-
-
-def drain(view: QueueView, agents: Sequence[str], preempt: bool = False) -> Answer:
-    """Send agents (all, when none is named) no more jobs."""
-    return _ask_agents(view, RequestVerb.DRAIN, agents, "no more jobs for", preempt=preempt)
-
-
-def fill(view: QueueView, agents: Sequence[str]) -> Answer:
-    """Send agents (all, when none is named) jobs again."""
-    return _ask_agents(view, RequestVerb.FILL, agents, "jobs again for")
-
-
-def add_agents(view: QueueView, gpus: str) -> Answer:
-    """Have the acting Master start a session on each of some cards that has none."""
-    request = Request(RequestVerb.ADD, value=gpus, by=user_name(), at=time.time())
-    text = f"sessions are started where {gpus} has none; agents.txt in the base's log says how"
-    return Answer(ask(view.files, view.base, request), text + _standing(view, view.look()))
-
-
-def remove_agents(view: QueueView, agents: Sequence[str], preempt: bool = False) -> Answer:
-    """Have the acting Master end agents, after the jobs in hand; with `preempt`, at once."""
-    if not agents:
-        raise PostroomError("no agent is named")
-    return _ask_agents(view, RequestVerb.REMOVE, agents, "told to go:", preempt=preempt)
-
-
-def rerun(view: QueueView, jobs: Sequence[JobId]) -> Answer:
-    """Queue commands again; what they did before stays where it is."""
-    base_state = view.look()
+def rerun(view: QueueView, jobs: Sequence[JobId]) -> ActionResult:
+    """Queue commands again as new jobs; the old jobs and their results stay."""
+    base_state = view.read_state()
     known = _known(base_state, jobs)
-    asks = {job: _ask_of(_reader(base_state, job), job.number) for job in known}
+    specs = {job: _spec_of(_reader(base_state, job), job.number) for job in known}
     new: dict[JobId, JobId] = {}
-    # One that waited for another of them now waits for that one's successor: the first ones first.
+    # A job that waited for another of them now waits for its new copy: those copies go first.
     left = list(known)
     while left:
-        ready = [job for job in left if not set(asks[job].scheduling.after).intersection(left)]
+        ready = [job for job in left if not set(specs[job].scheduling.after).intersection(left)]
         batch = []
         for job in ready or left:
-            scheduling = asks[job].scheduling
+            scheduling = specs[job].scheduling
             after = tuple(new[one] for one in scheduling.after if one in new)
-            again = replace(asks[job], scheduling=replace(scheduling, after=after, after_any=()))
+            again = replace(specs[job], scheduling=replace(scheduling, after=after, after_any=()))
             batch.append((job, again, _reader(base_state, job).project))
-        order = _as_handed_in(batch)
-        for job, number in zip(order, hand_in_again(view.files, view.base, batch), strict=True):
+        order = _by_project(batch)
+        for job, number in zip(order, submit_again(view.files, view.base, batch), strict=True):
             new[job] = number
         left = [job for job in left if job not in new]
     numbers = [new[job] for job in known]
     text = f"{_count(numbers)} queued again"
-    return Answer(None, text + _standing(view, base_state), jobs=numbers)
+    return ActionResult(None, text + _scheduler_hint(view, base_state), jobs=numbers)
 
 
 def failed_jobs(view: QueueView, project: str = "", run: str = "") -> list[JobId]:
-    """The jobs that failed, and those cancelled since they waited for one; each not rerun yet."""
-    base_state = view.look()
+    """The failed jobs and those cancelled because they waited for one; not those rerun since."""
+    base_state = view.read_state()
     readers = [
         reader
         for reader in base_state.readers.values()
         if reader.info.queue and project in ("", reader.project) and reader.run.endswith(run)
     ]
-    chosen = {spot[0].job_id(spot[1]) for spot in base_state.spots(FAILED, readers)}
-    cancelled = {spot[0].job_id(spot[1]) for spot in base_state.spots(("cancelled",), readers)}
+
+    def ended_as(*states: str) -> set[JobId]:
+        return {reader.job_id(job) for reader, job, _ in base_state.jobs_in(states, readers)}
+
+    chosen, cancelled = ended_as(*FAILED), ended_as("cancelled")
     grew = bool(chosen)
     while grew:
-        in_vain = {
-            job for job in cancelled if chosen.intersection(_scheduling_of(base_state, job).after)
-        }
+        in_vain = {job for job in cancelled if chosen.intersection(_awaited_by(base_state, job))}
         cancelled -= in_vain
         chosen |= in_vain
         grew = bool(in_vain)
@@ -205,102 +191,169 @@ def failed_jobs(view: QueueView, project: str = "", run: str = "") -> list[JobId
     return sorted(chosen)
 
 
+# The queue
+
+
+def pause(view: QueueView, scope: QueueScope, preempt: bool = False) -> ActionResult:
+    """Start no more jobs; with `preempt`, also stop running jobs and requeue them."""
+    base_state = view.read_state()
+    scope = _check_scope(view, base_state, scope)
+    text = f"{scope} is paused; running jobs continue"
+    if preempt:
+        text = f"{scope} is paused; running jobs are stopped and resume later from a checkpoint"
+    return _ask(view, base_state, RequestVerb.PAUSE, text, **_scope_fields(scope), preempt=preempt)
+
+
+def resume(view: QueueView, scope: QueueScope) -> ActionResult:
+    """Start jobs again."""
+    base_state = view.read_state()
+    scope = _check_scope(view, base_state, scope)
+    return _ask(view, base_state, RequestVerb.RESUME, f"{scope} is resumed", **_scope_fields(scope))
+
+
 def clean(
     view: QueueView, *, older_than_s: float, project: str = "", dry_run: bool = False
-) -> Answer:
-    """Remove the runs whose jobs have all ended long ago, with all that they left."""
-    base_state = view.look()
+) -> ActionResult:
+    """Remove the runs whose jobs have all ended long ago, with their results and logs."""
+    base_state = view.read_state()
     going = find_over(base_state, now=time.time(), older_than_s=older_than_s, project=project)
     if not dry_run:
         sweep(view.files, view.base, now=time.time())
-        going = [
-            one for one in going if remove_run(view.files, view.base, base_state.readers[one.run])
-        ]
-    jobs = sum(one.jobs for one in going)
-    word = "would be removed" if dry_run else "removed"
+        going = [reader for reader in going if remove_run(view.files, view.base, reader)]
+    jobs = sum(reader.asked for reader in going)
+    verb = "would be removed" if dry_run else "removed"
     runs = f"{len(going)} run{'' if len(going) == 1 else 's'}"
-    return Answer(None, f"{runs} with {jobs} jobs {word}", runs=[one.run for one in going])
+    return ActionResult(
+        None, f"{runs} with {jobs} jobs {verb}", runs=[reader.run for reader in going]
+    )
 
 
-def wait_settled(view: QueueView, answer: Answer, timeout_s: float = 10.0) -> bool:
-    """Wait until the acting Master has done what was asked; False: it has not, or none acts."""
+# Agents
+
+
+def drain(view: QueueView, agents: Sequence[str], preempt: bool = False) -> ActionResult:
+    """Send agents (all, when none is named) no more jobs."""
+    return _ask_agents(view, RequestVerb.DRAIN, agents, "drained: {}", preempt=preempt)
+
+
+def fill(view: QueueView, agents: Sequence[str]) -> ActionResult:
+    """Send drained agents (all, when none is named) jobs again."""
+    return _ask_agents(view, RequestVerb.FILL, agents, "no longer drained: {}")
+
+
+def remove_agents(view: QueueView, agents: Sequence[str], preempt: bool = False) -> ActionResult:
+    """Have the scheduler stop agents after their running job; with `preempt`, at once."""
+    if not agents:
+        raise PostroomError("name the agents to remove; see `postroom agents list`")
+    return _ask_agents(view, RequestVerb.REMOVE, agents, "removing {}", preempt=preempt)
+
+
+def add_agents(view: QueueView, gpus: str) -> ActionResult:
+    """Have the scheduler start an agent on each of some GPUs that has none."""
+    # A list that makes no sense is refused here, not in the scheduler's log.
+    parse_gpus(gpus, lambda: [str(card.index) for card in view.overview().cards])
+    text = f"starting agents on {gpus}, where there is none yet; log: log/agents.txt in the base"
+    return _ask(view, view.read_state(), RequestVerb.ADD, text, value=gpus)
+
+
+# The names of the verbs, once. The command line has a command for each; the page and the API look
+# them up here.
+ACTIONS = {
+    "kill": Action("jobs", "Kill", lambda view, what: kill(view, what.jobs)),
+    "hold": Action("jobs", "Hold", lambda view, what: hold(view, what.jobs)),
+    "release": Action("jobs", "Release", lambda view, what: release(view, what.jobs)),
+    "priority": Action(
+        "jobs", "Set priority", lambda view, what: set_priority(view, what.jobs, _number(what))
+    ),
+    "move": Action("jobs", "Move", lambda view, what: move(view, what.jobs, _place(what))),
+    "rerun": Action("jobs", "Rerun", lambda view, what: rerun(view, what.jobs)),
+    "pause": Action("queue", "Pause", lambda view, what: pause(view, what.scope, what.preempt)),
+    "resume": Action("queue", "Resume", lambda view, what: resume(view, what.scope)),
+    "drain": Action("agents", "Drain", lambda view, what: drain(view, what.agents, what.preempt)),
+    "fill": Action("agents", "Undo drain", lambda view, what: fill(view, what.agents)),
+    "remove": Action(
+        "agents", "Remove", lambda view, what: remove_agents(view, what.agents, what.preempt)
+    ),
+    "add": Action("gpus", "Add", lambda view, what: add_agents(view, str(what.value or ""))),
+}
+
+
+def _number(what: ActionInput) -> int:
+    if type(what.value) is not int:
+        raise PostroomError("a priority is a whole number")
+    return what.value
+
+
+def _place(what: ActionInput) -> str | JobId:
+    if what.value in ("first", "last"):
+        return str(what.value)
+    try:
+        return JobId.parse(str(what.value))
+    except ValueError:
+        raise PostroomError("a job is moved first, last, or before a job RUN/NUMBER") from None
+
+
+# Asking the scheduler
+
+
+def wait_settled(view: QueueView, result: ActionResult, timeout_s: float = 10.0) -> bool:
+    """Wait until the scheduler has carried out a request; False: not within this time."""
     give_up_at = time.monotonic() + timeout_s
-    while answer.request is not None and not is_settled(view.files, view.base, answer.request):
+    while result.request is not None and not is_settled(view.files, view.base, result.request):
         if time.monotonic() >= give_up_at:
             return False
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
     return True
 
 
-# Asking
-
-
 def _ask(
-    view: QueueView,
-    base_state: BaseState,
-    verb: RequestVerb,
-    text: str,
-    *,
-    jobs: Sequence[JobId] = (),
-    value: int | str | None = None,
-) -> Answer:
-    request = Request(verb, jobs=tuple(jobs), value=value, by=user_name(), at=time.time())
-    return Answer(ask(view.files, view.base, request), text + _standing(view, base_state))
-
-
-def _ask_scope(
-    view: QueueView,
-    base_state: BaseState,
-    verb: RequestVerb,
-    text: str,
-    scope: Scope,
-    *,
-    preempt: bool = False,
-) -> Answer:
-    request = Request(
-        verb,
-        projects=scope.projects,
-        runs=scope.runs,
-        everything=scope.everything,
-        preempt=preempt,
-        by=user_name(),
-        at=time.time(),
-    )
-    return Answer(ask(view.files, view.base, request), text + _standing(view, base_state))
+    view: QueueView, base_state: BaseState, verb: RequestVerb, text: str, **fields: Any
+) -> ActionResult:
+    if "jobs" in fields:
+        fields["jobs"] = tuple(fields["jobs"])
+    request = Request(verb, by=user_name(), at=time.time(), **fields)
+    name = ask(view.files, view.base, request)
+    return ActionResult(name, text + _scheduler_hint(view, base_state))
 
 
 def _ask_agents(
     view: QueueView, verb: RequestVerb, agents: Sequence[str], text: str, *, preempt: bool = False
-) -> Answer:
-    base_state = view.look()
+) -> ActionResult:
+    base_state = view.read_state()
     known = [agent.agent for agent in base_state.agents]
     unknown = [agent for agent in agents if agent not in {*known, *base_state.orders.drained}]
     if unknown:
         there = ", ".join(known) or "none"
         raise PostroomError(f"there is no agent {unknown[0]} at {view.base.root}; there: {there}")
-    request = Request(
+    text = text.format(f"agent {', '.join(agents)}" if agents else "all agents")
+    text += "; running jobs are requeued" if preempt else ""
+    return _ask(
+        view,
+        base_state,
         verb,
+        text,
         agents=tuple(agents),
         everything=not agents,
         preempt=preempt,
-        by=user_name(),
-        at=time.time(),
     )
-    whom = f"agent {', '.join(agents)}" if agents else "all agents"
-    words = f"{text} {whom}" + ("; what runs there goes on elsewhere" if preempt else "")
-    return Answer(ask(view.files, view.base, request), words + _standing(view, base_state))
 
 
-def _standing(view: QueueView, base_state: BaseState) -> str:
+def _scheduler_hint(view: QueueView, base_state: BaseState) -> str:
+    """What to do where no scheduler is there to carry out a request."""
     if base_state.master_pid is not None:
         return ""
     return (
-        f"; no Master acts, so it waits until one stands: postroom master {view.base.root} --detach"
+        "; no scheduler is running, so this waits until you start it: "
+        f"postroom master {view.base.root} --detach"
     )
 
 
-def _check(view: QueueView, base_state: BaseState, scope: Scope) -> Scope:
-    """A scope in whole names, or an error that says which are there."""
+def _scope_fields(scope: QueueScope) -> dict[str, Any]:
+    return {"projects": scope.projects, "runs": scope.runs, "everything": scope.everything}
+
+
+def _check_scope(view: QueueView, base_state: BaseState, scope: QueueScope) -> QueueScope:
+    """The scope with full run names, or an error that says which projects there are."""
     known = {reader.project for reader in base_state.readers.values() if reader.info.queue}
     for name in scope.projects:
         if name not in known | base_state.orders.paused_projects:
@@ -310,7 +363,7 @@ def _check(view: QueueView, base_state: BaseState, scope: Scope) -> Scope:
     return replace(scope, runs=runs)
 
 
-# Jobs
+# Reading jobs
 
 
 def _reader(base_state: BaseState, job: JobId) -> RunReader:
@@ -318,7 +371,7 @@ def _reader(base_state: BaseState, job: JobId) -> RunReader:
 
 
 def _known(base_state: BaseState, jobs: Sequence[JobId]) -> list[JobId]:
-    """The jobs, each once, or an error that names one that is not there."""
+    """The jobs, each once, or an error that names one that does not exist."""
     for job in jobs:
         reader = base_state.readers.get(job.run)
         if reader is None or not 0 <= job.number < reader.asked:
@@ -328,15 +381,30 @@ def _known(base_state: BaseState, jobs: Sequence[JobId]) -> list[JobId]:
     return list(dict.fromkeys(jobs))
 
 
-def _waiting(base_state: BaseState, jobs: Sequence[JobId], verb: str) -> list[JobId]:
-    """Those of the jobs that have yet to begin; an error when none is left."""
+def _without_result(base_state: BaseState, jobs: Sequence[JobId]) -> list[JobId]:
+    return [job for job in jobs if _reader(base_state, job).outcome(job.number) is None]
+
+
+def _waiting(
+    base_state: BaseState, jobs: Sequence[JobId], verb: str, *, own_place: bool = False
+) -> list[JobId]:
+    """Those of the jobs that have not started; an error when none is left.
+
+    With `own_place`, all must be in the project queue: the jobs of a program's run have no priority
+    and no place of their own.
+    """
     known = _known(base_state, jobs)
-    unended = [job for job in known if _reader(base_state, job).outcome(job.number) is None]
-    left = [job for job in unended if job not in base_state.running]
+    left = [job for job in _without_result(base_state, known) if job not in base_state.running]
     if not left:
         state = _reader(base_state, known[0]).outcome(known[0].number) or "running"
         which = f"job {known[0].short} is {state}" if len(known) == 1 else "none of them waits"
         raise PostroomError(f"there is nothing to {verb}: {which}")
+    for job in left:
+        if own_place and not _reader(base_state, job).info.queue:
+            raise PostroomError(
+                f"cannot {verb} job {job.short}: a Python program submitted it, and sends its jobs "
+                "in their order"
+            )
     return left
 
 
@@ -344,38 +412,22 @@ def _count(jobs: Collection[JobId]) -> str:
     return f"job {next(iter(jobs)).short}" if len(jobs) == 1 else f"{len(jobs)} jobs"
 
 
-def _ask_of(reader: RunReader, number: int) -> QueuedCommand:
+def _spec_of(reader: RunReader, number: int) -> CommandSpec:
     """What a job was asked, so that it can be asked again."""
     job = reader.job_id(number)
     try:
         sheet = reader.read_jobs(number)
-    except (BadFileError, OSError) as error:
+        if sheet.task == COMMAND and reader.info.queue:
+            return CommandSpec.of_job(sheet, number)
+    except (BadFileError, OSError, TypeError) as error:
         raise PostroomError(f"job {job.short} cannot be read: {error}") from None
-    if sheet.task != COMMAND or not reader.info.queue:
-        raise PostroomError(
-            f"job {job.short} was not submitted to the queue ({sheet.task}): start the program "
-            "again that handed it in"
-        )
-    passed = plain(sheet, number)
-    scheduling = SchedulingOptions()
-    with contextlib.suppress(ValueError):
-        scheduling = SchedulingOptions.decode(passed.get("scheduling", {}))
-    return QueuedCommand(
-        command=str(passed.get("command", "")),
-        name=str(passed.get("label", "")),
-        cwd=str(passed.get("cwd", "")),
-        env=dict(passed.get("env") or {}),
-        timeout_s=sheet.options.timeout_s,
-        retries=sheet.options.retries,
-        scheduling=scheduling,
-        grace_s=passed.get("grace_s"),
-        shell=str(passed.get("shell", "bash")),
-        number=int(passed.get("number", 0)),
-        arguments=dict(passed.get("arguments") or {}),
+    raise PostroomError(
+        f"job {job.short} was not submitted to the queue ({sheet.task}): start the program "
+        "again that handed it in"
     )
 
 
-def _as_handed_in(batch: Sequence[tuple[JobId, QueuedCommand, str]]) -> list[JobId]:
+def _by_project(batch: Sequence[tuple[JobId, CommandSpec, str]]) -> list[JobId]:
     """The order in which a batch comes back: project by project."""
     by_project: dict[str, list[JobId]] = {}
     for job, _, project in batch:
@@ -383,17 +435,16 @@ def _as_handed_in(batch: Sequence[tuple[JobId, QueuedCommand, str]]) -> list[Job
     return [job for jobs in by_project.values() for job in jobs]
 
 
-def _scheduling_of(base_state: BaseState, job: JobId) -> SchedulingOptions:
-    reader = _reader(base_state, job)
-    with contextlib.suppress(BadFileError, OSError, ValueError):
-        return SchedulingOptions.decode(
-            plain(reader.read_jobs(job.number), job.number).get("scheduling", {})
-        )
-    return SchedulingOptions()
+def _awaited_by(base_state: BaseState, job: JobId) -> tuple[JobId, ...]:
+    """The jobs that had to end well before this one."""
+    with contextlib.suppress(BadFileError, OSError):
+        sheet = _reader(base_state, job).read_jobs(job.number)
+        return scheduling_in(command_fields(sheet, job.number)).after
+    return ()
 
 
 def _rerun_already(base_state: BaseState, *, since: str) -> set[JobId]:
-    """The jobs that later ones are reruns of."""
+    """The jobs that later jobs are reruns of."""
     found: set[JobId] = set()
     for reader in base_state.readers.values():
         if not reader.info.queue or reader.run < since:

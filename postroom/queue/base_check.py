@@ -1,4 +1,4 @@
-"""What is wrong with a base, or soon will be: looks at everything, changes nothing."""
+"""Checks a base for problems, for `postroom doctor`. It changes nothing."""
 
 from __future__ import annotations
 
@@ -14,41 +14,43 @@ from ..store.append_log import lost_jobs
 from ..store.base import FOLDERS, OUTBOX, Base, number_of, open_base
 from ..store.files import LocalFiles
 from ..store.mailbox import is_plain_name, read_letter
-from ..store.runs import list_firsts, list_runs, reach, read_run_info
+from ..store.runs import count_jobs, list_firsts, list_runs, read_run_info
 from ..store.snapshot import BaseSnapshot, snapshot
 from ..system import cgroups
 
-# Filesystems on which the kernel's locks and links are known to mean what we need.
+# Filesystems on which file locks and hard links work as the protocol needs.
 LOCAL = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "overlay", "bcachefs"}
 LOW_SPACE = 1 << 30
 LOW_INODES = 10_000
 STALE_S = 24 * 3600.0
-# Reading every parcel of a long history would take longer than anybody waits for a doctor.
+# Reading every parcel of a long history would take too long.
 MOST_PARCELS = 10_000
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     level: str  # "ok", "note", "warning", "error"
     what: str
-    advice: str = ""
+    advice: str = ""  # what to do
 
 
 def examine(root: str | os.PathLike[str]) -> Iterator[Finding]:
-    """Examine a base; findings come as they are made, worst cases included."""
+    """Check a base; yields each finding as soon as it is known."""
     try:
         base = open_base(root, write=False)
     except BaseFolderError as error:
         yield Finding("error", str(error))
         return
-    yield Finding("ok", f"{base.root} is a base of this version, private to this user")
+    yield Finding(
+        "ok", f"{base.root} is a base of this version of Postroom and private to this user"
+    )
     for check in (_folders, _filesystem, _locks, _space, _watches, _groups, _temporaries, _modes):
         yield from check(base)
     seen = snapshot(base)
-    for look in (_master, _agents, _runs, _parcels, _orphans, _rejected):
-        yield from look(base, seen)
+    for check_with in (_master, _agents, _runs, _parcels, _orphans, _rejected):
+        yield from check_with(base, seen)
     yield from _cards()
 
 
@@ -58,24 +60,24 @@ def _folders(base: Base) -> Iterator[Finding]:
         yield Finding(
             "error",
             f"folders are missing: {', '.join(missing)}",
-            "somebody removed them; make them again with mode 0700",
+            f"create them: cd '{base.root}' && mkdir -m 700 {' '.join(missing)}",
         )
 
 
 def _filesystem(base: Base) -> Iterator[Finding]:
     kind = filesystem_of(base.root)
     if kind in LOCAL:
-        yield Finding("ok", f"it lies on {kind}, where locks and links can be trusted")
+        yield Finding("ok", f"the filesystem is {kind}: file locks and hard links work")
     else:
         yield Finding(
             "warning",
-            f"it lies on {kind}, where locks, links or events may not work as they should",
-            "put the base on a local disk; results can be moved to the network afterwards",
+            f"the filesystem is {kind}: file locks, hard links or file events may not work",
+            "put the base on a local disk; you can copy results to the network later",
         )
 
 
 def filesystem_of(path: str) -> str:
-    """The kind of filesystem that a path lies on."""
+    """The type of the filesystem that holds a path."""
     path = os.path.realpath(path)
     best, kind = "", "unknown"
     with open("/proc/self/mounts", encoding="utf-8", errors="replace") as file:
@@ -89,19 +91,23 @@ def filesystem_of(path: str) -> str:
 
 
 def _locks(base: Base) -> Iterator[Finding]:
-    """Two descriptors of one file must exclude each other; tried on FORMAT, which nobody locks."""
+    """Locks of two descriptors must exclude each other; tried on FORMAT, which nobody locks."""
     one, other = (os.open(base.format, os.O_RDONLY | os.O_NOFOLLOW) for _ in range(2))
     try:
         fcntl.flock(one, fcntl.LOCK_EX | fcntl.LOCK_NB)
         try:
             fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield Finding(
-                "error", "two locks on one file do not exclude each other", "use a local disk"
+                "error",
+                "two locks on one file do not exclude each other",
+                "put the base on a local disk",
             )
         except BlockingIOError:
-            yield Finding("ok", "locks exclude each other")
+            yield Finding("ok", "file locks exclude each other")
     except OSError as error:
-        yield Finding("error", f"a lock cannot be taken: {error.strerror}", "use a local disk")
+        yield Finding(
+            "error", f"cannot lock a file: {error.strerror}", "put the base on a local disk"
+        )
     finally:
         os.close(one)
         os.close(other)
@@ -113,15 +119,17 @@ def _space(base: Base) -> Iterator[Finding]:
     if free < LOW_SPACE:
         yield Finding(
             "warning",
-            f"{free / 2**20:.0f} MiB are free",
-            "make room: on a full disk, work waits until there is some",
+            f"only {free / 2**20:.0f} MiB of disk space are free",
+            "free some space, for example with: postroom clean; on a full disk, jobs wait",
         )
     else:
-        yield Finding("ok", f"{free / 2**30:.1f} GiB are free")
+        yield Finding("ok", f"{free / 2**30:.1f} GiB of disk space are free")
     if status.f_files and status.f_favail < LOW_INODES:
-        yield Finding("warning", f"{status.f_favail} inodes are free", "remove small files")
+        yield Finding(
+            "warning", f"only {status.f_favail} inodes are free", "delete small files on this disk"
+        )
     if status.f_flag & os.ST_RDONLY:
-        yield Finding("error", "the filesystem is read-only", "remount it for writing")
+        yield Finding("error", "the filesystem is read-only", "mount it writable")
 
 
 def _watches(base: Base) -> Iterator[Finding]:
@@ -132,11 +140,11 @@ def _watches(base: Base) -> Iterator[Finding]:
     if waiter.blind:
         yield Finding(
             "warning",
-            "no events can be had: everything works, at a slower pace",
-            "raise fs.inotify.max_user_instances, or end programs that use many",
+            "no file events (inotify): everything works, but more slowly",
+            "raise the limit: sysctl fs.inotify.max_user_instances=1024",
         )
     else:
-        yield Finding("ok", "events can be had")
+        yield Finding("ok", "file events (inotify) work")
     waiter.close()
 
 
@@ -144,12 +152,12 @@ def _groups(base: Base) -> Iterator[Finding]:
     path = cgroups.make(f"{base.root}:doctor")
     if path:
         os.rmdir(path)
-        yield Finding("ok", "commands run in control groups: none can hide from its end")
+        yield Finding("ok", "cgroups work: a command is ended with all its processes")
     else:
         yield Finding(
             "note",
-            "no control group can be had: commands are found by their parents and their mark",
-            "as root, or with systemd-run --user --scope, even what hides from both is ended",
+            "no cgroups: the processes of a command are found by their parents and environment",
+            "start agents with systemd-run --user --scope, to find all processes in any case",
         )
 
 
@@ -157,7 +165,7 @@ def _temporaries(base: Base) -> Iterator[Finding]:
     stale = 0
     for name in os.listdir(base.tmp):
         if name.startswith(OUTBOX):
-            continue  # a worker's drawer, however long it has been idle
+            continue  # a worker's outbox may be idle for long
         try:
             age_s = time.time() - os.lstat(f"{base.tmp}/{name}").st_mtime
         except FileNotFoundError:
@@ -166,8 +174,8 @@ def _temporaries(base: Base) -> Iterator[Finding]:
     if stale:
         yield Finding(
             "note",
-            f"tmp/ holds {stale} files older than a day, left by processes that were killed",
-            f"they mean nothing: find '{base.tmp}' -maxdepth 1 -type f -mtime +1 -delete",
+            f"tmp/ has {stale} files older than a day, left by killed processes",
+            f"delete them: find '{base.tmp}' -maxdepth 1 -type f -mtime +1 -delete",
         )
 
 
@@ -181,20 +189,20 @@ def _modes(base: Base) -> Iterator[Finding]:
     if loose:
         yield Finding(
             "warning",
-            f"others may look into {', '.join(loose)}",
-            f"chmod -R go-rwx '{base.root}'",
+            f"other users can read {', '.join(loose)}",
+            f"make it private: chmod -R go-rwx '{base.root}'",
         )
 
 
 def _master(base: Base, seen: BaseSnapshot) -> Iterator[Finding]:
     waiting = sum(run.asked - run.done for run in seen.runs)
     if seen.master_pid is not None:
-        yield Finding("ok", f"a Master acts (pid {seen.master_pid})")
+        yield Finding("ok", f"the scheduler is running (pid {seen.master_pid})")
     elif waiting:
         yield Finding(
             "note",
-            f"{waiting} jobs are not done and no Master acts",
-            f"python main.py --resume, or python master.py '{base.root}'",
+            f"{waiting} jobs are not done, and no scheduler is running",
+            f"start it: postroom master '{base.root}' --detach; or start your own program again",
         )
 
 
@@ -203,20 +211,20 @@ def _agents(base: Base, seen: BaseSnapshot) -> Iterator[Finding]:
         if agent.state == "dead":
             yield Finding(
                 "warning",
-                f"agent {agent.agent} is dead and left its things",
-                "the next Master or session clears up; nothing is lost",
+                f"agent {agent.agent} is dead and left its files",
+                "nothing is lost: the scheduler or the next session requeues its jobs",
             )
         elif agent.state == "blocked":
             yield Finding(
                 "error",
-                f"agent {agent.agent} has results that it cannot write",
-                "make room on the disk; they wait in its memory",
+                f"agent {agent.agent} cannot write its results",
+                "free disk space; the results wait in its memory",
             )
         elif agent.state == "outdated":
             yield Finding(
                 "error",
-                f"agent {agent.agent} is of another version of Postroom, and is sent nothing",
-                f"python agent.py stop '{base.root}' {agent.agent}, and start it again",
+                f"agent {agent.agent} has another version of Postroom, and gets no jobs",
+                f"restart it; first stop it: postroom agents stop '{base.root}' {agent.agent}",
             )
         else:
             yield Finding("ok", f"agent {agent.agent} is {agent.state} (pid {agent.pid})")
@@ -229,28 +237,34 @@ def _runs(base: Base, seen: BaseSnapshot) -> Iterator[Finding]:
         try:
             read_run_info(files, base, run)
         except (FileNotFoundError, BadFileError) as error:
-            yield Finding("error", f"run {run} has no card: {error}", "it is not served")
+            yield Finding(
+                "error",
+                f"run {run} cannot be read: {error}",
+                "its jobs do not run; look for disk errors",
+            )
     for agent in seen.agents:
         letter = read_letter(files, base, agent.agent)
         if letter is not None and letter.run not in known:
             yield Finding(
-                "warning", f"agent {agent.agent} works on the unknown run {letter.run}", ""
+                "warning",
+                f"agent {agent.agent} works on run {letter.run}, which does not exist",
+                f"stop it with: postroom agents stop '{base.root}' {agent.agent} --now",
             )
 
 
 def _parcels(base: Base, seen: BaseSnapshot) -> Iterator[Finding]:
-    """Every parcel must say of itself what its name says."""
+    """The trailer of every parcel must match its file name."""
     files = LocalFiles()
-    looked = 0
+    checked = 0
     for run in reversed(seen.runs):
         for folder, kind, path in (
-            (base.asked(run.run), "jobs", base.parcel),
-            (base.answered(run.run), "results", base.result),
+            (base.run_folder(run.run), "jobs", base.parcel),
+            (base.result_folder(run.run), "results", base.result),
         ):
             for first in list_firsts(files, folder):
-                looked += 1
-                if looked > MOST_PARCELS:
-                    yield Finding("note", f"only the newest {MOST_PARCELS} parcels were looked at")
+                checked += 1
+                if checked > MOST_PARCELS:
+                    yield Finding("note", f"only the newest {MOST_PARCELS} parcels were checked")
                     return
                 yield from _parcel(files, path(run.run, first), kind)
         yield from _append_log(files, base, run.run)
@@ -258,10 +272,10 @@ def _parcels(base: Base, seen: BaseSnapshot) -> Iterator[Finding]:
 
 def _parcel(files: LocalFiles, path: str, kind: str) -> Iterator[Finding]:
     try:
-        reach(files, path, kind)
+        count_jobs(files, path, kind)
     except BadFileError as error:
         yield Finding(
-            "error", f"a bad parcel: {error}", "its jobs fail or run again; look at the disk"
+            "error", f"a bad parcel: {error}", "its jobs fail or run again; look for disk errors"
         )
 
 
@@ -269,13 +283,15 @@ def _append_log(files: LocalFiles, base: Base, run: str) -> Iterator[Finding]:
     try:
         lost = lost_jobs(files, base, run)
     except BadFileError as error:
-        yield Finding("error", f"a bad roll: {error}", "its run stands still; look at the disk")
+        yield Finding(
+            "error", f"a bad append log: {error}", "its run makes no progress; look for disk errors"
+        )
         return
     if lost:
         yield Finding(
             "error",
-            f"the roll of run {run} has lost {len(lost)} jobs, the first is {lost[0]}",
-            "they fail when it is their turn; look at the disk",
+            f"the append log of run {run} has lost {len(lost)} jobs, the first is {lost[0]}",
+            "they will fail; submit them again, and look for disk errors",
         )
 
 
@@ -291,8 +307,8 @@ def _orphans(base: Base, seen: BaseSnapshot) -> Iterator[Finding]:
     if orphans:
         yield Finding(
             "note",
-            f"{len(orphans)} folders of results belong to no run, such as {orphans[0]}",
-            "their run was removed; remove them too when nobody needs them",
+            f"{len(orphans)} result folders belong to no run, such as {orphans[0]}",
+            f"their runs were removed; delete them when nobody needs them: '{base.result_pool}'",
         )
 
 
@@ -300,7 +316,9 @@ def _rejected(base: Base, _: BaseSnapshot) -> Iterator[Finding]:
     count = sum(name.endswith(".reason") for name in os.listdir(base.rejected))
     if count:
         yield Finding(
-            "warning", f"{count} bad files were put aside", f"read '{base.rejected}'/*.reason"
+            "warning",
+            f"{count} bad files were moved to rejected/",
+            f"see why: cat '{base.rejected}'/*.reason",
         )
 
 
@@ -310,10 +328,11 @@ def _cards() -> Iterator[Finding]:
     try:
         cards = inventory.cards()
     except GpuError as error:
-        yield Finding("error", f"the cards cannot be asked: {error}", "look at nvidia-smi")
+        yield Finding("error", f"cannot ask the GPU driver: {error}", "check that nvidia-smi works")
         return
     if not cards:
-        yield Finding("note", "no GPU in sight: sessions run on the CPU")
+        yield Finding("note", "no GPU found: agents run jobs on the CPU")
     for card in cards:
         if card.problem:
-            yield Finding("error", f"GPU {card.index} ({card.name}): {card.problem}")
+            advice = "restart the machine, or start agents on other GPUs"
+            yield Finding("error", f"GPU {card.index} ({card.name}): {card.problem}", advice)

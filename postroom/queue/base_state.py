@@ -1,7 +1,7 @@
-"""A base at one moment, as the queue sees it: who runs what, what waits, and what it waits for.
+"""The state of a base: which jobs run, wait, are held or have ended, and who runs them.
 
-The folders are read in the direction of the flow (job_pool, mailboxes, result_pool), so that a job
-that moves meanwhile is seen twice, never missed; where it is seen twice, the later place counts.
+Folders are read in the order in which jobs pass through them (job_pool, mailboxes, result_pool). A
+job that moves meanwhile is then seen twice, never missed, and its later place counts.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
+from ..dispatch.send_order import JobKey, is_held, job_key, run_age, run_priority
 from ..errors import BadFileError
-from ..parcel.sheets import JobSheet, OutcomeSheet
 from ..store.base import Base
 from ..store.files import Files
 from ..store.job_ids import JobId
@@ -22,15 +22,15 @@ from ..store.runs import list_runs
 from ..store.scheduling import SchedulingOptions
 from ..store.snapshot import AgentStatus, snapshot
 from .rows import ENDED
-from .run_reader import Recent, RunReader
-from .waiting_order import WaitingLine, in_order, without
+from .run_reader import RunReader, RunReaders
+from .waiting_order import WaitingRun, in_order, without
 
-Spot = tuple[RunReader, int]
+RunJob = tuple[RunReader, int]
 
 
 @dataclass
 class BaseState:
-    """What one look has found."""
+    """The base as it was read."""
 
     readers: dict[str, RunReader]
     agents: list[AgentStatus]
@@ -40,59 +40,98 @@ class BaseState:
     at: float
     running: dict[JobId, AgentStatus] = field(default_factory=dict)
     stopping: set[JobId] = field(default_factory=set)
-    ready: list[WaitingLine] = field(default_factory=list)
-    paused: list[WaitingLine] = field(default_factory=list)
-    unwanted: set[str] = field(default_factory=set)  # runs whose submitters are gone
-    waiting: list[Spot] = field(default_factory=list)  # for other jobs
-    held: list[Spot] = field(default_factory=list)
+    ready: list[WaitingRun] = field(default_factory=list)
+    paused: list[WaitingRun] = field(default_factory=list)
+    unwanted: set[str] = field(default_factory=set)  # runs whose program has ended
+    waiting: list[RunJob] = field(default_factory=list)  # for other jobs
+    held: list[RunJob] = field(default_factory=list)
 
     # States
 
     def state(self, reader: RunReader, number: int) -> str:
-        """What a job is."""
+        """The state of a job."""
         ended = reader.outcome(number)
         if ended is not None:
             return ended
         job = reader.job_id(number)
         if job in self.running:
             return "stopping" if job in self.stopping else "running"
-        scheduling = reader.special().get(number, SchedulingOptions())
-        if self.orders.held.get(job, scheduling.held):
+        reader.with_options()
+        return self._why_not_ready(job, reader.scheduling(number)) or (
+            "paused" if self.is_paused(reader) else "queued"
+        )
+
+    def _why_not_ready(self, job: JobId, scheduling: SchedulingOptions) -> str:
+        """Whether an unfinished job is "held" or "waiting"; "": neither."""
+        if is_held(self.orders, job, scheduling):
             return "held"
-        if self.missing(scheduling):
-            return "waiting"
-        return "paused" if self.is_paused(reader) else "queued"
+        return "waiting" if self.missing(scheduling) else ""
 
     def is_paused(self, reader: RunReader) -> bool:
-        """Whether nothing more of a run is begun."""
+        """Whether no more jobs of a run are started."""
         project = reader.info.project if reader.info.queue else ""
         return reader.run in self.unwanted or self.orders.is_paused(reader.run, project)
 
     def missing(self, scheduling: SchedulingOptions) -> list[JobId]:
-        """The jobs that somebody waits for, and that have not ended as they should."""
+        """The jobs that a job waits for and that have not ended as it needs."""
         missing = [job for job in scheduling.after_any if self.outcome(job) is None]
         return missing + [job for job in scheduling.after if self.outcome(job) != "ok"]
 
     def outcome(self, job: JobId) -> str | None:
-        """How a job ended; None when it has not. One whose run has left is over."""
+        """How a job ended; None: it has not. A job whose run was removed counts as ok."""
         reader = self.readers.get(job.run)
         return "ok" if reader is None else reader.outcome(job.number)
 
+    def job_key(self, reader: RunReader, job: JobId) -> JobKey:
+        """Sorts the waiting jobs of a run; see `dispatch.send_order`."""
+        if not reader.info.queue:
+            return -run_priority(self.orders, job.run), float(job.number), job.number
+        return job_key(self.orders, job, reader.scheduling(job.number))
+
     def priority(self, reader: RunReader, number: int) -> int:
-        """The priority that counts for a job."""
-        in_run = self.orders.run_priorities.get(reader.run, reader.scheduling(number).priority)
-        return self.orders.priorities.get(reader.job_id(number), in_run)
+        """The priority that a job has now."""
+        return -self.job_key(reader, reader.job_id(number))[0]
+
+    def add_waiting(self, reader: RunReader) -> None:
+        """Sort the waiting jobs of a run: ready, paused, held, or waiting for other jobs."""
+        orders, run = self.orders, reader.run
+        out = {job.number for job in self.running if job.run == run}
+        # Orders name single jobs of the project queue; those of other runs can only be held.
+        about = (orders.priorities, orders.held, orders.positions)
+        named = {
+            job.number
+            for orders_about in (about if reader.info.queue else (orders.held,))
+            for job in orders_about
+            if job.run == run and job.number < reader.asked
+        }
+        single = {*reader.with_options(), *named} - out
+        waiting = WaitingRun(
+            reader,
+            priority=run_priority(orders, run),
+            ranges=without(reader.waiting, out | single),
+        )
+        for number in sorted(single):
+            if reader.outcome(number) is None:
+                job = reader.job_id(number)
+                state = self._why_not_ready(job, reader.scheduling(number))
+                if state == "held":
+                    self.held.append((reader, number))
+                elif state == "waiting":
+                    self.waiting.append((reader, number))
+                else:
+                    waiting.add(self.job_key(reader, job))
+        (self.paused if self.is_paused(reader) else self.ready).append(waiting)
 
     def counts(self, reader: RunReader) -> dict[str, int]:
-        """How many jobs of a run are in which state."""
+        """The jobs of a run, counted by state."""
         found = {"running": 0, "stopping": 0, "queued": 0, "paused": 0}
         for job in self.running:
             if job.run == reader.run:
                 found["stopping" if job in self.stopping else "running"] += 1
-        found["queued"] = sum(line.count() for line in self.ready if line.reader is reader)
-        found["paused"] = sum(line.count() for line in self.paused if line.reader is reader)
-        found["waiting"] = sum(spot[0] is reader for spot in self.waiting)
-        found["held"] = sum(spot[0] is reader for spot in self.held)
+        found["queued"] = sum(run.count() for run in self.ready if run.reader is reader)
+        found["paused"] = sum(run.count() for run in self.paused if run.reader is reader)
+        found["waiting"] = sum(job[0] is reader for job in self.waiting)
+        found["held"] = sum(job[0] is reader for job in self.held)
         failed = 0
         for failures in reader.failures.values():
             for outcome in failures.values():
@@ -103,22 +142,22 @@ class BaseState:
 
     # Lists
 
-    def spots(
+    def jobs_in(
         self, states: Collection[str], readers: Collection[RunReader]
     ) -> Iterator[tuple[RunReader, int, str]]:
-        """The jobs in some states: running, then as they will run, then ended, newest first."""
+        """Jobs in some states: running, then the queue in its order, then ended, newest first."""
         among = {reader.run for reader in readers}
         for job in sorted(self.running, key=lambda job: self.running[job].job_since or 0.0):
             state = "stopping" if job in self.stopping else "running"
             if job.run in among and state in states:
                 yield self.readers[job.run], job.number, state
-        for state, lines in (("queued", self.ready), ("paused", self.paused)):
+        for state, runs in (("queued", self.ready), ("paused", self.paused)):
             if state in states:
-                for reader, number in in_order([one for one in lines if one.reader.run in among]):
+                for reader, number in in_order([one for one in runs if one.reader.run in among]):
                     yield reader, number, state
-        for state, spots in (("waiting", self.waiting), ("held", self.held)):
+        for state, jobs_in in (("waiting", self.waiting), ("held", self.held)):
             if state in states:
-                for reader, number in spots:
+                for reader, number in jobs_in:
                     if reader.run in among:
                         yield reader, number, state
         if "ok" in states:
@@ -130,7 +169,7 @@ class BaseState:
 def _newest(
     readers: Collection[RunReader], states: Collection[str]
 ) -> Iterator[tuple[RunReader, int, str]]:
-    """What has ended, newest first; a run is opened when its newest result may be the next."""
+    """Ended jobs, newest first; a run is opened only when its newest result may be next."""
     unopened = sorted((reader for reader in readers if reader.results), key=lambda s: s.changed_at)
     heap: list[tuple[float, str, int]] = []  # minus the time, run, place among its newest
     by_run = {reader.run: reader for reader in readers}
@@ -153,7 +192,7 @@ def _newest(
 def _newest_failures(
     readers: Collection[RunReader], states: Collection[str]
 ) -> Iterator[tuple[RunReader, int, str]]:
-    """What has not ended well, newest first: their marks say which parcels to look at."""
+    """Jobs that did not end well, newest first: found without opening the other results."""
     found = [
         (-reader.ended_at(first), reader.run, -number, reader, outcome)
         for reader in readers
@@ -166,23 +205,21 @@ def _newest_failures(
 
 
 class BaseStateReader:
-    """Looks at a base again and again; what has not changed is not read again."""
+    """Reads a base again and again; what has not changed is not read again."""
 
     def __init__(self, files: Files, base: Base) -> None:
         self._files = files
         self._base = base
-        self._readers: dict[str, RunReader] = {}
-        self._jobs: Recent[JobSheet] = Recent()
-        self._outcomes: Recent[OutcomeSheet] = Recent()
+        self._readers = RunReaders(files, base)
 
-    def look(self) -> BaseState:
-        """See what there is now."""
+    def read(self) -> BaseState:
+        """The base as it is now."""
         runs = list_runs(self._files, self._base)
         now = snapshot(self._base, files=self._files, runs=False)
-        found = [reader for run in runs if (reader := self._reader(run)) is not None]
-        # Two that were begun in the same second have names in any order.
-        found.sort(key=lambda reader: (reader.info.created_at, reader.run))
-        self._readers = readers = {reader.run: reader for reader in found}
+        found = [reader for run in runs if (reader := self._readers.get(run)) is not None]
+        found.sort(key=lambda reader: run_age(reader.info))
+        readers = {reader.run: reader for reader in found}
+        self._readers.keep_only(readers)
         base_state = BaseState(
             readers=readers,
             agents=now.agents,
@@ -194,18 +231,10 @@ class BaseStateReader:
         self._find_running(base_state)
         for reader in readers.values():
             if reader.pending:
-                self._line_up(base_state, reader)
+                if reader.info.embedded and not self._is_wanted(reader.run):
+                    base_state.unwanted.add(reader.run)
+                base_state.add_waiting(reader)
         return base_state
-
-    def _reader(self, run: str) -> RunReader | None:
-        reader = self._readers.get(run)
-        try:
-            if reader is None:
-                reader = RunReader(self._files, self._base, run, self._jobs, self._outcomes)
-            reader.refresh()
-        except (OSError, BadFileError):  # on its way out, or spoilt: `postroom doctor` says so
-            return None
-        return reader
 
     def _read_orders(self) -> Orders:
         with contextlib.suppress(BadFileError):
@@ -224,41 +253,8 @@ class BaseStateReader:
             told = {*list_stops(self._files, self._base), *base_state.orders.killed}
             base_state.stopping = told & set(base_state.running)
 
-    def _line_up(self, base_state: BaseState, reader: RunReader) -> None:
-        """Sort what waits of a run: ready, paused, held, or waiting for others."""
-        orders, run = base_state.orders, reader.run
-        out = {job.number for job in base_state.running if job.run == run}
-        wished = reader.special()
-        asked = {
-            job.number
-            for about in (orders.priorities, orders.held, orders.places)
-            for job in about
-            if job.run == run and job.number < reader.asked
-        }
-        line = WaitingLine(
-            reader,
-            priority=orders.run_priorities.get(run, 0),
-            plain=without(reader.waiting, {*out, *wished, *asked}),
-        )
-        for number in sorted({*wished, *asked} - out):
-            if reader.outcome(number) is not None:
-                continue
-            job = reader.job_id(number)
-            scheduling = reader.scheduling(number)
-            if orders.held.get(job, scheduling.held):
-                base_state.held.append((reader, number))
-            elif base_state.missing(scheduling):
-                base_state.waiting.append((reader, number))
-            else:
-                place = orders.places.get(job, float(number))
-                ranks = line.special.setdefault(base_state.priority(reader, number), [])
-                ranks.append((place, number))
-        if reader.info.embedded and not self._is_wanted(run):
-            base_state.unwanted.add(run)
-        (base_state.paused if base_state.is_paused(reader) else base_state.ready).append(line)
-
     def _is_wanted(self, run: str) -> bool:
-        """Whether somebody waits for an embedded run."""
+        """Whether the program of an embedded run still runs: it holds a lock."""
         try:
             lock = self._files.try_lock(self._base.wanted(run))
         except FileNotFoundError:

@@ -1,8 +1,9 @@
-"""Runs that are over leave: by one rename to `trash/`, and are deleted there.
+"""Removes finished runs: each folder is renamed into `trash/`, then deleted there.
 
-What was asked goes first: from then on the run does not exist, and nobody can append to it, since
-whoever appends to its roll looks afterwards whether that still lies there. If somebody has, just
-before, it is put back. Killed in between, the next cleaning does the rest.
+The folder with the jobs goes first. From then on the run does not exist, and nobody can append to
+it: whoever appends to its append log checks afterwards that the log is still there. If somebody
+appended just before the rename, the folder is put back. If the cleaning is killed in between, the
+next one does the rest.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from dataclasses import dataclass
 
 from ..store.append_log import logged_until
 from ..store.base import Base
@@ -20,36 +20,26 @@ from ..store.runs import list_firsts
 from .base_state import BaseState
 from .run_reader import RunReader
 
-# Somebody may be about to hand in more to a run that changed just now.
+# Somebody may be about to submit more jobs to a run that has just changed.
 QUIET_S = 60.0
-# What an interrupted cleaning left is told from what somebody is just making by its age.
+# Only folders older than this are leftovers; newer ones may belong to a run that is being made.
 LEFT_S = 86_400.0
 _ASKED = ".asked"
 
 
-@dataclass(frozen=True)
-class Outgoing:
-    """A run that may go."""
-
-    run: str
-    project: str
-    jobs: int
-    ended_at: float
-
-
 def find_over(
     base_state: BaseState, *, now: float, older_than_s: float, project: str = ""
-) -> list[Outgoing]:
-    """The runs whose jobs have all ended, long enough ago, and that no job waits for."""
+) -> list[RunReader]:
+    """The runs whose jobs all ended long enough ago, and that no other job waits for."""
     awaited = {
         job.run
         for reader in base_state.readers.values()
         if reader.pending
-        for scheduling in reader.special().values()
+        for scheduling in reader.with_options().values()
         for job in (*scheduling.after, *scheduling.after_any)
     }
     return [
-        Outgoing(reader.run, reader.project, reader.asked, _ended_at(reader))
+        reader
         for reader in base_state.readers.values()
         if not reader.pending
         and project in ("", reader.project)
@@ -63,7 +53,7 @@ def _ended_at(reader: RunReader) -> float:
 
 
 def remove_run(files: Files, base: Base, reader: RunReader) -> bool:
-    """Remove one run and all that its jobs left; False when somebody wants it after all."""
+    """Remove one run with its results and logs; False: somebody still uses it."""
     run = reader.run
     if reader.info.embedded:
         lock = files.try_lock(base.wanted(run))
@@ -72,44 +62,44 @@ def remove_run(files: Files, base: Base, reader: RunReader) -> bool:
         lock.release()
     place = f"{base.trash}/{run}{_ASKED}"
     try:
-        files.move(base.asked(run), place)
+        files.move(base.run_folder(run), place)
     except FileNotFoundError:
         return False
     logged = reader.asked if reader.info.append_log else 0
     firsts = [] if reader.info.append_log else reader.firsts
     if list_firsts(files, place) != firsts or logged_until(files, f"{place}/jobs.log") != logged:
-        files.move(place, base.asked(run))
+        files.move(place, base.run_folder(run))
         return False
-    _remove_rest(files, base, run)
+    _remove_others(files, base, run)
     return True
 
 
 def sweep(files: Files, base: Base, *, now: float) -> None:
-    """Finish what an interrupted cleaning has left."""
+    """Finish an interrupted cleaning."""
     for name in files.names(base.trash):
         if name.endswith(_ASKED):
-            _remove_rest(files, base, name.removesuffix(_ASKED))
-    present = {run for folder in _rests(base, "") for run in files.names(folder)}
+            _remove_others(files, base, name.removesuffix(_ASKED))
+    present = {run for folder in _other_folders(base, "") for run in files.names(folder)}
     for run in filter(is_plain_name, present):
-        if not files.exists(base.asked(run)) and now - _touched_at(base, run) > LEFT_S:
-            _remove_rest(files, base, run)
+        if not files.exists(base.run_folder(run)) and now - _touched_at(base, run) > LEFT_S:
+            _remove_others(files, base, run)
 
 
 def _touched_at(base: Base, run: str) -> float:
     times = [0.0]
-    for folder in _rests(base, run):
+    for folder in _other_folders(base, run):
         with contextlib.suppress(OSError):
             times.append(os.stat(folder).st_mtime)
     return max(times)
 
 
-def _rests(base: Base, run: str) -> list[str]:
-    return [base.answered(run), base.attempts(run), base.job_folders(run)]
+def _other_folders(base: Base, run: str) -> list[str]:
+    return [base.result_folder(run), base.attempts(run), base.job_folders(run)]
 
 
-def _remove_rest(files: Files, base: Base, run: str) -> None:
-    """Remove all of a run but what was asked, and that last: it says that a cleaning began."""
-    for number, folder in enumerate(_rests(base, run)):
+def _remove_others(files: Files, base: Base, run: str) -> None:
+    """Remove the other folders of a run, and last its jobs, which mark an unfinished cleaning."""
+    for number, folder in enumerate(_other_folders(base, run)):
         place = f"{base.trash}/{run}.{number}"
         with contextlib.suppress(OSError):
             files.move(folder, place)

@@ -1,4 +1,4 @@
-"""Where jobs run: the cards of this machine, and the sessions of a base."""
+"""Makes the rows for the GPUs of this machine and the agents of a base."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .rows import AgentView, CardView
 
 
 def card_views(base_state: BaseState, watch: CardWatch) -> list[CardView]:
-    """The cards of this machine, with the agents of this base on them, and who else holds them."""
+    """The GPUs of this machine, with the agents of this base and other users on them."""
     try:
         views = overview(open_ledger(), watch.cards())
     except (PostroomError, OSError) as error:
@@ -46,7 +46,7 @@ def card_views(base_state: BaseState, watch: CardWatch) -> list[CardView]:
 
 
 def agent_views(base_state: BaseState) -> list[AgentView]:
-    """The sessions of a base, and what they do."""
+    """The agents of a base and their jobs."""
     return [_agent_view(base_state, agent) for agent in base_state.agents]
 
 

@@ -1,4 +1,4 @@
-"""Who ran what on which card, and when: from the results themselves."""
+"""Which job ran on which GPU, and when; read from the results."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from .base_state import BaseState
 from .rows import ENDED, Interval
 from .run_reader import RunReader
 
-# A chart of more than this shows nothing more.
+# A chart cannot show more.
 MOST = 5000
 
 
 def intervals(base_state: BaseState, since: float, until: float) -> list[Interval]:
-    """What ran between two times, newest first: a parcel of many small jobs is one interval."""
+    """What ran between two times, newest first; a parcel of many small jobs is one interval."""
     found = [
         _running(base_state, reader, number)
-        for reader, number, _ in base_state.spots(
+        for reader, number, _ in base_state.jobs_in(
             ("running", "stopping"), list(base_state.readers.values())
         )
     ]
     recent = [reader for reader in base_state.readers.values() if reader.changed_at >= since]
     seen: set[tuple[str, int]] = set()
-    for reader, number, _ in base_state.spots(ENDED, recent):
+    for reader, number, _ in base_state.jobs_in(ENDED, recent):
         first = reader.result_of(number)
         if first is None or (reader.run, first) in seen:
             continue
@@ -58,7 +58,7 @@ def _ended(reader: RunReader, first: int) -> Interval | None:
         sheet = reader.read_outcomes(first)
     except (BadFileError, OSError):
         return None
-    if not sheet.maker.agent:
+    if not sheet.ran_by.agent:
         return None  # cancelled before it ran
     job = reader.job_id(first)
     failures = reader.failures.get(first, {})
@@ -68,11 +68,11 @@ def _ended(reader: RunReader, first: int) -> Interval | None:
         short=job.short if sheet.count == 1 else f"{job.short}-{first + sheet.count - 1}",
         name=name if sheet.count == 1 else f"{sheet.count} jobs",
         project=reader.project,
-        agent=sheet.maker.agent,
-        gpu=sheet.maker.gpu,
-        attempt=sheet.maker.attempt,
-        started_at=sheet.maker.started_at,
-        ended_at=sheet.maker.started_at + sum(sheet.seconds),
+        agent=sheet.ran_by.agent,
+        gpu=sheet.ran_by.gpu,
+        attempt=sheet.ran_by.attempt,
+        started_at=sheet.ran_by.started_at,
+        ended_at=sheet.ran_by.started_at + sum(sheet.seconds),
         outcome=next(iter(failures.values()), "ok"),
     )
 

@@ -1,4 +1,4 @@
-"""What a job has printed, from its end, and as it comes."""
+"""Reads the log of a job: its last lines, and new output as it comes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BLOCK = 64 << 10
 
 
 def path_of(detail: JobDetail, *, err: bool = False, attempt: int | None = None) -> str:
-    """Where a job's output is: of its last attempt, or of another."""
+    """The path of a job's log: of its last attempt, or of an earlier one."""
     if attempt is not None:
         for one in detail.attempts:
             if one.number == attempt:
@@ -22,7 +22,7 @@ def path_of(detail: JobDetail, *, err: bool = False, attempt: int | None = None)
 
 
 def last_lines(path: str, lines: int | None) -> Iterator[bytes]:
-    """The end of a file, or all of it; nothing when it is not there."""
+    """The last lines of a file, or (None) all of it; nothing when there is no file."""
     try:
         file = open(path, "rb")  # noqa: SIM115 - closed below, by the generator's end
     except OSError:
@@ -35,7 +35,7 @@ def last_lines(path: str, lines: int | None) -> Iterator[bytes]:
 
 
 def _start_of(fd: int, lines: int) -> int:
-    """Where the last so many lines begin, read backwards."""
+    """Where the last lines begin, found by reading backwards."""
     at = size = os.fstat(fd).st_size
     found = 0
     while at > 0 and lines > 0:
@@ -43,7 +43,7 @@ def _start_of(fd: int, lines: int) -> int:
         block = os.pread(fd, at - start, start)
         place = len(block)
         if at == size and block.endswith(b"\n"):
-            place -= 1  # the end of the last line begins no new one
+            place -= 1  # the last line break starts no new line
         while (place := block.rfind(b"\n", 0, place)) >= 0:
             found += 1
             if found == lines:
@@ -53,7 +53,7 @@ def _start_of(fd: int, lines: int) -> int:
 
 
 class Follower:
-    """Reads what is added to a file, also when another attempt begins it anew."""
+    """Reads what is added to a file, also when a new attempt replaces it."""
 
     def __init__(self, path: str, lines: int | None) -> None:
         self._path = path
@@ -61,7 +61,7 @@ class Follower:
         self._fd = -1
 
     def read(self) -> Iterator[bytes]:
-        """What has come since the last time."""
+        """What was added since the last call."""
         if self._fd < 0:
             with contextlib.suppress(OSError):
                 self._fd = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW)
@@ -70,7 +70,7 @@ class Follower:
                 self._lines = None
         while self._fd >= 0:
             if os.fstat(self._fd).st_size < os.lseek(self._fd, 0, os.SEEK_CUR):
-                os.lseek(self._fd, 0, os.SEEK_END)  # its middle was cut out: go on at the end
+                os.lseek(self._fd, 0, os.SEEK_END)  # it was truncated: continue at its end
             while block := os.read(self._fd, BLOCK):
                 yield block
             if self._is_current():
@@ -81,10 +81,10 @@ class Follower:
         try:
             return os.path.samestat(os.fstat(self._fd), os.stat(self._path))
         except OSError:
-            return True  # the next attempt has not begun to write
+            return True  # the next attempt has not started to write
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -93,7 +93,7 @@ class Follower:
 def follow(
     path: str, lines: int | None, *, over: Callable[[], bool], pause: Callable[[], None]
 ) -> Iterator[bytes]:
-    """What a job prints, until it is over."""
+    """The output of a job, until the job has ended."""
     follower = Follower(path, lines)
     try:
         ended = False
@@ -101,7 +101,7 @@ def follow(
             yield from follower.read()
             if ended:
                 return
-            # Asked before the last read, so that nothing that was printed at the end is missed.
+            # Read once more after the end, so that the last output is not missed.
             ended = over()
             if not ended:
                 pause()

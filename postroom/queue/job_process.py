@@ -1,4 +1,4 @@
-"""The process of a running command, found by what its environment says."""
+"""Finds the process of a running command by its environment."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..system.processes import stat
 
 
 def find_process(base: Base, agent_id: str, job: JobId) -> int | None:
-    """The pid of a job's command, the topmost one; None for a task, which has none of its own."""
+    """The pid of a job's topmost process; None for a task, which has no process of its own."""
     wanted = f"POSTROOM_JOB={job}".encode()
     mine: dict[int, int] = {}
     for pid in marked(mark_of(base.root, agent_id)):

@@ -1,4 +1,4 @@
-"""One job as it is shown: in a line, or with everything that is known of it."""
+"""Makes the rows that show one job: a line of a list, or all details."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from ..commands.attempt import COMMAND
 from ..commands.job_folder import JobFolder
+from ..commands.spec import COMMAND
 from ..errors import BadFileError
 from ..parcel.sheets import JobSheet
 from ..store.base import Base
@@ -23,27 +23,34 @@ from .base_state import BaseState
 from .estimate import Estimator
 from .job_process import find_process
 from .rows import PENDING, AttemptView, JobDetail, JobLink, JobView
-from .run_reader import RunReader, command_of, folder_of, plain, words_of
+from .run_reader import (
+    RunReader,
+    command_fields,
+    command_text,
+    failure_text,
+    output_folder,
+    scheduling_in,
+)
 
 _EXIT = re.compile(r"exit code (\d+)")
 
 
 class JobRows:
-    """The jobs of one look at a base."""
+    """Rows of one state of a base."""
 
     def __init__(self, files: Files, base: Base, base_state: BaseState) -> None:
         self._files = files
         self._base = base
         self._base_state = base_state
-        self._oracle = Estimator(base_state, base.root)
+        self._estimator = Estimator(base_state, base.root)
 
     def rows(self, states: Sequence[str], readers: Sequence[RunReader], most: int) -> list[JobView]:
-        """The first jobs in some states, in the order in which they are listed."""
-        spots = itertools.islice(self._base_state.spots(states, readers), most)
-        return [self.row(*spot) for spot in spots]
+        """The first jobs in some states, in listing order."""
+        jobs_in = itertools.islice(self._base_state.jobs_in(states, readers), most)
+        return [self.row(*job) for job in jobs_in]
 
     def row(self, reader: RunReader, number: int, state: str) -> JobView:
-        """A job in one line."""
+        """One job in one line."""
         base_state = self._base_state
         sheet = read_sheet(reader, number)
         asked = _asked(sheet, number)
@@ -56,7 +63,7 @@ class JobRows:
             "name": sheet.name(number) if sheet and sheet.names else "",
             "project": reader.project,
             "user": reader.info.user,
-            "command": command_of(sheet, number) if sheet is not None else "?",
+            "command": command_text(sheet, number) if sheet is not None else "?",
             "state": state,
             "priority": base_state.priority(reader, number),
             "submitted_at": reader.submitted_at(number),
@@ -64,7 +71,7 @@ class JobRows:
             "rerun_of": str(asked.get("rerun_of", "")),
         }
         if state in PENDING:
-            fields["reason"] = self._oracle.why(reader, number, state)
+            fields["reason"] = self._estimator.why(reader, number, state)
         elif job in base_state.running:
             agent = base_state.running[job]
             fields |= {"agent": agent.agent, "gpu": agent.gpu_name, "attempt": agent.attempt}
@@ -78,7 +85,7 @@ class JobRows:
         return JobView(**fields)
 
     def detail(self, reader: RunReader, number: int) -> JobDetail:
-        """Everything about a job."""
+        """All details of a job."""
         base_state = self._base_state
         sheet = read_sheet(reader, number)
         asked = _asked(sheet, number)
@@ -86,13 +93,12 @@ class JobRows:
         row = self.row(reader, number, base_state.state(reader, number))
         scheduling = reader.scheduling(number)
         if row.state not in PENDING:
-            with contextlib.suppress(ValueError):
-                scheduling = scheduling.decode(asked.get("scheduling", {}))
-        folder = folder_of(self._base, reader, number) if sheet is not None else ""
+            scheduling = scheduling_in(asked)
+        folder = output_folder(self._base, reader, number) if sheet is not None else ""
         paths = JobFolder(folder) if folder else None
         starts_at = position = None
         if row.state in PENDING:
-            position, starts_at = self._oracle.when(reader, number, row.state)
+            position, starts_at = self._estimator.when(reader, number, row.state)
         agent = base_state.running.get(job)
         return JobDetail(
             job=row,
@@ -118,7 +124,7 @@ class JobRows:
     def _attempts(
         self, reader: RunReader, number: int, row: JobView, paths: JobFolder | None
     ) -> list[AttemptView]:
-        """Every try: those that left a note, then the one that runs or has ended."""
+        """Every attempt: those that left a note, then the one that is running or has ended."""
         found = []
         for attempt in range(1, reader.attempts.get(number, 0) + 1):
             note = read_note(self._files, self._base, reader.run, number, attempt)
@@ -155,43 +161,43 @@ class JobRows:
 
 
 def read_sheet(reader: RunReader, number: int) -> JobSheet | None:
-    """What a job was asked to do; None when that cannot be read."""
+    """The sheet that holds a job; None when it cannot be read."""
     with contextlib.suppress(BadFileError, OSError, IndexError):
         return reader.read_jobs(number)
     return None
 
 
 def _asked(sheet: JobSheet | None, number: int) -> dict[str, Any]:
-    """What a command was asked; nothing for a task, whose arguments may be large."""
-    return plain(sheet, number) if sheet is not None and sheet.task == COMMAND else {}
+    """The fields of a command; {} for a task, whose arguments may be large."""
+    return command_fields(sheet, number) if sheet is not None and sheet.task == COMMAND else {}
 
 
 def _ending(reader: RunReader, number: int, *, is_command: bool) -> dict[str, Any]:
-    """What is known of a job that has ended."""
+    """The fields of a job that has ended."""
     first = reader.result_of(number)
     if first is None:
         return {}
     ended_at = reader.ended_at(first)
     try:
         sheet = reader.read_outcomes(first)
-    except (BadFileError, OSError) as spoilt:
-        return {"ended_at": ended_at, "error": str(spoilt)}
+    except (BadFileError, OSError) as bad:
+        return {"ended_at": ended_at, "error": str(bad)}
     seconds = sheet.seconds[number - first]
     failure = sheet.failures.get(number)
     error, code = "", 0 if is_command else None
     if failure is not None:
-        error = words_of(failure)
+        error = failure_text(failure)
         match = _EXIT.match(failure.message)
         code = int(match[1]) if match else None
-    ran = bool(sheet.maker.agent)
-    started_at = sheet.maker.started_at + sum(sheet.seconds[: number - first])
+    ran = bool(sheet.ran_by.agent)
+    started_at = sheet.ran_by.started_at + sum(sheet.seconds[: number - first])
     return {
         "started_at": started_at if ran else None,
         "ended_at": started_at + seconds if ran else ended_at,
         "seconds": seconds if ran else None,
-        "agent": sheet.maker.agent,
-        "gpu": sheet.maker.gpu,
-        "attempt": sheet.maker.attempt if ran else reader.attempts.get(number, 0),
+        "agent": sheet.ran_by.agent,
+        "gpu": sheet.ran_by.gpu,
+        "attempt": sheet.ran_by.attempt if ran else reader.attempts.get(number, 0),
         "exit": code,
         "error": error,
     }
@@ -207,7 +213,7 @@ def _traceback(reader: RunReader, number: int) -> str:
 
 
 def _attempt_folder(folder: JobFolder | None, attempt: int) -> JobFolder | None:
-    """Where an attempt's output is: aside, once another has begun."""
+    """The folder of an attempt's output: moved to attempts/ once another attempt has started."""
     if folder is None or not os.path.isdir(f"{folder.path}/attempts/{attempt}"):
         return folder
     return JobFolder(f"{folder.path}/attempts/{attempt}", name=folder.name)

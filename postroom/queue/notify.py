@@ -1,10 +1,10 @@
-"""Telling somebody how jobs went: by a command of theirs, or by a POST to an address.
+"""Sends messages about jobs: to a command of the user, or by POST to a web address.
 
-    python -m postroom.queue.notify    reads an envelope on stdin and sends it, in limited time
+    python -m postroom.queue.notify    reads an envelope from stdin and sends it, in limited time
 
-A message is sent by a small process of its own, so that an address that never answers keeps nobody
-waiting. While it sends, it holds the notice's lock; when it has sent, it says so in a file: should
-it die between the two, the message is sent again. At least once, and twice only by an accident.
+A process of its own sends each message, so that nobody waits for an address that never answers. It
+holds the lock of the notice while it sends, and writes a file when it has sent. If it dies between
+the two, the message is sent again: at least once, and twice only after a crash.
 """
 
 from __future__ import annotations
@@ -18,20 +18,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from ..commands.failure import last_line
 from ..commands.job_folder import tail
 from ..errors import BadFileError, PostroomError
 from ..store.base import Base
 from ..store.files import Files, LocalFiles
+from ..store.records import JsonRecord, to_fields
+from ..system.own_python import own_python
 from .rows import FAILED
-from .run_reader import RunReader, command_of, folder_of, words_of
+from .run_reader import RunReader, command_text, failure_text, output_folder
 
 # How long a command, or an address, may take.
 COMMAND_S = 60.0
 ADDRESS_S = 15.0
-# However slowly either goes on, so long after its start the process that sends is ended.
+# The sending process is killed after this time in any case.
 MOST_S = 90
 MOST_FAILURES = 5
 LAST_LINES = 10
@@ -46,38 +48,38 @@ class NotifyError(PostroomError):
 
 @dataclass(frozen=True)
 class FailedJob:
-    """One job that failed, as a message tells it."""
+    """One failed job in a message."""
 
     job: str
     name: str
     command: str
     error: str
-    lines: list[str]  # the last that it wrote to stderr, else to stdout
+    lines: list[str]  # the last lines of its stderr, else of its stdout
 
 
 @dataclass(frozen=True)
 class Message:
-    """How some jobs went."""
+    """The outcome of some jobs."""
 
-    event: str  # "failed": the first has failed; "done": all have ended
+    event: str  # "failed": the first job failed; "done": all have ended
     base: str
     host: str
     project: str
     run: str
     jobs: int
-    counts: dict[str, int]  # ended, by outcome
-    seconds: float | None  # from the first that was handed in to now
+    counts: dict[str, int]  # of ended jobs, by outcome
+    seconds: float | None  # since the first job was submitted
     failures: list[FailedJob] = field(default_factory=list)
 
     @property
     def text(self) -> str:
-        """All of it, for people."""
+        """The whole message, for people."""
         ended = sum(self.counts.values())
-        figures = ", ".join(f"{count} {outcome}" for outcome, count in self.counts.items())
-        head = "has its first failure" if self.event == "failed" else "is done"
+        counts = ", ".join(f"{count} {outcome}" for outcome, count in self.counts.items())
+        head = "first failure" if self.event == "failed" else "done"
         lines = [
-            f"{self.project} ({self.run[-6:]}) {head}: {ended} of {self.jobs} jobs ended "
-            f"({figures}), on {self.host}, {self.base}"
+            f"{self.project} ({self.run[-6:]}): {head}, {ended} of {self.jobs} jobs ended "
+            f"({counts}) on {self.host} in {self.base}"
         ]
         if self.seconds is not None:
             lines[0] += f", after {self.seconds:.0f} s"
@@ -87,38 +89,37 @@ class Message:
             lines += [f"  {line}" for line in failure.lines]
         failed = sum(self.counts.get(outcome, 0) for outcome in FAILED)
         if failed > len(self.failures):
-            lines += ["", f"... and {failed - len(self.failures)} more failed"]
+            lines += [
+                "",
+                f"{failed - len(self.failures)} more failed; see: postroom jobs -s failed",
+            ]
         return "\n".join(lines)
 
     def encode(self) -> bytes:
         """As JSON; chat programs show its `text`."""
-        return json.dumps({"text": self.text, **asdict(self)}).encode()
-
-    @classmethod
-    def decode(cls, data: bytes) -> Message:
-        """Read what `encode` made."""
-        fields = json.loads(data)
-        fields.pop("text")
-        fields["failures"] = [FailedJob(**one) for one in fields["failures"]]
-        return cls(**fields)
+        return json.dumps({"text": self.text, **to_fields(self)}).encode()
 
 
 def check_target(target: str) -> str:
-    """A target that makes sense, or an error that says why not."""
+    """A valid target, or an error that says what is wrong."""
     if not target.strip() or len(target) > MOST_TARGET or "\0" in target:
-        raise PostroomError("--notify names a command, or an address that begins with http(s)://")
+        raise PostroomError(
+            "--notify needs a command, or an address that starts with http:// or https://"
+        )
     if "://" in target.split(maxsplit=1)[0] and not is_address(target):
-        raise PostroomError(f"--notify knows http:// and https:// addresses, not {target!r}")
+        raise PostroomError(
+            f"--notify supports only http:// and https:// addresses, not {target!r}"
+        )
     return target
 
 
 def is_address(target: str) -> bool:
-    """Whether a target is posted to, not run."""
+    """Whether a target is an address, not a command."""
     return target.startswith(("http://", "https://"))
 
 
 def compose(base: Base, reader: RunReader, spans: Sequence[Span], event: str) -> Message:
-    """Say how some jobs of a run went."""
+    """Make the message about some jobs of a run."""
     jobs = sum(stop - first for first, stop in spans)
     waiting = sum(
         max(0, min(stop, end) - max(first, start))
@@ -145,7 +146,7 @@ def compose(base: Base, reader: RunReader, spans: Sequence[Span], event: str) ->
 
 
 def failures_in(reader: RunReader, spans: Sequence[Span]) -> dict[int, str]:
-    """The jobs of some ranges that did not end well, and how they ended."""
+    """The jobs of some ranges that did not end well, with their outcome."""
     return {
         job: outcome
         for failures in reader.failures.values()
@@ -159,15 +160,15 @@ def _failed_job(base: Base, reader: RunReader, job: int) -> FailedJob:
     with contextlib.suppress(BadFileError, OSError, IndexError):
         sheet = reader.read_jobs(job)
         name = sheet.name(job) if sheet.names else ""
-        command = command_of(sheet, job)
-        folder = folder_of(base, reader, job)
+        command = command_text(sheet, job)
+        folder = output_folder(base, reader, job)
     first = reader.result_of(job)
     if first is not None:
         with contextlib.suppress(BadFileError, OSError):
-            error = words_of(reader.read_outcomes(first).failures[job])
+            error = failure_text(reader.read_outcomes(first).failures[job])
     stem = f"{folder}/{os.path.basename(folder)}"
-    said = (tail(f"{stem}.ERR") or tail(f"{stem}.OUT")) if folder else ""
-    lines = said.rstrip().splitlines()[-LAST_LINES:]
+    output = (tail(f"{stem}.ERR") or tail(f"{stem}.OUT")) if folder else ""
+    lines = output.rstrip().splitlines()[-LAST_LINES:]
     return FailedJob(reader.job_id(job).short, name, command, error, lines)
 
 
@@ -175,7 +176,7 @@ def _failed_job(base: Base, reader: RunReader, job: int) -> FailedJob:
 
 
 def send(target: str, message: Message) -> None:
-    """Send a message, now; raises NotifyError when that does not work."""
+    """Send a message now; raises NotifyError when that fails."""
     if is_address(target):
         _post(target, message)
     else:
@@ -183,16 +184,16 @@ def send(target: str, message: Message) -> None:
 
 
 def _post(address: str, message: Message) -> None:
-    import urllib.request  # and with it http and ssl, only where something is posted
+    import urllib.request  # it imports http and ssl: only where needed
 
     headers = {"Content-Type": "application/json", "User-Agent": "postroom"}
-    # The address is the user's own word, checked to be one of http or https.
+    # The user gave this address; it was checked to be http or https.
     request = urllib.request.Request(address, message.encode(), headers)  # noqa: S310
     try:
         with urllib.request.urlopen(request, timeout=ADDRESS_S):  # noqa: S310
             return
-    except (OSError, ValueError) as error:  # of which urllib's own are
-        raise NotifyError(f"{address.split('?')[0]} did not take a message: {error}") from None
+    except (OSError, ValueError) as error:  # these include urllib's own errors
+        raise NotifyError(f"{address.split('?')[0]} did not accept a message: {error}") from None
 
 
 def _call(command: str, message: Message) -> None:
@@ -205,7 +206,7 @@ def _call(command: str, message: Message) -> None:
         "POSTROOM_JOBS": str(message.jobs),
         "POSTROOM_FAILED": str(sum(message.counts.get(outcome, 0) for outcome in FAILED)),
     }
-    # A shell line of the user's own, who named it to be run.
+    # The user gave this command to be run.
     process = subprocess.Popen(  # noqa: S602
         command,
         shell=True,
@@ -216,7 +217,7 @@ def _call(command: str, message: Message) -> None:
         start_new_session=True,
     )
     try:
-        _, said = process.communicate(
+        _, stderr = process.communicate(
             message.text.encode(errors="replace") + b"\n", timeout=COMMAND_S
         )
     except subprocess.TimeoutExpired:
@@ -225,35 +226,23 @@ def _call(command: str, message: Message) -> None:
         process.wait()
         raise NotifyError(f"{command!r} took longer than {COMMAND_S:g} s") from None
     if process.returncode:
-        why = last_line(said.decode(errors="replace"))
-        raise NotifyError(f"{command!r} ended with code {process.returncode}: {why}")
+        why = last_line(stderr.decode(errors="replace"))
+        raise NotifyError(f"{command!r} failed with exit code {process.returncode}: {why}")
 
 
 @dataclass(frozen=True)
-class Envelope:
-    """A message on its way, and the notice that asks for it."""
+class Envelope(JsonRecord):
+    """A message for the process that sends it, and the notice that asks for it."""
 
     target: str
     message: Message
-    notice: str = ""  # its path, without the end; empty: nobody asks twice
-
-    def encode(self) -> bytes:
-        """As JSON."""
-        fields = {"target": self.target, "notice": self.notice}
-        return json.dumps({**fields, "message": self.message.encode().decode()}).encode()
-
-    @classmethod
-    def decode(cls, data: bytes) -> Envelope:
-        """Read what `encode` made."""
-        fields = json.loads(data)
-        message = Message.decode(fields.pop("message").encode())
-        return cls(message=message, **fields)
+    notice: str = ""  # its path without the ending; empty: send it unconditionally
 
 
 def start(envelope: Envelope) -> subprocess.Popen[bytes]:
-    """Send a message in a process of its own; its exit code is 0 when it was sent."""
+    """Send a message in a process of its own; it exits with 0 when the message was sent."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "postroom.queue.notify"],
+        own_python("postroom.queue.notify"),
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -268,7 +257,7 @@ def start(envelope: Envelope) -> subprocess.Popen[bytes]:
 
 
 def deliver(envelope: Envelope, files: Files) -> None:
-    """Send a message unless somebody else does or has, and say so when it is sent."""
+    """Send a message unless another process does or has; then write the marker."""
     if not envelope.notice:
         send(envelope.target, envelope.message)
         return
@@ -277,7 +266,7 @@ def deliver(envelope: Envelope, files: Files) -> None:
         return
     try:
         marker = f"{envelope.notice}.{envelope.message.event}"
-        # Whoever comes late finds the mark, or that with the mark the notice has gone.
+        # If another process was faster, the marker exists, or the notice is gone with its marker.
         if files.exists(f"{envelope.notice}.json") and not files.exists(marker):
             send(envelope.target, envelope.message)
             files.write_new(marker, [b""], sync=True)
@@ -288,6 +277,6 @@ def deliver(envelope: Envelope, files: Files) -> None:
 if __name__ == "__main__":
     signal.alarm(MOST_S)
     try:
-        deliver(Envelope.decode(sys.stdin.buffer.read()), LocalFiles())
+        deliver(Envelope.decode("stdin", sys.stdin.buffer.read()), LocalFiles())
     except (NotifyError, OSError) as problem:
         sys.exit(str(problem))

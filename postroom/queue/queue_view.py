@@ -1,14 +1,13 @@
-"""What the queue looks like: the one reader behind the command line and the page.
+"""Everything that listings show, read from the folders: for the command line and the page.
 
-A `QueueView` looks at the folders anew for each question and keeps what cannot change, so that a
-page that asks every second pays only for what is new. It writes nothing but a cache of what it has
-read, and needs no other process to answer it.
+A `QueueView` reads the folders again for each question and keeps what cannot change, so a page that
+asks every second pays only for what is new. It writes nothing but a cache of results (see
+`result_cache`), and needs no other process.
 """
 
 from __future__ import annotations
 
 import itertools
-import re
 import time
 from collections.abc import Iterable
 
@@ -26,36 +25,16 @@ from .rows import (
     FAILED,
     RUNNING,
     STATES,
-    AgentView,
-    AttemptView,
-    CardView,
     Interval,
     JobDetail,
-    JobLink,
     JobPage,
-    JobView,
     Overview,
     ProjectView,
 )
-from .run_reader import RunReader, command_of
-
-__all__ = [
-    "AgentView",
-    "AttemptView",
-    "CardView",
-    "Interval",
-    "JobDetail",
-    "JobLink",
-    "JobPage",
-    "JobView",
-    "Overview",
-    "ProjectView",
-    "QueueView",
-]
+from .run_reader import RunReader, command_text
 
 SHOWN = 20
 HOUR_S = 3600.0
-_EXIT = re.compile(r"exit code (\d+)")
 
 
 class QueueView:
@@ -64,7 +43,7 @@ class QueueView:
     def __init__(self, base: Base, files: Files | None = None) -> None:
         self.base = base
         self.files: Files = files or LocalFiles()
-        self._lookout = BaseStateReader(self.files, base)
+        self._state_reader = BaseStateReader(self.files, base)
         self._watch: inventory.CardWatch | None = None
 
     def __enter__(self) -> QueueView:
@@ -74,20 +53,20 @@ class QueueView:
         self.close()
 
     def close(self) -> None:
-        """Let go of the child that asks the driver about cards."""
+        """End the child process that asks the GPU driver."""
         if self._watch is not None:
             self._watch.close()
             self._watch = None
 
-    def look(self) -> BaseState:
-        """What there is now, unprinted."""
-        return self._lookout.look()
+    def read_state(self) -> BaseState:
+        """The base as it is now."""
+        return self._state_reader.read()
 
     def overview(self) -> Overview:
-        """The whole base, in figures, with the jobs that matter now."""
-        base_state = self.look()
+        """The whole base: GPUs, agents, counts, and the first jobs of each list."""
+        base_state = self.read_state()
         readers = list(base_state.readers.values())
-        records = JobRows(self.files, self.base, base_state)
+        job_rows = JobRows(self.files, self.base, base_state)
         if self._watch is None:
             self._watch = inventory.CardWatch()
         today = time.mktime((*time.localtime()[:3], 0, 0, 0, 0, 0, -1))
@@ -102,10 +81,10 @@ class QueueView:
             cards=card_views(base_state, self._watch),
             agents=agent_views(base_state),
             counts=_sum(counts.values()),
-            running=records.rows(RUNNING, readers, 1000),
-            queued=records.rows(("queued",), readers, SHOWN),
-            finished=records.rows(ENDED, readers, SHOWN),
-            failed=records.rows(FAILED, readers, SHOWN),
+            running=job_rows.rows(RUNNING, readers, 1000),
+            queued=job_rows.rows(("queued",), readers, SHOWN),
+            finished=job_rows.rows(ENDED, readers, SHOWN),
+            failed=job_rows.rows(FAILED, readers, SHOWN),
             done_today=sum(_ended_since(reader, today) for reader in readers),
             failed_today=sum(_failed_since(reader, today) for reader in readers),
             rate_per_hour=float(sum(_ended_since(reader, now - HOUR_S) for reader in readers)),
@@ -123,11 +102,11 @@ class QueueView:
         first: int = 0,
         count: int = 50,
     ) -> JobPage:
-        """A page of jobs: those that run, then the queue as it will run, then what has ended.
+        """A page of jobs: running, then the queue in its order, then ended jobs, newest first.
 
-        `state` may name several, with commas; `text` is looked for in ids, names and commands.
+        `state` may name several, with commas; `text` is searched in ids, names and commands.
         """
-        base_state = self.look()
+        base_state = self.read_state()
         states = _states(state)
         readers = [
             reader
@@ -136,36 +115,36 @@ class QueueView:
             and (not run or reader.run.endswith(run))
             and user in ("", reader.info.user)
         ]
-        records = JobRows(self.files, self.base, base_state)
-        spots = base_state.spots(states, readers)
+        job_rows = JobRows(self.files, self.base, base_state)
+        found = base_state.jobs_in(states, readers)
         total = None
         if text:
-            spots = (spot for spot in spots if _mentions(*spot[:2], text.casefold()))
-        chosen = itertools.islice(spots, first, first + count + 1)
-        page = [records.row(*spot) for spot in chosen]
+            found = (job for job in found if _mentions(*job[:2], text.casefold()))
+        chosen = itertools.islice(found, first, first + count + 1)
+        page = [job_rows.row(*job) for job in chosen]
         if not text:
             counted = _sum(base_state.counts(reader) for reader in readers)
             total = sum(counted.get(state, 0) for state in states)
         return JobPage(page[:count], first, total, more=len(page) > count)
 
     def job(self, job: JobId) -> JobDetail:
-        """Everything about one job."""
-        base_state = self.look()
+        """All details of one job."""
+        base_state = self.read_state()
         reader = base_state.readers.get(job.run)
         if reader is None or not 0 <= job.number < reader.asked:
             raise UnknownJobError(f"there is no job {job.short} in {self.base.root}")
         return JobRows(self.files, self.base, base_state).detail(reader, job.number)
 
     def projects(self) -> list[ProjectView]:
-        """Every project, with its jobs counted."""
-        base_state = self.look()
+        """Every project, with its jobs counted by state."""
+        base_state = self.read_state()
         return _projects(
             base_state, {run: base_state.counts(one) for run, one in base_state.readers.items()}
         )
 
     def history(self, *, since: float, until: float) -> list[Interval]:
-        """Who ran what on which card in a time."""
-        return intervals(self.look(), since, until)
+        """Which job ran on which GPU between two times."""
+        return intervals(self.read_state(), since, until)
 
 
 def _projects(base_state: BaseState, counts: dict[str, dict[str, int]]) -> list[ProjectView]:
@@ -211,16 +190,16 @@ def _states(text: str) -> tuple[str, ...]:
     chosen = tuple(word.strip() for word in text.split(","))
     unknown = [word for word in chosen if word not in STATES]
     if unknown:
-        raise PostroomError(f"no job is ever {unknown[0]!r}: say one of {', '.join(STATES)}")
+        raise PostroomError(f"there is no state {unknown[0]!r}: use one of {', '.join(STATES)}")
     return chosen
 
 
 def _mentions(reader: RunReader, number: int, text: str) -> bool:
-    """Whether a text is in a job's id, project, name or command."""
+    """Whether a job's id, project, name or command holds a text."""
     if text in f"{reader.run}/{number}".casefold() or text in reader.project.casefold():
         return True
     sheet = read_sheet(reader, number)
     if sheet is None:
         return False
     name = sheet.name(number) if sheet.names else ""
-    return text in name.casefold() or text in command_of(sheet, number).casefold()
+    return text in name.casefold() or text in command_text(sheet, number).casefold()

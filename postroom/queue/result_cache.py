@@ -1,70 +1,54 @@
-"""What is known of a run's results, written down, so that months of them are not read each time.
+"""A cache of a run's results in one file, so that months of results are not read each time.
 
-Results never change, so neither does what was learned of them. A tally is a saving, never the
-truth: what it lacks is read from the results, and one that cannot be read is as good as none.
+Results never change, so the cache stays valid. It is never the truth: what it lacks is read from
+the results, and a cache that cannot be read is ignored.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 from ..errors import BadFileError
 from ..parcel.sheets import Outcome
 from ..store.base import Base
 from ..store.files import Files
+from ..store.records import JsonRecord
 
-VERSION = 1
 LIMIT = 64 << 20
 
 
 @dataclass
-class ResultCache:
+class ResultCache(JsonRecord):
     """The results of one run, as far as they were read."""
+
+    CALLED: ClassVar[str] = "a result cache"
+    INDENT: ClassVar[int | None] = None  # one file may list a million jobs
 
     changed_ns: int = 0  # the folder's time of change when all in it were read; 0: never
     counts: dict[int, int] = field(default_factory=dict)  # first job of a parcel: how many
     failures: dict[int, dict[int, str]] = field(default_factory=dict)  # first: job, outcome
     ended_at: dict[int, float] = field(default_factory=dict)  # first: when it came
 
-    def encode(self) -> bytes:
-        """As JSON."""
-        return json.dumps({"version": VERSION, **asdict(self)}, separators=(",", ":")).encode()
-
-    @classmethod
-    def decode(cls, data: bytes) -> ResultCache:
-        """Read what `encode` made; what makes no sense is a ValueError."""
-        try:
-            fields = json.loads(data)
-            if fields["version"] != VERSION:
-                raise ValueError(f"is not of version {VERSION}")
-            known = {outcome.value for outcome in Outcome}
-            failures = {
-                int(first): {int(job): outcome for job, outcome in jobs.items()}
-                for first, jobs in fields["failures"].items()
-            }
-            if not known.issuperset(o for jobs in failures.values() for o in jobs.values()):
-                raise ValueError("names an unknown outcome")
-            return cls(
-                changed_ns=int(fields["changed_ns"]),
-                counts={int(first): int(count) for first, count in fields["counts"].items()},
-                failures=failures,
-                ended_at={int(first): float(at) for first, at in fields["ended_at"].items()},
-            )
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"is no tally: {error}") from None
+    def check(self) -> None:
+        """Listings look outcomes up by their names."""
+        named = {outcome for jobs in self.failures.values() for outcome in jobs.values()}
+        unknown = named.difference(outcome.value for outcome in Outcome)
+        if unknown:
+            raise ValueError(f"{min(unknown)!r} is not an outcome")
 
 
 def read_result_cache(files: Files, base: Base, run: str) -> ResultCache:
     """What was written down of a run; nothing when nothing was, or nothing that can be read."""
-    with contextlib.suppress(OSError, BadFileError, ValueError):
-        return ResultCache.decode(files.read(base.result_cache(run), LIMIT))
+    path = base.result_cache(run)
+    with contextlib.suppress(OSError, BadFileError):
+        return ResultCache.decode(path, files.read(path, LIMIT))
     return ResultCache()
 
 
 def write_result_cache(files: Files, base: Base, run: str, cache: ResultCache) -> None:
-    """Write down what is known of a run; where that can't be, it is known next time as before."""
+    """Save the cache of a run; where that fails, the results are read again next time."""
     temporary = base.temporary()
     with contextlib.suppress(OSError):
         files.write_new(temporary, [cache.encode()])

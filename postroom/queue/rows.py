@@ -1,11 +1,11 @@
-"""What is shown of a queue: plain rows, which `dataclasses.asdict` turns into JSON."""
+"""What listings show: plain rows, which `dataclasses.asdict` turns into JSON."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
-# What a job may be, in the order in which people look for it.
+# The states of a job, in the order in which lists show them.
 STATES = (
     "running",
     "stopping",
@@ -29,8 +29,8 @@ ENDED = (*FAILED, "cancelled", "ok")
 class JobView:
     """One job, in one line."""
 
-    id: str  # the whole of it: run/number
-    short: str  # what people type
+    id: str  # run/number
+    short: str  # what people type: 0b859f/17
     run: str
     number: int
     name: str
@@ -45,7 +45,7 @@ class JobView:
     seconds: float | None = None
     agent: str = ""
     gpu: str = ""
-    attempt: int = 0  # 0: it was never begun
+    attempt: int = 0  # 0: it was never started
     exit: int | None = None
     error: str = ""
     reason: str = ""  # why it waits, in one sentence
@@ -65,7 +65,7 @@ class JobLink:
 
 @dataclass(frozen=True)
 class AttemptView:
-    """One try of a job."""
+    """One attempt of a job."""
 
     number: int
     outcome: str  # "ok", "failed", "lost", "stopped", "running", ...
@@ -80,7 +80,7 @@ class AttemptView:
 
 @dataclass(frozen=True)
 class JobDetail:
-    """Everything about one job."""
+    """All details of one job."""
 
     job: JobView
     cwd: str = ""
@@ -94,26 +94,26 @@ class JobDetail:
     scheduling: dict[str, Any] = field(default_factory=dict)
     attempts: list[AttemptView] = field(default_factory=list)
     pid: int | None = None
-    starts_at: float | None = None  # an estimate; None: nothing is known
+    starts_at: float | None = None  # an estimate; None: unknown
     position: int | None = None  # in the queue, counted from 1
     after: list[JobLink] = field(default_factory=list)
     traceback: str = ""
-    timeline: str = ""  # where the record of its card's memory is, if there is one
+    timeline: str = ""  # path of the record of its GPU memory, if there is one
 
 
 @dataclass(frozen=True)
 class JobPage:
-    """Some jobs of a list that may be long."""
+    """A page of a list of jobs."""
 
     jobs: list[JobView]
     first: int
-    total: int | None  # None: it was not counted
+    total: int | None  # None: not counted
     more: bool
 
 
 @dataclass(frozen=True)
 class CardView:
-    """One GPU, and who is on it."""
+    """One GPU, and who uses it."""
 
     uuid: str
     index: int
@@ -125,12 +125,12 @@ class CardView:
     power: float | None
     problem: str
     agents: list[str]
-    holder: str  # who holds it in the machine's ledger, when that is no agent of this base
+    holder: str  # who else uses it: not an agent of this base
 
 
 @dataclass(frozen=True)
 class AgentView:
-    """One session, and what it does."""
+    """One agent and its job."""
 
     agent: str
     state: str
@@ -145,7 +145,7 @@ class AgentView:
 
 @dataclass(frozen=True)
 class ProjectView:
-    """A project's jobs, counted."""
+    """A project, with its jobs counted by state."""
 
     name: str
     counts: dict[str, int]
@@ -154,7 +154,7 @@ class ProjectView:
 
 @dataclass(frozen=True)
 class Overview:
-    """A base at one moment, or nearly: the folders are read one after another."""
+    """A base at one moment, nearly: its folders are read one after another."""
 
     base: str
     at: float
@@ -165,8 +165,8 @@ class Overview:
     agents: list[AgentView]
     counts: dict[str, int]
     running: list[JobView]
-    queued: list[JobView]  # the first of them
-    finished: list[JobView]  # the last of them
+    queued: list[JobView]  # the first few
+    finished: list[JobView]  # the newest few
     failed: list[JobView]
     done_today: int
     failed_today: int
@@ -176,7 +176,7 @@ class Overview:
 
 @dataclass(frozen=True)
 class Interval:
-    """A time during which a job had a card."""
+    """A time during which a job ran on a GPU."""
 
     job: str
     short: str
@@ -186,5 +186,5 @@ class Interval:
     gpu: str
     attempt: int
     started_at: float
-    ended_at: float | None  # None: it still has
+    ended_at: float | None  # None: still running
     outcome: str

@@ -1,7 +1,7 @@
-"""One run as its folders show it, looked at again only as far as they have changed.
+"""Reads one run from its folders, and later only what has changed.
 
-What is in a run never changes, it only grows: a parcel that was read once need not be read again.
-A folder's time of change says whether there is anything new in it.
+A run only grows, so a parcel is read once. The modification time of a folder says whether there is
+anything new in it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from collections import OrderedDict
 from collections.abc import Collection
 from typing import Any, Generic, TypeVar
 
-from ..commands.attempt import COMMAND
+from ..commands.spec import COMMAND
 from ..dispatch.run_queue import gaps
+from ..dispatch.send_order import NO_OPTIONS
 from ..errors import BadFileError
 from ..parcel.sheets import FAILED_FLAG, SCHEDULING_FLAG, Failure, JobSheet, OutcomeSheet
 from ..parcel.trailer import TRAILER_SIZE, read_trailer
@@ -23,34 +24,34 @@ from ..store.append_log import AppendLogReader, RecordReader
 from ..store.base import Base, attempt_of
 from ..store.files import Files
 from ..store.job_ids import JobId
-from ..store.runs import RunInfo, asked_until, list_firsts, read_parcel_bytes, read_run_info
+from ..store.runs import RunInfo, count_submitted, list_firsts, read_parcel_bytes, read_run_info
 from ..store.scheduling import SchedulingOptions
 from .result_cache import read_result_cache, write_result_cache
 
-# A folder's time is as coarse as the kernel's tick: only an older one says that all was seen.
+# Linux updates a folder's time only once per clock tick: a folder that changed a moment ago may
+# change again without a new time.
 _TICK_NS = 50_000_000
 _SHEETS = 64
-# So many new results are worth writing down what was learned of them; of a run that is over, fewer.
-_WORTH_WRITING = 200
-_WORTH_KEEPING = 20
-_NO_WISHES = SchedulingOptions()
+# Write the result cache after so many new results; for a finished run, after fewer.
+_MANY_NEW = 200
+_LEAST_RESULTS = 20
 _Sheet = TypeVar("_Sheet")
 
 
-class Recent(Generic[_Sheet]):
-    """The sheets that were read last, of all runs: a long list must not fill the memory."""
+class SheetCache(Generic[_Sheet]):
+    """The sheets that were read last, of all runs; bounded, however long the list is."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, _Sheet] = OrderedDict()
 
     def get(self, path: str) -> _Sheet | None:
-        """A sheet that was read already."""
+        """A sheet that was read before, or None."""
         if path in self._kept:
             self._kept.move_to_end(path)
         return self._kept.get(path)
 
     def keep(self, path: str, sheet: _Sheet) -> _Sheet:
-        """Keep a sheet, as long as no others come."""
+        """Keep a sheet until newer ones push it out."""
         self._kept[path] = sheet
         if len(self._kept) > _SHEETS:
             self._kept.popitem(last=False)
@@ -58,44 +59,44 @@ class Recent(Generic[_Sheet]):
 
 
 class RunReader:
-    """One run: what was asked, and what came back."""
+    """One run: its jobs, and their results."""
 
     def __init__(
         self,
         files: Files,
         base: Base,
         run: str,
-        jobs: Recent[JobSheet],
-        outcomes: Recent[OutcomeSheet],
+        jobs: SheetCache[JobSheet],
+        outcomes: SheetCache[OutcomeSheet],
     ) -> None:
         self._files = files
         self._base = base
         self._jobs = jobs
         self._outcomes = outcomes
-        self._seen: dict[str, int] = {}  # folder: its time of change when it was listed
+        self._seen: dict[str, int] = {}  # folder: its time when it was listed; negative: too new
         self.info: RunInfo = read_run_info(files, base, run)
         self.run = run
         self.project = self.info.project or ("-" if not self.info.queue else "default")
-        self.firsts: list[int] = []  # of the parcels of jobs
+        self.firsts: list[int] = []  # the first job of each parcel of jobs
         self._append_log = AppendLogReader(files, base, run) if self.info.append_log else None
-        self._places: list[int] = []  # of these parcels in the roll
-        self.asked = 0
-        self.results: list[int] = []  # the first jobs of the parcels of results
-        self._tally = read_result_cache(files, base, run)
-        self._written = len(self._tally.counts)
-        self.counts = self._tally.counts  # of those: how many jobs each covers
-        self.failures = self._tally.failures  # of those with failures: job, outcome
-        self.waiting: list[tuple[int, int]] = []  # ranges that nothing covers
+        self._places: list[int] = []  # where these parcels are in the append log
+        self.asked = 0  # how many jobs were submitted
+        self.results: list[int] = []  # the first job of each parcel of results
+        self._cache = read_result_cache(files, base, run)
+        self._written = len(self._cache.counts)
+        self.counts = self._cache.counts  # of those: how many jobs each parcel covers
+        self.failures = self._cache.failures  # of those with failures: job, outcome
+        self.waiting: list[tuple[int, int]] = []  # ranges of jobs without a result
         self.done = 0
         self.attempts: dict[int, int] = {}  # how many attempts of a job ended with no result
-        self.asked_at = 0.0  # when the last job was handed in
+        self.asked_at = 0.0  # when the last job was submitted
         self.changed_at = 0.0  # when the last result came
         self._newest: tuple[int, list[int]] = (0, [])
         self._scheduling: dict[int, SchedulingOptions] = {}
         self._scheduling_read: set[int] = set()
 
     def refresh(self) -> None:
-        """Look again: at what was asked, then at what came back."""
+        """Read what is new: jobs first, then results."""
         asked_more = self._list_asked()
         came_back = self._list_results()
         if asked_more or came_back:
@@ -118,13 +119,13 @@ class RunReader:
     def _list_asked(self) -> bool:
         if self._append_log is not None:
             return self._follow(self._append_log)
-        folder = self._base.asked(self.run)
+        folder = self._base.run_folder(self.run)
         if not self._changed(folder):
             return False
         self.asked_at = self._seen_at(folder)
         self.firsts = list_firsts(self._files, folder)
         with contextlib.suppress(BadFileError):
-            self.asked = asked_until(self._files, self._base, self.run, self.firsts)
+            self.asked = count_submitted(self._files, self._base, self.run, self.firsts)
         return True
 
     def _follow(self, append_log: AppendLogReader) -> bool:
@@ -140,40 +141,40 @@ class RunReader:
         return True
 
     def _list_results(self) -> bool:
-        folder = self._base.answered(self.run)
+        folder = self._base.result_folder(self.run)
         if not self._changed(folder):
             return False
         self.changed_at = self._seen_at(folder)
-        if self._seen[folder] == self._tally.changed_ns:
+        if self._seen[folder] == self._cache.changed_ns:
             self.results = sorted(self.counts)
             return True
         self.results = list_firsts(self._files, folder)
         for first in self.results:
-            # A bad file is put aside, and its name may then be taken by a good one.
+            # The scheduler moves a bad file away; a good one may then take its name.
             if not self.counts.get(first):
                 self._take_in(first)
         if len(self.counts) > len(self.results):
             self._forget(set(self.counts).difference(self.results))
-        self._write_tally(self._seen[folder])
+        self._write_cache(self._seen[folder])
         return True
 
     def _forget(self, gone: Collection[int]) -> None:
-        for known in (self.counts, self.failures, self._tally.ended_at):
+        for known in (self.counts, self.failures, self._cache.ended_at):
             for first in gone:
                 known.pop(first, None)
 
-    def _write_tally(self, changed_ns: int) -> None:
-        """Write down what was learned, when that is much."""
+    def _write_cache(self, changed_ns: int) -> None:
+        """Save what was read, when that is worth a file."""
         new = len(self.results) - self._written
-        much = new >= max(_WORTH_WRITING, self._written // 10)
-        over = new and len(self.results) >= _WORTH_KEEPING and self._is_over()
-        if changed_ns < 0 or not (much or over):
+        many = new >= max(_MANY_NEW, self._written // 10)
+        over = new and len(self.results) >= _LEAST_RESULTS and self._is_over()
+        if changed_ns < 0 or not (many or over):
             return
         for first in self.results:
             self.ended_at(first)
-        self._tally.changed_ns = changed_ns
+        self._cache.changed_ns = changed_ns
         self._written = len(self.results)
-        write_result_cache(self._files, self._base, self.run, self._tally)
+        write_result_cache(self._files, self._base, self.run, self._cache)
 
     def _is_over(self) -> bool:
         return sum(self.counts[first] for first in self.results) >= self.asked
@@ -182,9 +183,9 @@ class RunReader:
         path = self._base.result(self.run, first)
         count = 0
         with contextlib.suppress(BadFileError, FileNotFoundError):
-            mark = read_trailer(path, self._files.tail(path, TRAILER_SIZE))
-            count = mark.jobs
-            if FAILED_FLAG in mark.flags:
+            trailer = read_trailer(path, self._files.tail(path, TRAILER_SIZE))
+            count = trailer.jobs
+            if FAILED_FLAG in trailer.flags:
                 sheet = self.read_outcomes(first)
                 self.failures[first] = {
                     job: failure.outcome.value for job, failure in sheet.failures.items()
@@ -208,12 +209,12 @@ class RunReader:
     # One job
 
     def parcel_of(self, job: int) -> str:
-        """The file that holds what a job was asked to do."""
+        """The parcel that holds a job."""
         first = self.firsts[bisect.bisect_right(self.firsts, job) - 1]
         return self._base.parcel(self.run, first)
 
     def result_of(self, job: int) -> int | None:
-        """The first job of the parcel that says how a job ended; None when it has not."""
+        """The parcel with a job's result, named by its first job; None: no result yet."""
         index = bisect.bisect_right(self.results, job) - 1
         if index < 0:
             return None
@@ -221,20 +222,20 @@ class RunReader:
         return first if job < first + self.counts[first] else None
 
     def outcome(self, job: int) -> str | None:
-        """How a job ended, in a word; None when it has not."""
+        """How a job ended: "ok", "failed", ...; None: it has not ended."""
         first = self.result_of(job)
         return None if first is None else self.failures.get(first, {}).get(job, "ok")
 
     def ended_at(self, first: int) -> float:
-        """When a parcel of results came."""
-        known = self._tally.ended_at.get(first)
+        """When a parcel of results was written."""
+        known = self._cache.ended_at.get(first)
         if known is None:
             known = _changed_at(self._base.result(self.run, first))
-            self._tally.ended_at[first] = known
+            self._cache.ended_at[first] = known
         return known
 
     def newest(self) -> list[int]:
-        """The parcels of results, the last that came first."""
+        """The parcels of results, newest first."""
         if self._newest[0] != len(self.results):
             ordered = sorted(self.results, key=lambda first: (-self.ended_at(first), -first))
             self._newest = len(self.results), ordered
@@ -242,30 +243,33 @@ class RunReader:
 
     def submitted_at(self, job: int) -> float:
         """When a job was handed in."""
-        if self._append_log is not None:
-            return self.info.created_at  # a roll says no more
-        return _changed_at(self.parcel_of(job)) or self.info.created_at
+        if self._append_log is None:
+            return _changed_at(self.parcel_of(job)) or self.info.created_at
+        submitted_at = 0.0
+        if self.info.queue:
+            with contextlib.suppress(BadFileError, FileNotFoundError):
+                submitted_at = self.read_jobs(job).number(job, "submitted_at")
+        return submitted_at or self.info.created_at
 
     def read_jobs(self, job: int) -> JobSheet:
-        """What a job and its neighbours were asked to do; raises what reading raises."""
+        """The sheet that holds a job; raises BadFileError or OSError when it cannot be read."""
         if self._append_log is not None:
             place = self._places[max(bisect.bisect_right(self.firsts, job) - 1, 0)]
             path = f"{self._base.append_log(self.run)}/{place}"
             known = self._jobs.get(path)
-            return known or self._jobs.keep(path, self._read_record(job, place))
+            if known is not None:
+                return known
+            with self._record_reader() as reader:
+                return self._jobs.keep(path, reader.open(job, place))
         path = self.parcel_of(job)
         known = self._jobs.get(path)
         return known or self._jobs.keep(path, JobSheet(path, read_parcel_bytes(self._files, path)))
 
-    def _read_record(self, job: int, place: int) -> JobSheet:
-        record_reader = RecordReader(self._files, self._base, self.run)
-        try:
-            return record_reader.open(job, place)
-        finally:
-            record_reader.close()
+    def _record_reader(self) -> contextlib.closing[RecordReader]:
+        return contextlib.closing(RecordReader(self._files, self._base, self.run))
 
     def read_outcomes(self, first: int) -> OutcomeSheet:
-        """What came back in one parcel; raises what reading raises."""
+        """One parcel of results; raises BadFileError or OSError when it cannot be read."""
         path = self._base.result(self.run, first)
         known = self._outcomes.get(path)
         if known is not None:
@@ -274,25 +278,26 @@ class RunReader:
         return self._outcomes.keep(path, OutcomeSheet(path, data))
 
     def job_id(self, job: int) -> JobId:
-        """Its whole name."""
+        """The full id of a job."""
         return JobId(self.run, job)
 
-    # Wishes
+    # Scheduling options
 
     def scheduling(self, job: int) -> SchedulingOptions:
-        """What a job that waits wishes; `special` has been asked before."""
-        return self._scheduling.get(job, _NO_WISHES)
+        """The options of a waiting job; call `with_options` first, which reads them."""
+        return self._scheduling.get(job, NO_OPTIONS)
 
-    def special(self) -> dict[int, SchedulingOptions]:
-        """The jobs without a result that wish anything; parcels where none does stay shut."""
+    def with_options(self) -> dict[int, SchedulingOptions]:
+        """The unfinished jobs that have options; parcels without any are not opened."""
         if not self.info.queue:
             return {}
-        for index, first in enumerate(self.firsts):
-            if first in self._scheduling_read:
-                continue
-            stop = self.firsts[index + 1] if index + 1 < len(self.firsts) else self.asked
-            if self._is_waiting(first, stop):
-                self._read_scheduling(first, stop)
+        with self._record_reader() as reader:
+            for index, first in enumerate(self.firsts):
+                if first in self._scheduling_read:
+                    continue
+                stop = self.firsts[index + 1] if index + 1 < len(self.firsts) else self.asked
+                if self._is_waiting(first, stop):
+                    self._read_scheduling(reader, index, stop)
         gone = [job for job in self._scheduling if self.result_of(job) is not None]
         for job in gone:
             del self._scheduling[job]
@@ -303,21 +308,47 @@ class RunReader:
         near = self.waiting[max(index - 1, 0) : index + 1]
         return any(start < stop and first < end for start, end in near)
 
-    def _read_scheduling(self, first: int, stop: int) -> None:
+    def _read_scheduling(self, reader: RecordReader, index: int, stop: int) -> None:
+        first = self.firsts[index]
         self._scheduling_read.add(first)
-        path = self._base.parcel(self.run, first)
         with contextlib.suppress(BadFileError, FileNotFoundError):
-            if (
-                SCHEDULING_FLAG
-                not in read_trailer(path, self._files.tail(path, TRAILER_SIZE)).flags
-            ):
+            record = reader.find(first, self._places[index], ahead=len(self.firsts) - index)
+            if SCHEDULING_FLAG not in reader.trailer(record).flags:
                 return
-            sheet = JobSheet(path, read_parcel_bytes(self._files, path))
+            sheet = reader.open_record(record)
             for job in range(first, stop):
                 scheduling = sheet.scheduling(job)
                 if scheduling:
                     with contextlib.suppress(ValueError):
                         self._scheduling[job] = SchedulingOptions.decode(scheduling)
+
+
+class RunReaders:
+    """The readers of a base's runs; they share the cache of sheets."""
+
+    def __init__(self, files: Files, base: Base) -> None:
+        self._files = files
+        self._base = base
+        self._readers: dict[str, RunReader] = {}
+        self._jobs: SheetCache[JobSheet] = SheetCache()
+        self._outcomes: SheetCache[OutcomeSheet] = SheetCache()
+
+    def get(self, run: str) -> RunReader | None:
+        """The reader of a run, up to date; None: it is being removed, or is damaged."""
+        try:
+            reader = self._readers.get(run)
+            if reader is None:
+                reader = RunReader(self._files, self._base, run, self._jobs, self._outcomes)
+            reader.refresh()
+        except (OSError, BadFileError):  # `postroom doctor` says which file is bad
+            self._readers.pop(run, None)
+            return None
+        self._readers[run] = reader
+        return reader
+
+    def keep_only(self, runs: Collection[str]) -> None:
+        """Forget all other runs."""
+        self._readers = {run: reader for run, reader in self._readers.items() if run in runs}
 
 
 def _changed_at(path: str) -> float:
@@ -327,31 +358,38 @@ def _changed_at(path: str) -> float:
         return 0.0
 
 
-def command_of(sheet: JobSheet, job: int) -> str:
-    """What a job runs: the shell line, or the task with the names of its arguments."""
+def command_text(sheet: JobSheet, job: int) -> str:
+    """What a job runs: its shell command, or the task with the names of its arguments."""
     if sheet.task == COMMAND:
         return sheet.text(job, "command") or "?"
     return f"{sheet.task}({', '.join(sheet.passed(job))})"
 
 
-def words_of(failure: Failure) -> str:
-    """Why a job failed, in a line."""
+def failure_text(failure: Failure) -> str:
+    """Why a job failed, in one line."""
     if failure.kind == failure.outcome.value:
         return failure.message
     return f"{failure.kind}: {failure.message}"
 
 
-def folder_of(base: Base, reader: RunReader, job: int) -> str:
-    """Where a command leaves its output; empty for a task. Raises what reading raises."""
+def output_folder(base: Base, reader: RunReader, job: int) -> str:
+    """The folder with a command's output; "" for a task. Raises when the job cannot be read."""
     if reader.info.queue:
         return base.job_folder(reader.run, job)
     sheet = reader.read_jobs(job)
-    return str(plain(sheet, job).get("folder") or "") if sheet.task == COMMAND else ""
+    return str(command_fields(sheet, job).get("folder") or "") if sheet.task == COMMAND else ""
 
 
-def plain(sheet: JobSheet, job: int) -> dict[str, Any]:
-    """What a queued command was asked, as far as it is plain; nothing for anything else."""
+def command_fields(sheet: JobSheet, job: int) -> dict[str, Any]:
+    """The fields of a queued command; {} for any other job."""
     try:
         return sheet.plain(job)
     except (BadFileError, TypeError, KeyError):
         return {}
+
+
+def scheduling_in(fields: dict[str, Any]) -> SchedulingOptions:
+    """The options among the fields of a queued command; the usual ones when they are bad."""
+    with contextlib.suppress(ValueError):
+        return SchedulingOptions.decode(fields.get("scheduling", {}))
+    return NO_OPTIONS

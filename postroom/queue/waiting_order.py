@@ -1,8 +1,12 @@
-"""The order in which waiting jobs will be sent, found lazily: a page of it costs a page.
+"""The waiting jobs in the order in which they will be sent, listed lazily: a page costs a page.
 
-By priority, then each run in turn, then by place: the acting Master's own order. Almost all jobs
-of a long queue are plain, and stand in it as ranges of numbers; only those with a wish, or about
-which somebody has asked something, are looked at one by one.
+The rule is the dispatcher's own (`dispatch.send_order`). Almost all jobs of a long queue have no
+options and are kept as ranges of numbers; only jobs with options, and jobs that an order names, are
+kept one by one.
+
+The list starts with the oldest run: which run the dispatcher served last is known to nobody else.
+A letter may hold many short jobs of a run, and a session that lacks the GPUs or the memory for a
+job gets the next one.
 """
 
 from __future__ import annotations
@@ -11,62 +15,68 @@ import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from ..dispatch.send_order import NO_RUN, JobKey, RunAge, run_age, turn_key
 from .run_reader import RunReader
-
-Place = tuple[float, int]  # where a job stands in its run, and its number
 
 
 @dataclass
-class WaitingLine:
-    """What waits of one run."""
+class WaitingRun:
+    """The waiting jobs of one run."""
 
     reader: RunReader
-    priority: int  # of its plain jobs
-    plain: list[tuple[int, int]]  # ranges
-    special: dict[int, list[Place]] = field(default_factory=dict)  # by priority
+    priority: int  # of the jobs in `ranges`
+    ranges: list[tuple[int, int]]  # of jobs without options
+    single: dict[int, list[JobKey]] = field(default_factory=dict)  # other jobs, by priority
+
+    @property
+    def age(self) -> RunAge:
+        """Its place among runs that take turns."""
+        return run_age(self.reader.info)
+
+    def add(self, key: JobKey) -> None:
+        """Add a single job."""
+        self.single.setdefault(-key[0], []).append(key)
 
     def count(self) -> int:
-        """How many jobs stand in it."""
-        ranges = sum(stop - first for first, stop in self.plain)
-        return ranges + sum(map(len, self.special.values()))
+        """How many jobs wait."""
+        ranges = sum(stop - first for first, stop in self.ranges)
+        return ranges + sum(map(len, self.single.values()))
 
     def priorities(self) -> set[int]:
-        """The priorities that occur in it."""
-        return {*self.special, *([self.priority] if self.plain else [])}
+        """The priorities of its jobs."""
+        return {*self.single, *([self.priority] if self.ranges else [])}
 
-    def at(self, priority: int) -> Iterator[int]:
+    def numbers(self, priority: int) -> Iterator[int]:
         """The jobs of one priority, in their order."""
-        special = sorted(self.special.get(priority, ()))
-        plain = self._plain() if priority == self.priority else iter(())
-        if not special:
-            return (number for _, number in plain)
-        return (number for _, number in heapq.merge(special, plain))
-
-    def _plain(self) -> Iterator[Place]:
-        for first, stop in self.plain:
-            for number in range(first, stop):
-                yield float(number), number
+        single = sorted(self.single.get(priority, ()))
+        if priority != self.priority:
+            return (key[2] for key in single)
+        usual = (number for first, stop in self.ranges for number in range(first, stop))
+        if not single:
+            return usual
+        keys = ((-priority, float(number), number) for number in usual)
+        return (key[2] for key in heapq.merge(single, keys))
 
 
-def in_order(lines: Sequence[WaitingLine]) -> Iterator[tuple[RunReader, int]]:
-    """All jobs of some runs, as they will be sent."""
-    by_priority: dict[int, list[WaitingLine]] = {}
-    for line in lines:
-        for priority in line.priorities():
-            by_priority.setdefault(priority, []).append(line)
-    for priority, among in sorted(by_priority.items(), key=lambda item: -item[0]):
-        yield from _in_turn([(line.reader, line.at(priority)) for line in among])
-
-
-def _in_turn(lines: Iterable[tuple[RunReader, Iterator[int]]]) -> Iterator[tuple[RunReader, int]]:
-    left = list(lines)
-    while left:
-        for entry in list(left):
-            number = next(entry[1], None)
-            if number is None:
-                left.remove(entry)
-            else:
-                yield entry[0], number
+def in_order(runs: Sequence[WaitingRun]) -> Iterator[tuple[RunReader, int]]:
+    """The waiting jobs of some runs, as they will be sent."""
+    by_priority: dict[int, list[WaitingRun]] = {}
+    for run in runs:
+        for priority in run.priorities():
+            by_priority.setdefault(priority, []).append(run)
+    last = NO_RUN
+    for priority in sorted(by_priority, reverse=True):
+        among = sorted(by_priority[priority], key=lambda run: turn_key(priority, run.age, last))
+        left = [(run, run.numbers(priority)) for run in among]
+        while left:
+            for turn in list(left):
+                run, numbers = turn
+                number = next(numbers, None)
+                if number is None:
+                    left.remove(turn)
+                else:
+                    last = run.age
+                    yield run.reader, number
 
 
 def without(spans: Sequence[tuple[int, int]], jobs: Iterable[int]) -> list[tuple[int, int]]:

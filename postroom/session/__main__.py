@@ -1,4 +1,4 @@
-"""`python gpu_session.py GPU BASE`: one session in the foreground."""
+"""`python -m postroom.session GPU BASE`: one session in the foreground."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ from .guardian import Guardian
 from .slots import open_slot
 
 HELP = """\
-One GPU session: pins a GPU, watches the mailbox BASE/agent_pool/<id>.POOL, runs what comes.
+One GPU session: pins a GPU, watches the mailbox BASE/agent_pool/<id>.POOL, runs the jobs in it.
 
-Ctrl-C or SIGTERM lets the job in hand finish; a second one stops at once. What is printed by
-kernels, and everything else, goes to BASE/log/postroom.log.
+Ctrl-C or SIGTERM: stop after the running job. A second one: stop now. The output of tasks, and all
+messages, go to BASE/log/postroom.log.
 
 examples:
-  python gpu_session.py 0 ./base              the first GPU (in PCI order)
-  python gpu_session.py 0 ./base --agent 0b   a second session on the same card
-  python gpu_session.py cpu ./base            no GPU
+  python -m postroom.session 0 ./base              the first GPU (in PCI order)
+  python -m postroom.session 0 ./base --agent 0b   a second session on the same GPU
+  python -m postroom.session cpu ./base            no GPU
 """
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one session; return the exit code."""
-    import argparse  # who is forked from a process that knows what it wants does without
+    import argparse  # a forked session does without it
 
     parser = argparse.ArgumentParser(
-        prog="gpu_session.py",
+        prog="python -m postroom.session",
         description=HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("gpu", metavar="GPU", help="index or UUID of the card, or 'cpu'")
-    parser.add_argument("base", metavar="BASE", help="the base folder; made if it is missing")
+    parser.add_argument("gpu", metavar="GPU", help="index or UUID of the GPU, or 'cpu'")
+    parser.add_argument("base", metavar="BASE", help="the base folder; created if it is missing")
     parser.add_argument("--agent", metavar="ID", help="the agent's id (default: GPU)")
     parser.add_argument(
         "--exclusive",
         action="store_true",
-        help="set the card to EXCLUSIVE_PROCESS while the session lives (where that is allowed)",
+        help="set compute mode EXCLUSIVE_PROCESS while the session lives (where allowed)",
     )
     parser.add_argument(
-        "--wait", action="store_true", help="wait for the card when somebody else holds it"
+        "--wait", action="store_true", help="wait while somebody else holds the GPU"
     )
     parser.add_argument(
         "--share",
         action="store_true",
-        help="lease no card: each job books its part of the cards' memory for itself",
+        help="lease no GPU: each job reserves the GPU memory that it needs",
     )
     parser.add_argument(
         "--threads", type=int, metavar="N", help="CPU threads for torch in this session"
@@ -56,23 +56,21 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--preload",
         metavar="NAMES",
-        help="modules to import at the start, with commas between (default: torch)",
+        help="modules to import at the start, separated by commas (default: torch)",
     )
-    parser.add_argument(
-        "--while-pid", type=int, metavar="PID", help="stop when that process ends, however it ends"
-    )
+    parser.add_argument("--while-pid", type=int, metavar="PID", help="stop when this process ends")
     return serve(**vars(parser.parse_args(arguments)))
 
 
-def serve(gpu: str, base: str, **scheduling: Any) -> int:
-    """Run one session, with the wishes that `main` reads; return the exit code."""
+def serve(gpu: str, base: str, **options: Any) -> int:
+    """Run one session with the options that `main` reads; return the exit code."""
     try:
-        return _serve(gpu, base, **scheduling)
+        return _serve(gpu, base, **options)
     except PostroomError as error:
-        print(f"gpu_session.py: {error}", file=sys.stderr)
+        print(f"session: {error}", file=sys.stderr)
         return 2
     except OSError as error:
-        print(f"gpu_session.py: {base}: {error}", file=sys.stderr)
+        print(f"session: {base}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

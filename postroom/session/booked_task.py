@@ -1,4 +1,4 @@
-"""A task in a session that shares its card: room is booked for it, as for any job there."""
+"""A task in a session that shares GPUs: it books GPU memory, as every job there does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ R = TypeVar("R")
 
 
 def call_booked(task: str, function: Callable[[], R]) -> R:
-    """Call a kernel that knows nothing of cards, once there is room for it on the session's."""
+    """Book GPU memory for a kernel that does not do so itself, wait for it, and call the kernel."""
     need = Need(Kind(task), name=task)
     cards = inventory.cards()
     with book(need, ledger=open_ledger(), profiles=Profiles(), cards=cards) as booking:

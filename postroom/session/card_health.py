@@ -1,15 +1,15 @@
-"""Is it the job, the session or the card? What a guardian concludes when its workers die.
+"""Job, session or GPU: what a guardian holds responsible when its workers die.
 
 | what happened | what follows |
 | --- | --- |
-| one worker died | nothing: the job is tried again, elsewhere or here |
+| one worker died | nothing: the job is requeued |
 | three different jobs in a row died with their workers | the session stops itself |
-| ... and they were of different kinds | the card is the likelier cause: quarantined as well |
+| ... and they were of different kinds | the GPU is the likelier cause, and is quarantined as well |
 | three workers in a row died before they were ready | the session stops itself |
-| a worker could not use the card at its first touch | the card is quarantined, the session stops |
-| a worker died, and the driver calls the card sick | the same |
+| a worker could not use the GPU when it started | the GPU is quarantined, the session stops |
+| a worker died, and the driver reports a problem of the GPU | the same |
 
-A quarantined card gets no more work from anybody, until `postroom gpu heal`.
+A quarantined GPU gets no more work from anybody until `postroom gpu heal`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Job = tuple[str, int]  # run and number
 
 
 class CardHealth:
-    """Counts the deaths of one session's workers, and judges."""
+    """Counts the deaths of one session's workers, and decides what follows."""
 
     def __init__(
         self,
@@ -37,25 +37,25 @@ class CardHealth:
         self._gpu = gpu
         self._ask_driver = ask_driver
         self._quarantine = quarantine
-        self._deaths: dict[Job, str] = {}  # since a job was finished: which job, of what kind
-        self._stillborn = 0
-        self.touch_failed = ""  # what the worker said when it could not use its card
+        self._deaths: dict[Job, str] = {}  # since a job last finished: the job, and its kind
+        self._never_ready = 0
+        self.touch_failed = ""  # the worker's error when it could not use its GPU
 
     def was_ready(self) -> None:
         """A worker started well."""
-        self._stillborn = 0
+        self._never_ready = 0
 
     def worker_died(
         self, *, ready: bool, finished_any: bool, lost: Job | None, kind: str
     ) -> str | None:
-        """Take a death into account; return why the session must stop, if it must."""
+        """Count a death; return why the session must stop, if it must."""
         problem = self._problem(ready)
         if problem:
             self._quarantine(self._gpu, problem)
             return f"its card is sick, and is quarantined: {problem}"
         if not ready:
-            self._stillborn += 1
-            if self._stillborn >= MOST_DEATHS:
+            self._never_ready += 1
+            if self._never_ready >= MOST_DEATHS:
                 return f"{MOST_DEATHS} workers in a row died before they were ready"
             return None
         if finished_any:
@@ -82,7 +82,7 @@ class CardHealth:
 
 
 def ask_driver(gpu: str) -> str:
-    """What the driver holds against a card; a driver that cannot be asked holds nothing."""
+    """The problem that the driver reports of a GPU; "" also when it cannot be asked."""
     from ..gpus.cards import inventory
 
     with contextlib.suppress(PostroomError):
@@ -91,7 +91,7 @@ def ask_driver(gpu: str) -> str:
 
 
 def quarantine(gpu: str, reason: str) -> None:
-    """Tell the ledger, so that nobody gets this card; where it is away, the session just stops."""
+    """Mark the GPU in the ledger, so that nobody gets it. Errors are ignored: the session stops."""
     from ..gpus.ledger.protocol import open_ledger
 
     with contextlib.suppress(PostroomError, OSError):
@@ -99,7 +99,7 @@ def quarantine(gpu: str, reason: str) -> None:
 
 
 def touch(device: object) -> str:
-    """Use the card once, as every job will; return what went wrong."""
+    """Use the GPU once, as every job will; return what went wrong."""
     if getattr(device, "type", "cpu") != "cuda":
         return ""
     import torch
@@ -107,6 +107,6 @@ def touch(device: object) -> str:
     try:
         torch.ones(1, device=str(device)).add_(1)
         torch.cuda.synchronize()
-    except Exception as error:  # whatever the driver raises: the card cannot be used
+    except Exception as error:  # whatever the driver raises: the GPU cannot be used
         return f"{type(error).__name__}: {error}"
     return ""

@@ -1,72 +1,69 @@
-"""The guardian's side of commands: its minder, what it is asked to do, and how that ends.
+"""The guardian's part in running commands: it starts a minder, and passes bytes to it and back.
 
-The worker asks, the minder does, and the guardian passes words between them: forking is safe here
-only, in a process of one thread.
+The worker of a warm session cannot fork safely, because torch has threads and the GPU has state. So
+its guardian forks the minder, and passes on the worker's attempts and the minder's words unread.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import selectors
-import signal
 import socket
 from collections.abc import Callable
 
 from ..commands.minder import MinderContext, fork_minder
+from ..system.fork import ForkedProcess
 
 
 class CommandRelay:
-    """One minder at a time, and whether it has a command in hand."""
+    """One minder at a time, and whether it runs a command."""
 
     def __init__(
         self,
-        post: MinderContext,
+        context: MinderContext,
         selector: selectors.BaseSelector,
         *,
-        ended: Callable[[str], None],
+        ended: Callable[[bytes], None],
     ) -> None:
-        self._post = post
+        self._context = context
         self._selector = selector
-        self._ended = ended  # called with the minder's word, or "lost" when it died
-        self._line: socket.socket | None = None
-        self.pid: int | None = None
+        self._ended = ended  # called with the minder's line, or LOST when it died
+        self._socket: socket.socket | None = None
+        self._minder: ForkedProcess | None = None
         self.busy = False
 
-    def give(self, errand: bytes) -> None:
-        """Have an errand carried out, by the minder that is there or by a new one."""
-        if self._line is None:
-            self.pid, self._line = fork_minder(self._post)
-            self._selector.register(self._line, selectors.EVENT_READ, self._hear)
+    def give(self, attempt: bytes) -> None:
+        """Have a command run by the minder, which is started first where there is none."""
+        if self._socket is None:
+            self._minder, self._socket = fork_minder(self._context)
+            self._selector.register(self._socket, selectors.EVENT_READ, self._hear)
         self.busy = True
-        with contextlib.suppress(OSError):  # it has just died: its line will say so
-            self._line.sendall(errand)
+        with contextlib.suppress(OSError):  # it has just died: its socket will say so
+            self._socket.sendall(attempt + b"\n")
 
     def stop(self) -> None:
-        """End the command in hand, and all that it has started: now, and without blame."""
-        if self.pid is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGTERM)
+        """End the running command and all that it has started: now, and without blame."""
+        if self._minder is not None:
+            self._minder.terminate()
 
-    def _hear(self, line: socket.socket) -> None:
+    def _hear(self, minder: socket.socket) -> None:
         try:
-            data = line.recv(4096)
+            word = minder.recv(4096)
         except ConnectionError:
-            data = b""
-        if data:
+            word = b""
+        if not word:
+            self.close()
+            word = LOST if self.busy else b""
+        if word:
             self.busy = False
-            self._ended(str(json.loads(data)["ended"]))
-            return
-        self.close()
-        if self.busy:
-            self.busy = False
-            self._ended("lost")
+            self._ended(word)
 
     def close(self) -> None:
-        """Let the minder go; one with a command in hand stays with it."""
-        if self._line is not None:
-            self._selector.unregister(self._line)
-            self._line.close()
-            self._line = None
-            self.pid = None
+        """Let the minder go; one that runs a command stays with it."""
+        if self._socket is not None:
+            self._selector.unregister(self._socket)
+            self._socket.close()
+            self._socket = self._minder = None
+
+
+LOST = b"lost\n"

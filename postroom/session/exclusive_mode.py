@@ -1,4 +1,4 @@
-"""Compute mode EXCLUSIVE_PROCESS, asked for with `--exclusive`, and put back afterwards."""
+"""Compute mode EXCLUSIVE_PROCESS: set by `--exclusive`, and reset afterwards."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 
 @contextlib.contextmanager
 def exclusive_mode(gpu_uuid: str, *, wanted: bool, say: Callable[[str], None]) -> Iterator[None]:
-    """Keep every other process off the card while the block runs, where the driver allows it.
+    """Keep every other process off the GPU while the block runs, where the driver allows it.
 
-    The driver usually allows it only to root. A refusal is said, and is no reason not to work: the
-    ledger keeps other sessions off the card, with or without the driver's help.
+    The driver usually allows it only to root. If it refuses, this is reported, and the session goes
+    on: the ledger keeps other sessions off the GPU anyway.
     """
     if not wanted:
         yield

@@ -1,12 +1,12 @@
-"""The hall: how a job has its card to itself although several sessions share it (`--gpus 0,0`).
+"""How a job has its GPU to itself although several sessions use it (`--gpus 0,0`): two file locks.
 
-    ordinary   gate, hall (shared), leave the gate ... jobs ... leave the hall
-    exclusive  gate, hall (alone)                  ... a job ... leave the hall, leave the gate
+    ordinary job    lock the gate; lock the GPU, shared; unlock the gate; run jobs; unlock the GPU
+    exclusive job   lock the gate; lock the GPU, alone; run the job; unlock both
 
-Both are kernel locks, so a dead worker is out at once. Who waits for the hall to empty stands in
-the gate, and nobody enters past it: an exclusive job is not starved. An ordinary session stays in
-the hall from job to job, and looks at the gate only every few tens of milliseconds: a session that
-has its card to itself anyway pays next to nothing.
+A dead worker loses its locks at once. An exclusive job that waits for the GPU holds the gate, and
+nobody gets past it, so it is not starved. An ordinary session keeps the GPU's lock from job to job,
+and returns to the gate only every STAY_S, so that a session that is alone on its GPU pays almost
+nothing.
 """
 
 from __future__ import annotations
@@ -24,44 +24,44 @@ STAY_S = 0.03
 
 
 class GpuSharing:
-    """One worker's place among those that share its card."""
+    """One worker's locks on the GPU that it shares with others."""
 
     def __init__(self, base: Base, gpu: str) -> None:
         self._gate = _open(base.card_lock(gpu, "gate"))
-        self._sharing = _open(base.card_lock(gpu, "hall"))
+        self._use = _open(base.card_lock(gpu, "use"))
         self._leave_at = 0.0
         self.inside = False
 
     def enter(self) -> None:
-        """Be in the hall with others; waits while a job has the card alone, or is about to."""
+        """Use the GPU beside others; waits while a job has it alone, or waits for that."""
         if self.inside and time.monotonic() < self._leave_at:
             return
         self.leave()
         fcntl.flock(self._gate.fd, fcntl.LOCK_EX)
-        fcntl.flock(self._sharing.fd, fcntl.LOCK_SH)
+        fcntl.flock(self._use.fd, fcntl.LOCK_SH)
         fcntl.flock(self._gate.fd, fcntl.LOCK_UN)
         self.inside = True
         self._leave_at = time.monotonic() + STAY_S
 
     def leave(self) -> None:
-        """Make room; to be called before a rest, too."""
+        """Stop using the GPU; to be called before a wait, too."""
         if self.inside:
-            fcntl.flock(self._sharing.fd, fcntl.LOCK_UN)
+            fcntl.flock(self._use.fd, fcntl.LOCK_UN)
             self.inside = False
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Have the card alone while the block runs; waits until the others have left."""
+        """Have the GPU alone while the block runs; waits until the others have left."""
         self.leave()
         fcntl.flock(self._gate.fd, fcntl.LOCK_EX)
         try:
-            fcntl.flock(self._sharing.fd, fcntl.LOCK_EX)
+            fcntl.flock(self._use.fd, fcntl.LOCK_EX)
             yield
         finally:
-            fcntl.flock(self._sharing.fd, fcntl.LOCK_UN)
+            fcntl.flock(self._use.fd, fcntl.LOCK_UN)
             fcntl.flock(self._gate.fd, fcntl.LOCK_UN)
 
 
 def _open(path: str) -> LocalLock:
-    # As a LocalLock, a child that a kernel forks drops it, and cannot keep the card from others.
+    # As a LocalLock it is dropped by processes that tasks fork, which must not block the GPU.
     return LocalLock(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600))

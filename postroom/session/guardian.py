@@ -1,11 +1,11 @@
 """The guardian: pins a GPU, holds its locks, watches the worker, kills it and starts it again.
 
-    STARTING --ready--> SERVING --worker dies--> STARTING (what it had is noted and given on)
+    STARTING --ready--> SERVING --worker dies--> STARTING (its job is noted, its letter requeued)
         |                  |--SIGTERM, Ctrl-C--> DRAINING --worker ends--> gone
         |                  |--again------------> worker killed ----------> gone
         '-- three workers in a row die with different jobs, or three before they are ready: gone
 
-It never imports torch, so it starts at once, stays small, and is not hurt by what hurts a worker.
+It never imports torch, so it starts at once, stays small, and survives what kills a worker.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import IO, Any, TypeVar
 
+from ..commands.attempt import ATTEMPT
 from ..commands.minder import MinderContext
 from ..errors import BadFileError, PostroomError
-from ..parcel.sheets import Origin
+from ..parcel.sheets import RanBy
 from ..store.agents import AgentInfo, read_agent_info
 from ..store.base import Base
 from ..store.files import LocalFiles, LocalLock
@@ -36,37 +37,47 @@ from ..store.runs import Note, close_outboxes, read_run_info, take_back_letter, 
 from ..store.snapshot import living_agents
 from ..system import cgroups
 from ..system.file_events import listen
-from ..system.process_tree import MARK, SHARES, adopt_orphans, below, mark_of, reap, sweep
+from ..system.fork import ForkedProcess
+from ..system.own_python import PACKAGE_PARENT, own_python
+from ..system.process_tree import (
+    MARK,
+    SHARES,
+    adopt_orphans,
+    below,
+    mark_of,
+    reap,
+    reap_orphans,
+    sweep,
+)
 from ..system.processes import myself
 from .card_health import CardHealth, ask_driver, quarantine
-from .command_relay import CommandRelay
-from .forked_worker import ForkedWorker, fork_worker
+from .command_relay import LOST, CommandRelay
+from .forked_worker import fork_worker
 from .task_output import TaskOutput
 from .timeouts import job_in_hand
 
 # A full disk is tried again after this long.
 BLOCKED_S = 0.5
-# How often a guardian that hears nothing sees whether its base is still there.
+# How often an idle guardian looks whether its base still exists.
 LOOK_S = 2.0
-PACKAGE_PARENT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 T = TypeVar("T")
 
 
 @dataclass
 class SessionSlot:
-    """What a session is to run on."""
+    """What a session runs on, and how."""
 
     agent_id: str
-    gpu: str  # the card's uuid, or "cpu"
+    gpu: str  # the uuids of its GPUs, or "cpu"
     gpu_name: str
     environment: dict[str, str]  # pins the worker
     lease_fds: tuple[int, ...] = ()  # handed down to every process of the session
     threads: int | None = None
     preload: list[str] = field(default_factory=lambda: ["torch"])
-    gpus: int = 0  # how many cards
+    gpus: int = 0  # how many GPUs
     memory_mib: int = 0  # of the smallest of them
-    shares: bool = False  # they are not leased: each job books its part of one
+    shares: bool = False  # the GPUs are not leased: each job books its part of one
 
 
 class SessionError(PostroomError):
@@ -74,7 +85,7 @@ class SessionError(PostroomError):
 
 
 class Guardian:
-    """One session's watching half."""
+    """The process of a session that watches its worker."""
 
     def __init__(self, base: Base, slot: SessionSlot, *, talk: bool = True) -> None:
         self._files = LocalFiles()
@@ -83,37 +94,41 @@ class Guardian:
         self._talk = talk
         self._journal = Journal(base, f"guardian {slot.agent_id}")
         self._mark = mark_of(base.root, slot.agent_id)
-        self._helpers = below(os.getpid())  # a ledger may have given its lease a process
+        self._helpers = below(
+            os.getpid()
+        )  # a ledger may have started a process that renews the lease
         self._lock = self._take_lock()
         self._strays = self._end_strays()
         self._cgroup = cgroups.make(self._mark)
         self._selector = selectors.DefaultSelector()
         self._signals = 0
-        self._worker: subprocess.Popen[bytes] | ForkedWorker | None = None
+        self._worker: subprocess.Popen[bytes] | ForkedProcess | None = None
         self._socket: socket.socket | None = None
         self._ready = False
-        self._told = False  # the worker is ended because its task was to
+        self._task_stopped = False  # the worker was killed because its task had a stop order
         self._deadline: float | None = None
         self._timeout: dict[str, Any] = {}
-        # A session that shares cards can't say which of them was to blame.
+        # A session that shares GPUs can't tell which of them was to blame.
         self._health = CardHealth(
             "cpu" if slot.shares else slot.gpu, ask_driver=ask_driver, quarantine=quarantine
         )
         self._output: TaskOutput | None = None
         self._heard = b""
-        self._post = MinderContext(
+        self._context = MinderContext(
             base,
             slot.agent_id,
+            slot.gpu,
+            slot.gpu_name,
             slot.environment,
             slot.lease_fds,
             self._lock.fd,
             self._cgroup,
             shares=slot.shares,
         )
-        self._relay = CommandRelay(self._post, self._selector, ended=self._end_errand)
+        self._relay = CommandRelay(self._context, self._selector, ended=self._end_attempt)
 
     def run(self, while_pid: int | None = None) -> int:
-        """Serve until told to stop, or until another process has ended; return the exit code."""
+        """Serve until told to stop, or until the process `while_pid` ends; return the exit code."""
         adopt_orphans()
         if self._strays:
             words = f"{self._strays} processes of an earlier session were ended"
@@ -124,7 +139,7 @@ class Guardian:
         with self._catching_signals():
             if while_pid is not None:
                 self._watch_process(while_pid)
-            if self._slot.preload:  # what has only commands leaves that to their minder
+            if self._slot.preload:  # in a session for commands only, the minder looks for them
                 self._listen_for_stops()
             self._write_info()
             try:
@@ -135,11 +150,11 @@ class Guardian:
                 self._leave()
         return 0
 
-    # Locks and cards
+    # The lock and the agent's file
 
     def _take_lock(self) -> LocalLock:
-        # A Master that clears up behind a dead session holds the lock for a moment, the minder of a
-        # command that outlived its session until that ends.
+        # A Master that clears away a dead agent holds the lock for a moment. The minder of a
+        # command that outlived its session holds it until the command ends.
         give_up_at = time.monotonic() + 2.0
         waits = False
         while True:
@@ -157,13 +172,13 @@ class Guardian:
                 who = f" (pid {info.pid}, on {info.gpu_name})" if info else ""
                 raise SessionError(
                     f"agent {self._slot.agent_id} of {self._base.root} lives already{who}: "
-                    f"stop it first with python agent.py stop {self._base.root} "
+                    f"stop it first with postroom agents stop {self._base.root} "
                     f"{self._slot.agent_id}"
                 )
             time.sleep(0.02)
 
     def _end_strays(self) -> int:
-        """End what an earlier session left; who left in peace took its card, and left nobody."""
+        """End processes of an earlier session; one that ended normally has removed its file."""
         if not self._files.exists(self._base.agent_info(self._slot.agent_id)):
             return 0
         info = read_agent_info(self._files, self._base, self._slot.agent_id)
@@ -171,7 +186,7 @@ class Guardian:
         return strays + (cgroups.end(info.cgroup, self._mark) if info is not None else 0)
 
     def _sweep(self, spared: Collection[int] = ()) -> None:
-        """End all that was started here, and nobody minds any more."""
+        """End all processes that were started here and have no parent of ours any more."""
         sweep(self._mark, own_but={*self._helpers, *spared})
         cgroups.end(self._cgroup, self._mark)
 
@@ -223,7 +238,7 @@ class Guardian:
         }
         if self._slot.preload:
             self._worker = subprocess.Popen(
-                [sys.executable, "-m", "postroom.session.worker", json.dumps(settings)],
+                own_python("postroom.session.worker", json.dumps(settings)),
                 cwd=PACKAGE_PARENT,
                 env=self._environment(),
                 stdin=subprocess.DEVNULL,
@@ -233,7 +248,7 @@ class Guardian:
                 start_new_session=True,
             )
         else:
-            self._worker = fork_worker(self._post, settings, theirs)
+            self._worker = fork_worker(self._context, settings, theirs)
         theirs.close()
         ours.setblocking(False)
         self._socket = ours
@@ -246,7 +261,7 @@ class Guardian:
             self._selector.register(self._worker.stdout, selectors.EVENT_READ, self._read_output)
 
     def _environment(self) -> dict[str, str]:
-        """What a worker finds in its environment, and what it starts after it."""
+        """The environment of the worker, and of what it starts."""
         shares = {SHARES: str(os.getpid())} if self._slot.shares else {}
         inherited = {name: value for name, value in os.environ.items() if name != SHARES}
         return {**inherited, **self._slot.environment, MARK: self._mark, **shares}
@@ -264,16 +279,16 @@ class Guardian:
         if self._deadline is not None and time.monotonic() >= self._deadline:
             self._deadline = None
             self._end_overdue_job()
-        # While its minder has a command in hand, a dead worker's letter is not laid down.
+        # While the minder runs a command, a dead worker's letter is not taken back.
         dead = self._worker is not None and self._worker.poll() is not None
         if dead and not self._relay.busy:
-            self._bury_worker()
+            self._clear_away_worker()
 
     def _listen_for_stops(self) -> None:
         self._files.make_folder(self._base.control)
         events = listen(self._base.control)
         if events is None:
-            return  # it is looked for now and then anyway
+            return  # orders are looked for every LOOK_S anyway
 
         def heard(fd: int) -> None:
             os.read(fd, 1 << 16)
@@ -282,12 +297,13 @@ class Guardian:
         self._selector.register(events, selectors.EVENT_READ, heard)
 
     def _look_for_stop(self) -> None:
-        """See whether the task in the worker's hand is to end; a command's minder looks itself.
+        """End the worker if its task has a stop order; a minder looks for those of commands.
 
-        The note takes the place of the blame, and the Master does what the order says.
+        The note says that the task was stopped, so that it is not blamed for the worker's death.
+        The Master does what the order says.
         """
         worker = self._worker
-        if worker is None or self._relay.busy or isinstance(worker, ForkedWorker):
+        if worker is None or self._relay.busy or isinstance(worker, ForkedProcess):
             return
         found = job_in_hand(self._files, self._base, self._slot.agent_id)
         if found is None:
@@ -298,7 +314,7 @@ class Guardian:
             agent_id, reason = self._slot.agent_id, stop.reason
             note = Note(run, job, attempt, "stopped", agent_id, reason=reason, at=time.time())
             self._insist(lambda: write_note(self._files, self._base, note))
-            self._told = True
+            self._task_stopped = True
             worker.kill()
 
     def _hear(self, line: socket.socket) -> None:
@@ -311,12 +327,13 @@ class Guardian:
                 return
             *lines, self._heard = (self._heard + data).split(b"\n")
             for text in lines:
-                self._obey(json.loads(text))
+                if text.startswith(ATTEMPT):
+                    self._pass_on(text)
+                else:
+                    self._obey(json.loads(text))
 
     def _obey(self, message: dict[str, Any]) -> None:
-        if "command" in message:
-            self._begin_errand(message)
-        elif message.get("ready"):
+        if message.get("ready"):
             assert self._worker is not None
             self._ready = True
             self._health.was_ready()
@@ -324,7 +341,7 @@ class Guardian:
             where = f"{self._slot.gpu_name}, {message['device']}"
             self._say(f"ready on {where} (worker pid {self._worker.pid})")
             if self._signals:
-                self._tell_worker("stop")
+                self._tell_worker(b"stop\n")
         elif "touch_failed" in message:
             self._health.touch_failed = str(message["touch_failed"])
         elif message.get("deadline_s") is not None:
@@ -333,16 +350,17 @@ class Guardian:
         else:
             self._deadline = None
 
-    def _begin_errand(self, errand: dict[str, Any]) -> None:
-        if self._signals:  # what has not begun is not begun any more
-            self._tell_worker("stopped")
+    def _pass_on(self, attempt: bytes) -> None:
+        """Give an attempt to the minder; once we are told to stop, none is begun any more."""
+        if self._signals:
+            self._tell_worker(b"stopped\n")
         else:
-            self._relay.give(json.dumps(errand).encode() + b"\n")
+            self._relay.give(attempt)
 
-    def _end_errand(self, word: str) -> None:
-        """The minder is done with a command, or died with it."""
+    def _end_attempt(self, word: bytes) -> None:
+        """The minder has ended a command, or died with it."""
         worker = self._worker
-        if word == "lost":
+        if word == LOST:
             self._journal.log("error", "the minder of a command died")
             spared = {worker.pid, *below(worker.pid)} if worker is not None else set()
             self._sweep(spared)
@@ -353,7 +371,7 @@ class Guardian:
         if not self._output.read():  # it was readable, so this is its end
             self._selector.unregister(pipe)
 
-    def _bury_worker(self) -> None:
+    def _clear_away_worker(self) -> None:
         """The worker is dead: end what it started, note what it had in hand, start another."""
         worker, self._worker = self._worker, None
         assert worker is not None and self._socket is not None
@@ -366,7 +384,7 @@ class Guardian:
             self._output = None
         self._socket.close()
         self._deadline = None
-        told, self._told = self._told, False
+        stopped, self._task_stopped = self._task_stopped, False
         self._relay.close()
         self._sweep()
         self._check_base()
@@ -374,10 +392,10 @@ class Guardian:
         if self._health.touch_failed:
             reason = f"its card failed: {self._health.touch_failed}"
         hand = read_in_hand(self._files, self._base, self._slot.agent_id)
-        note = self._lay_down(reason, blame=not (self._signals or told))
+        note = self._take_back(reason, blame=not (self._signals or stopped))
         if self._signals:
             return
-        if told:
+        if stopped:
             self._start_worker()
             return
         self._journal.log("error", f"worker {worker.pid} {_describe_exit(worker.returncode or 0)}")
@@ -392,8 +410,8 @@ class Guardian:
             raise SessionError(f"session {self._slot.agent_id}: {why}; see {self._base.log}")
         self._start_worker()
 
-    def _lay_down(self, reason: str, *, blame: bool) -> Note | None:
-        """Note what the worker died with; that of one that was told to end is nobody's fault."""
+    def _take_back(self, reason: str, *, blame: bool) -> Note | None:
+        """Take back the dead worker's letter, and note the job in its hand if that is to blame."""
         left = self._insist(
             lambda: take_back_letter(
                 self._files,
@@ -407,9 +425,9 @@ class Guardian:
         return left[1] if left else None
 
     def _insist(self, action: Callable[[], T]) -> T | None:
-        """Do what must come before anything else: a full disk is waited for, unless told to stop.
+        """Do what must be done before anything else: wait while the disk is full, unless stopped.
 
-        None also when the run is gone, so that nobody wants it any more.
+        None when it was not done: we were told to stop, or the run was removed.
         """
         while True:
             try:
@@ -419,10 +437,10 @@ class Guardian:
                 return None
             except OSError as error:
                 self._journal.log("error", f"blocked, and trying again: {error}")
-                told = self._signals
+                before = self._signals
                 for key, _ in self._selector.select(BLOCKED_S):
                     key.data(key.fileobj)
-                if self._signals > told:
+                if self._signals > before:
                     return None
 
     def _check_base(self) -> None:
@@ -432,13 +450,13 @@ class Guardian:
             )
 
     def _kind_of(self, run: str) -> str:
-        """What the jobs of a run are called, to tell a bad kernel from a bad card."""
+        """The tasks of a run's jobs, to tell a bad kernel from a bad GPU."""
         with contextlib.suppress(OSError, BadFileError):
             return ", ".join(read_run_info(self._files, self._base, run).kernels) or run
         return run
 
     def _end_overdue_job(self) -> None:
-        """A job is past its time: the worker is ended, and the job's outcome written for it."""
+        """A task is past its time limit: end the worker, and write the task's outcome."""
         assert self._worker is not None
         limit_s, retries = float(self._timeout["deadline_s"]), int(self._timeout["retries"])
         files, base, agent_id = self._files, self._base, self._slot.agent_id
@@ -448,9 +466,9 @@ class Guardian:
         self._sweep()
         if overdue is not None:
             began, attempt = overdue.hand.since, overdue.letter.attempt
-            maker = Origin(agent_id, self._slot.gpu, self._worker.pid, began, attempt)
+            ran_by = RanBy(agent_id, self._slot.gpu, self._worker.pid, began, attempt)
             self._insist(
-                lambda: overdue.record(files, base, maker, limit_s=limit_s, retries=retries)
+                lambda: overdue.record(files, base, ran_by, limit_s=limit_s, retries=retries)
             )
 
     # Signals
@@ -492,45 +510,39 @@ class Guardian:
             self._selector.unregister(fd)
             os.close(fd)
             self._stop()
-            if self._relay.busy or isinstance(self._worker, ForkedWorker):
-                self._stop()  # a command may take for ever, and nobody waits for it any more
+            if self._relay.busy or isinstance(self._worker, ForkedProcess):
+                self._stop()  # a command may take very long, and nobody waits for it any more
 
         self._selector.register(pidfd, selectors.EVENT_READ, ended)
 
     def _stop(self) -> None:
-        """Once: after the job in hand. Twice: at once."""
+        """Once: stop after the running job. Twice: stop now."""
         self._signals += 1
         if self._signals > 1:
             self._relay.stop()
         if self._worker is None:
             return
-        if self._signals == 2 and isinstance(self._worker, ForkedWorker) and self._ready:
-            self._worker.terminate()  # the command in hand may have something to save
+        if self._signals == 2 and isinstance(self._worker, ForkedProcess) and self._ready:
+            self._worker.terminate()  # the command may have something to save
             return
         if self._signals > 1 or not self._ready:
             self._worker.kill()
             return
-        self._say("finishing the job in hand; again to stop at once")
-        self._tell_worker("stop")
+        self._say("finishing the running job; press again to stop now")
+        self._tell_worker(b"stop\n")
 
     def _reap_orphans(self) -> None:
-        """Reap what we adopted; the worker itself is left to `Popen.poll`."""
-        worker = self._worker
-        if worker is None:
+        """Reap orphans; the worker itself is left to `Popen.poll`."""
+        if self._worker is None:
             reap()
-            return
-        with contextlib.suppress(ChildProcessError):
-            while True:
-                seen = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-                if seen is None or seen.si_pid == worker.pid:
-                    return
-                os.waitpid(seen.si_pid, os.WNOHANG)
+        else:
+            reap_orphans(self._worker.pid)
 
-    def _tell_worker(self, word: str) -> None:
-        """Say "stop", or how an errand ended."""
+    def _tell_worker(self, word: bytes) -> None:
+        """Say "stop", or how an attempt ended."""
         assert self._socket is not None
         with contextlib.suppress(OSError):
-            self._socket.send(word.encode() + b"\n")
+            self._socket.send(word)
 
     def _say(self, text: str) -> None:
         if self._talk:

@@ -9,7 +9,7 @@ from .tasks import check_import
 
 
 def main() -> int:
-    """Import it; a sentence on stderr says why not."""
+    """Import the task; say on stderr why that fails."""
     _, project, task = sys.argv
     del sys.path[0]
     try:

@@ -1,11 +1,11 @@
 """The worker's side of the mailbox: takes letters, has their jobs run, publishes what comes out.
 
-    IDLE --a whole letter--> AT WORK --range done, or laid down--> IDLE
+    IDLE --a whole letter--> AT WORK --range done, or given back--> IDLE
                                 | ^
             publishing fails    v | it works again
                               BLOCKED (results stay in memory)
 
-Only the worker changes these states. `step` does at most one job, so that the caller can look at
+Only the worker changes these states. `step` runs at most one job, so that the caller can look for
 signals between jobs, and so that the same code runs in the simulator.
 """
 
@@ -16,10 +16,10 @@ import enum
 import errno
 from typing import Protocol
 
-from ..commands.attempt import COMMAND
+from ..commands.spec import COMMAND
 from ..errors import BadFileError, PayloadError
 from ..parcel.container import Buffer
-from ..parcel.sheets import Done, Failure, JobOptions, JobSheet, Origin, Outcome, pack_outcomes
+from ..parcel.sheets import Failure, JobEnd, JobOptions, JobSheet, Outcome, RanBy, pack_outcomes
 from ..store.append_log import RecordReader
 from ..store.base import Base
 from ..store.files import Box, Clock, Files
@@ -37,18 +37,18 @@ from ..store.runs import (
 )
 from ..system.page_cache import LARGE
 
-# Results wait this long for company, so that short jobs share a parcel.
+# Results wait this long for more, so that short jobs share a parcel.
 PUBLISH_S = 0.03
-# ... but a result this large is published at once: waiting would cost a copy, since the kernel may
-# hand out the same buffer again for its next job. Smaller ones `RunJob` has copied.
+# A result this large is published at once: waiting would cost a copy, since the kernel may return
+# the same buffer again for its next job. Smaller ones are copied.
 PUBLISH_BYTES = 64 << 10
-# Whoever has held a letter for this long leaves the rest of it to others: its jobs take longer than
-# those by which it was measured out.
+# After this long, a worker leaves the rest of its letter to others: its jobs take longer than those
+# from which the letter's length was calculated.
 HOLD_S = 0.1
 
 
 class Step(enum.Enum):
-    """What one step came to."""
+    """The result of one step."""
 
     IDLE = "no letter"
     WORKED = "something was done"
@@ -56,7 +56,7 @@ class Step(enum.Enum):
 
 
 class TryAgain(Exception):
-    """A job ended with no result: raised by whoever runs it, with all that its note says."""
+    """A job ended with no result and is requeued; raised with all that its note says."""
 
     def __init__(self, kind: str, reason: str, traceback: str = "") -> None:
         super().__init__(reason)
@@ -64,17 +64,17 @@ class TryAgain(Exception):
 
 
 class RunJob(Protocol):
-    """Runs one job and says how it ended; never raises for the job's own faults.
+    """Runs one job and returns how it ended; never raises for the job's own faults.
 
-    What it returns must stay as it is, unless it is as large as PUBLISH_BYTES. None: the job was
-    somebody else's errand, whose result or note is on disk, or who died and left none.
+    What it returns must not change later, unless it is as large as PUBLISH_BYTES. None: a minder
+    ran the job, and its result or note is on disk, unless the minder died.
     """
 
-    def __call__(self, info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> Done | None: ...
+    def __call__(self, info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> JobEnd | None: ...
 
 
 class Inbox:
-    """One worker at its mailbox."""
+    """One worker's mailbox, and the letter that it works on."""
 
     def __init__(
         self,
@@ -102,9 +102,9 @@ class Inbox:
         self._sheet: JobSheet | None = None
         self._record_reader: RecordReader | None = None
         self._prepared: str | None = None  # where the next results will be written
-        self._large: list[str] = []  # files of this letter that nobody needs in memory for long
-        self._task, self._options = "", JobOptions()  # of the jobs that are done
-        self._done: list[Done] = []
+        self._large: list[str] = []  # files of this letter that need not stay in the page cache
+        self._task, self._options = "", JobOptions()  # of the jobs in `_done`
+        self._done: list[JobEnd] = []
         self._done_from = 0  # the job number of the first of them
         self._done_at = 0.0  # when it was begun, wall clock
         self._begun_at = 0.0  # when the job in hand was
@@ -136,20 +136,20 @@ class Inbox:
         return self._letter.failed if self._letter is not None else 0
 
     def linger(self) -> None:
-        """The job in hand takes long: publish what is done, and leave what is behind it to others.
+        """The running job takes long: publish what is done, and leave the rest of the letter.
 
-        Called by whoever runs the job, while it runs.
+        Called while the job runs.
         """
         letter = self._letter
         if letter is None:
             return
-        # What cannot be written now is written when the job has ended.
+        # What cannot be written now is written when the job ends.
         with contextlib.suppress(OSError):
             self._commit()
             self._done_at = self._begun_at
         job = self._done_from + len(self._done)
         if job + 1 < letter.stop:
-            # From here on it is not begun by us, even if it cannot be seen that we said so.
+            # From here on we begin none of it, even if the line could not be written.
             self._letter, line = letter.shortened(job + 1)
             with contextlib.suppress(OSError):
                 self._box.append(line)
@@ -173,12 +173,12 @@ class Inbox:
         return Step.WORKED
 
     def take_down(self) -> None:
-        """Publish what is done, lay down the rest and take the mailbox down: no more letters."""
+        """Publish what is done, give back the rest and take the mailbox down: no more letters."""
         if self._letter is not None:
             with contextlib.suppress(OSError):
                 self._commit()
-        # By way of our drawer: when that is shut, we were taken for dead, and what hangs there is
-        # another's. If it cannot be done, whoever finds the lock free does it.
+        # By way of our outbox: if that was removed, we were taken for dead, and the mailbox is our
+        # successor's. If this fails, whoever finds the lock free does it.
         with contextlib.suppress(OSError):
             self._files.move(self._base.mailbox(self._agent_id), f"{self._outbox}/mailbox")
             self._files.remove(f"{self._outbox}/mailbox")
@@ -198,7 +198,7 @@ class Inbox:
                 self._info = read_run_info(self._files, self._base, letter.run)
                 self._begin_run(self._info)
         except (FileNotFoundError, BadFileError) as error:
-            # The run is on its way out: nobody waits for its results.
+            # The run is being removed: nobody waits for its results.
             self._journal.log("warning", f"letter of an unknown run dropped: {error}")
             self._box.clear()
             return True
@@ -217,7 +217,7 @@ class Inbox:
         )
 
     def _run(self, letter: Letter, job: int) -> bool:
-        """Run one job; False when the letter must end here because the job is to be tried again."""
+        """Run one job; False when the letter must end here because the job is requeued."""
         self._begun_at = started_at = self._clock.wall()
         if not self._done:
             self._done_at = started_at
@@ -245,7 +245,7 @@ class Inbox:
         return True
 
     def _look_behind(self, letter: Letter, job: int) -> bool:
-        """See how an errand ended; False when the letter must end here."""
+        """See how a minder's command ended; False when the letter must end here."""
         if first_missing(self._files, self._base, letter.run, job, job + 1) > job:
             self._done_from = job + 1
             return True
@@ -268,29 +268,29 @@ class Inbox:
     def _apart(self, letter: Letter, job: int) -> bool:
         """Whether what is done must be published before this job is begun."""
         if self._options.timeout_s is not None:
-            # Should the guardian have to end the job, its outcome must follow on these.
+            # If the guardian ends the job, its outcome must come right after these.
             return True
         if self._done[-1].failure is not None:
             return True  # a failure is worth knowing at once
         try:
             sheet = self._open(letter, job)
-            # A command may be published by its minder: behind what came before it, not into it.
+            # A minder publishes its command right after what came before it.
             return (sheet.task, sheet.options) != (self._task, self._options)
         except (BadFileError, OSError):
             return True
 
     def _open(self, letter: Letter, job: int) -> JobSheet:
-        """The parcel that holds a job of a letter, which may reach over several."""
+        """The parcel that holds a job of a letter; a letter may cover several parcels."""
         sheet = self._sheet
         if sheet is None or not sheet.first <= job < sheet.first + sheet.count:
             if self._record_reader is not None:
-                place = letter.place if job == letter.first else None
+                place = letter.offset if job == letter.first else None
                 ahead = letter.stop - job
                 sheet = self._sheet = self._record_reader.open(job, place, ahead=ahead)
                 if sheet.nbytes >= LARGE:
                     self._large.append(sheet.parcel.path)
                 return sheet
-            # Parcels leave no gaps, so each one behind the first begins with the job that is next.
+            # Parcels leave no gaps, so each one after the first begins with the next job.
             first = letter.parcel if job == letter.first else job
             path = self._base.parcel(letter.run, first)
             sheet = self._sheet = JobSheet(path, read_parcel_bytes(self._files, path))
@@ -300,15 +300,15 @@ class Inbox:
                 raise BadFileError(path, f"does not reach to job {job}")
         return sheet
 
-    def _attempt(self, letter: Letter, job: int) -> tuple[Done | None, int]:
+    def _attempt(self, letter: Letter, job: int) -> tuple[JobEnd | None, int]:
         assert self._info is not None
         try:
             sheet = self._open(letter, job)
             self._task, self._options = sheet.task, sheet.options
         except (BadFileError, FileNotFoundError) as error:
             failure = Failure(Outcome.FAILED, type(error).__name__, f"unreadable parcel: {error}")
-            return Done(failure=failure), 0
-        # Who minds a command knows whether to try again is of any use, and raises TryAgain.
+            return JobEnd(failure=failure), 0
+        # A minder knows whether a retry is of any use, and raises TryAgain.
         retries = 0 if sheet.task == COMMAND else sheet.options.retries
         return self._run_job(self._info, sheet, job, letter.attempt), retries
 
@@ -324,7 +324,7 @@ class Inbox:
         return self._clock.monotonic() >= self._publish_at
 
     def _settle(self) -> Step:
-        """Publish; then, if the letter is at its end, give it back. What fails is tried again."""
+        """Publish; then end the letter if all of it is done. What fails is tried again."""
         letter = self._letter
         assert letter is not None
         try:
@@ -334,7 +334,7 @@ class Inbox:
         except FileNotFoundError:
             if not self._files.exists(self._outbox):
                 raise  # we were taken for dead, and somebody else has the range: start anew
-            self._journal.log("warning", f"run {letter.run} is gone: its results are dropped")
+            self._journal.log("warning", f"run {letter.run} was removed: its results are dropped")
             self._end_letter()
             return Step.WORKED
         except OSError as error:
@@ -355,7 +355,7 @@ class Inbox:
             return
         assert self._info is not None and self._letter is not None
         first = self._done_from
-        maker = Origin(
+        ran_by = RanBy(
             self._agent_id, self._gpu, self._pid, self._done_at, attempt=self._letter.attempt
         )
         pickle = self._options.pickle
@@ -363,10 +363,10 @@ class Inbox:
         def pack(start: int) -> list[Buffer]:
             done = self._done if start == first else self._done[start - first :]
             try:
-                return pack_outcomes(start, done, maker, pickle=pickle)
+                return pack_outcomes(start, done, ran_by, pickle=pickle)
             except PayloadError:
                 done = [_saveable(one, pickle=pickle) for one in done]
-                return pack_outcomes(start, done, maker, pickle=pickle)
+                return pack_outcomes(start, done, ran_by, pickle=pickle)
 
         stop = first + len(self._done)
         prepared, self._prepared = self._prepared, None
@@ -418,13 +418,13 @@ class Inbox:
             self._hand.write(line.encode())
 
 
-def _saveable(done: Done, *, pickle: bool) -> Done:
-    """Turn a result that cannot travel into a failure that names the value."""
-    from ..parcel import encode  # numpy: a worker that only runs commands does without
+def _saveable(done: JobEnd, *, pickle: bool) -> JobEnd:
+    """Turn a result that cannot be encoded into a failure that names the value."""
+    from ..parcel import encode  # imports numpy: a worker that only runs commands does without it
 
     try:
         encode.encode([done.value], label="result", pickle=pickle)
     except PayloadError as error:
         failure = Failure(Outcome.FAILED, "PayloadError", str(error))
-        return Done(failure=failure, seconds=done.seconds)
+        return JobEnd(failure=failure, seconds=done.seconds)
     return done

@@ -1,4 +1,4 @@
-"""From what a user types to a slot for a session: the card, its lease, its environment."""
+"""From what a user types to a slot for a session: the GPU, its lease, its environment."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def open_slot(
     preload: str | None = None,
     say: Callable[[str], None],
 ) -> tuple[SessionSlot, Lease | None]:
-    """Find a card, or several as in "0,1", take their lease, and say how a worker is pinned.
+    """Find a GPU, or several as in "0,1", take their lease, and make the worker's environment.
 
-    With no card on the machine, or when asked for "cpu", the slot is on the CPU, which is not
-    leased: any number of sessions may use it. With `shares` no card is leased either: each job of
-    the session books its part of one of them.
+    Without a GPU on the machine, or when asked for "cpu", the slot is on the CPU, which is not
+    leased: any number of sessions may use it. With `shares` no GPU is leased either: each job of
+    the session books its part of one.
     """
     agent_id = agent_id or gpu.replace(".", "-").replace(",", "-")
     names = os.environ.get(PRELOAD, "torch") if preload is None else preload
@@ -41,7 +41,7 @@ def open_slot(
     on_cpu = SessionSlot(agent_id, "cpu", "CPU", hidden, threads=threads, preload=modules)
     if gpu == "cpu":
         return on_cpu, None
-    from ..gpus.cards import inventory  # what does without a card does without this
+    from ..gpus.cards import inventory  # a session on the CPU does without it
 
     if not inventory.cards():
         say("no GPU found: running on the CPU")
@@ -72,7 +72,7 @@ def open_slot(
 def _take(
     base: Base, agent_id: str, cards: list[Card], *, wait: bool, say: Callable[[str], None]
 ) -> Lease:
-    """Take the lease of whole cards; tell of those who use them without one."""
+    """Lease whole GPUs; report processes that use them without a lease."""
     from ..gpus.ledger.protocol import LeaseRequest, open_ledger
 
     ledger = open_ledger()
@@ -90,13 +90,13 @@ def _take(
     for usage in strangers:
         say(
             f"note: {usage.command} (pid {usage.pid} of {usage.user}) uses {usage.used_mib} MiB of "
-            f"this card, and did not ask the ledger"
+            f"this card, and has no lease"
         )
     return lease
 
 
 def choose_gpus(count: int, *, say: Callable[[str], None]) -> list[str]:
-    """The first so many cards; without any, so many slots on the CPU."""
+    """The first `count` GPUs; on a machine without any, `count` slots on the CPU."""
     from ..gpus.cards import inventory
 
     found = inventory.cards()

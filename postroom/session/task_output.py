@@ -1,4 +1,4 @@
-"""What kernels print, on its way into the log: line by line, whatever it is."""
+"""The output of tasks, on its way into the log, line by line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LONGEST = 1 << 16
 
 
 class TaskOutput:
-    """The end of a worker's stdout and stderr that its guardian reads, never waiting for more."""
+    """The guardian's end of a worker's stdout and stderr; reading never waits."""
 
     def __init__(self, pipe: IO[bytes], journal: Journal, agent_id: str) -> None:
         self.pipe = pipe
@@ -22,7 +22,7 @@ class TaskOutput:
         os.set_blocking(pipe.fileno(), False)
 
     def read(self) -> bool:
-        """Log what there is now; False: there is no more, now or ever."""
+        """Log what there is now; False: there is nothing now, or the pipe has ended."""
         try:
             data = os.read(self.pipe.fileno(), LONGEST)
         except BlockingIOError:

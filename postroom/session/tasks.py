@@ -1,7 +1,7 @@
-"""The worker's half of a task: import the function, pass it what it names, take what it returns.
+"""Running tasks in the worker: import the function, pass it its arguments, take what it returns.
 
 Kernels are imported from the user's folder, always from source: an edited file is a new version
-even when its time stamp says otherwise. A version is chosen once per run, never in the middle.
+even if its time stamp has not changed. A version is chosen once per run, never in the middle.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ import numpy as np
 
 from ..errors import KernelError
 from ..parcel.jsonable import weight
-from ..parcel.sheets import Done, Failure, JobSheet, Outcome, unpack_data
+from ..parcel.sheets import Failure, JobEnd, JobSheet, Outcome, unpack_data
 from ..store.files import Files
 from ..store.journal import Journal
 from ..store.runs import RunInfo, read_parcel_bytes
 from ..store.task_source import find_source, version_of
 from .inbox import PUBLISH_BYTES
 
-# Postroom itself may lie in the project's folder (a clone); it is never reloaded.
+# In a clone, Postroom itself lies in the project's folder. It is never reloaded.
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
@@ -50,15 +50,15 @@ class Tasks:
         self._journal = journal
         self._shares = shares
         self._run = ""
-        self._attempt = 0  # the last that a job was told
+        self._attempt = 0  # in the environment of the last job
         self._import_folder = ""
         self._loaded: dict[str, _Task] = {}
         self._shared_digest: str | None = None
         self._shared: dict[bool, Any] = {}  # as arrays, as tensors
         self.device: Any = pick_device()
 
-    def run_job(self, info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> Done:
-        """Run one job; whatever goes wrong in it is its outcome."""
+    def run_job(self, info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> JobEnd:
+        """Run one job; an error in it is its outcome."""
         started = time.perf_counter()
         os.environ["POSTROOM_JOB"] = f"{info.run}/{job}"
         if attempt != self._attempt:
@@ -71,7 +71,7 @@ class Tasks:
             value = self._call(kernel, info, sheet, job)
             seconds = time.perf_counter() - started
             nbytes = weight(value)
-            return Done(value if nbytes >= PUBLISH_BYTES else own(value), None, seconds, nbytes)
+            return JobEnd(value if nbytes >= PUBLISH_BYTES else own(value), None, seconds, nbytes)
         except SystemExit as error:
             message = f"the kernel called sys.exit({error.code!r}): return or raise instead"
             failure = Failure(Outcome.FAILED, "SystemExit", message, traceback.format_exc())
@@ -79,7 +79,7 @@ class Tasks:
             failure = Failure(
                 Outcome.FAILED, type(error).__name__, str(error), traceback.format_exc()
             )
-        return Done(failure=failure, seconds=time.perf_counter() - started)
+        return JobEnd(failure=failure, seconds=time.perf_counter() - started)
 
     def _call(self, kernel: _Task, info: RunInfo, sheet: JobSheet, job: int) -> Any:
         arguments = sheet.arguments(job)
@@ -103,7 +103,7 @@ class Tasks:
         if digest is None:
             return None
         if digest != self._shared_digest:
-            self._shared.clear()  # before the new one is loaded: the card may hold only one
+            self._shared.clear()  # first: the GPU may have memory for only one
             self._shared_digest = digest
         if tensors not in self._shared:
             started = time.perf_counter()
@@ -124,7 +124,7 @@ class Tasks:
             self._unload()
             self._import_folder = info.import_folder
             _import_from_source(info.import_folder)
-            with contextlib.suppress(OSError):  # kernels open files beside themselves
+            with contextlib.suppress(OSError):  # kernels open files in their own folder
                 os.chdir(info.import_folder)
         self._run = info.run
         self._loaded.clear()
@@ -166,7 +166,7 @@ class Tasks:
 
 
 class _Task:
-    """A function, and what its signature asks for."""
+    """A function, and the parameters that its signature names."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -198,7 +198,7 @@ class _Task:
 
 
 class _SourceLoader(importlib.machinery.SourceFileLoader):
-    """Compiles from source: a cached .pyc is taken for fresh when an edit keeps second and size."""
+    """Compiles from source: Python takes a .pyc for fresh if an edit keeps second and size."""
 
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
@@ -280,7 +280,7 @@ def _end_fork() -> NoReturn:
 
 
 def pick_device() -> Any:
-    """The session's device: the one card it is pinned to, or the CPU; None without torch."""
+    """The session's device: the GPU that it is pinned to, or the CPU; None without torch."""
     torch = sys.modules.get("torch")
     if torch is None:
         return None
@@ -308,7 +308,7 @@ def _tensor(array: Any, device: Any) -> Any:
     if on_cpu:
         return torch.from_numpy(array)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # read-only: it is only read, into pinned memory
+        warnings.simplefilter("ignore")  # it is read-only, and only read, into pinned memory
         tensor = torch.from_numpy(array)
     return tensor.pin_memory().to(device, non_blocking=True)
 

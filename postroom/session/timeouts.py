@@ -1,11 +1,11 @@
-"""A job past its time: who ended its worker writes its outcome for it."""
+"""A task past its time limit: the guardian that ended its worker writes its outcome."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
 
-from ..parcel.sheets import Done, Failure, Origin, Outcome, pack_outcomes
+from ..parcel.sheets import Failure, JobEnd, Outcome, RanBy, pack_outcomes
 from ..store.base import Base
 from ..store.files import Files
 from ..store.mailbox import InHand, Letter, read_in_hand, read_letter
@@ -14,18 +14,18 @@ from ..store.runs import Note, first_missing, publish_results, read_run_info, wr
 
 @dataclass(frozen=True)
 class OverdueJob:
-    """A job that is in the worker's hand when its time is up, or somebody wants it to end."""
+    """The job that a worker runs when its time is up, or when it has a stop order."""
 
     letter: Letter
     hand: InHand
 
     def record(
-        self, files: Files, base: Base, maker: Origin, *, limit_s: float, retries: int
+        self, files: Files, base: Base, ran_by: RanBy, *, limit_s: float, retries: int
     ) -> None:
-        """Publish that it timed out; or, with retries left, note it, so that it is tried again.
+        """Publish that it timed out; or, with retries left, note it, so that it is requeued.
 
-        Only after its worker has ended. What came before it in the range, the worker published
-        before it began a job with a time limit, so that the outcome follows on in the chain.
+        Only after its worker has ended. Before a worker begins a job with a time limit, it
+        publishes the earlier jobs of its letter, so that this outcome comes next in the chain.
         """
         letter, job = self.letter, self.hand.job
         if first_missing(files, base, letter.run, letter.first, letter.stop) != job:
@@ -37,22 +37,22 @@ class OverdueJob:
                 job,
                 letter.attempt,
                 "failed",
-                maker.agent,
+                ran_by.agent,
                 reason=reason,
                 at=time.time(),
             )
             write_note(files, base, note)
             return
         failure = Failure(Outcome.TIMED_OUT, "timed out", reason)
-        done = Done(failure=failure, seconds=limit_s)
+        done = JobEnd(failure=failure, seconds=limit_s)
         info = read_run_info(files, base, letter.run)
         publish_results(
-            files, base, info, job, job + 1, lambda first: pack_outcomes(first, [done], maker)
+            files, base, info, job, job + 1, lambda first: pack_outcomes(first, [done], ran_by)
         )
 
 
 def job_in_hand(files: Files, base: Base, agent_id: str) -> OverdueJob | None:
-    """What a worker has in hand now, to be looked up before it is ended."""
+    """What a worker runs now; to be called before it is ended."""
     letter = read_letter(files, base, agent_id)
     hand = read_in_hand(files, base, agent_id)
     if letter is None or hand is None or hand.letter_id != letter.letter_id:

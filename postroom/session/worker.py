@@ -1,7 +1,8 @@
 """The worker: keeps torch and shared data warm, reads letters, runs jobs, publishes results.
 
-It is the guardian's child and dies with it. The two talk through one socket, in lines of JSON: the
-worker says when it is ready and which job has a deadline; the guardian says when to stop.
+It is the guardian's child and dies with it. The two talk through one socket, in lines. The worker
+says in JSON when it is ready and which job has a deadline, and sends attempts at commands. The
+guardian sends words: when to stop, and how an attempt ended.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from ..commands.attempt import LINGER_S, AttemptEnd, CommandAttempt, Stopped
+from ..commands.attempt import LINGER_S, CommandAttempt, Stopped
 from ..store.base import Base
 from ..store.files import LocalFiles, LocalLock, SystemClock
 from ..store.journal import Journal
@@ -26,7 +27,7 @@ from ..system.file_events import Waiter
 from ..system.process_tree import die_with_parent
 from .gpu_sharing import STAY_S
 from .inbox import Inbox, Step
-from .job_runner import JobRunner
+from .job_runner import JobRunner, RunCommand
 
 # How long results that cannot be written wait before they are tried again.
 BLOCKED_S = 0.5
@@ -44,9 +45,9 @@ class GuardianLink:
         """Tell the guardian something."""
         self._socket.sendall(json.dumps(fields).encode() + b"\n")
 
-    def ask(self, errand: CommandAttempt, lingers: Callable[[], None]) -> AttemptEnd | None:
-        """Have a command run, and wait for the word that says that it ended."""
-        self._socket.sendall(errand.encode())
+    def run_command(self, attempt: CommandAttempt, lingers: Callable[[], None]) -> None:
+        """Have the session's minder run a command and publish how it ended; wait for that."""
+        self._socket.sendall(attempt.encode())
         try:
             word = self._words.get(timeout=LINGER_S)
         except queue.Empty:
@@ -54,21 +55,22 @@ class GuardianLink:
             word = self._words.get()
         if word == "stopped":
             raise Stopped
-        return None
 
     def listen(self, waiter: Waiter) -> None:
-        """Wait for the word to stop, which the socket's end means, too, and for other words."""
+        """Read the guardian's words; "stop", or the end of the socket, stops the worker."""
         heard = b""
-        while data := self._socket.recv(4096):
-            *lines, heard = (heard + data).split(b"\n")
-            for word in lines:
-                if word == b"stop":
-                    self.stopping.set()
-                    waiter.wake()
-                else:
-                    self._words.put(word.decode())
-        # Whoever waits for a word goes on waiting, and dies with the guardian in a moment: laying
-        # down the letter of a command that its minder goes on with would have it run twice.
+        # A guardian that is killed with words of ours unread resets the connection.
+        with contextlib.suppress(ConnectionResetError):
+            while data := self._socket.recv(4096):
+                *lines, heard = (heard + data).split(b"\n")
+                for word in lines:
+                    if word == b"stop":
+                        self.stopping.set()
+                        waiter.wake()
+                    else:
+                        self._words.put(word.decode())
+        # Whoever waits for a word goes on waiting, and dies with the guardian in a moment. If it
+        # gave up the letter of a command that its minder still runs, the command would run twice.
         self.stopping.set()
         waiter.wake()
 
@@ -79,8 +81,8 @@ def main() -> None:
     die_with_parent(settings["parent"])
     # The terminal's Ctrl-C is for the guardian, which tells us to finish first.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Ours too: it is free when both of us are gone. Never released here, since unlocking would take
-    # it from the guardian as well; known as a lock, so that children of kernels drop it.
+    # The lock is free when both processes are gone. It is never released here, since that would
+    # take it from the guardian, too. As a LocalLock it is dropped by processes that tasks fork.
     agent_lock = LocalLock(settings["lock_fd"])
     del sys.path[0]  # the folder that `-m` needed to find this package
     base, agent_id = Base(settings["base"]), settings["agent"]
@@ -89,60 +91,66 @@ def main() -> None:
         with contextlib.suppress(ImportError):
             importlib.import_module(module)
     _limit_threads(settings["threads"])
-    work(base, agent_id, settings, GuardianLink(settings["socket_fd"]), journal)
+    guardian = GuardianLink(settings["socket_fd"])
+    work(base, agent_id, settings, guardian, journal, guardian.run_command)
     assert agent_lock.fd >= 0
 
 
 def work(
-    base: Base, agent_id: str, settings: dict[str, Any], line: GuardianLink, journal: Journal
+    base: Base,
+    agent_id: str,
+    settings: dict[str, Any],
+    guardian: GuardianLink,
+    journal: Journal,
+    run_command: RunCommand,
 ) -> None:
     """Take letters until the guardian says stop."""
     files = LocalFiles()
-    running = JobRunner(files, base, agent_id, settings, line, journal)
-    sharing = running.sharing
+    runner = JobRunner(files, base, settings, guardian, journal, run_command)
+    sharing = runner.sharing
     if settings["preload"]:
-        running.check_card()
-    desk = running.turn = Inbox(
+        runner.check_card()
+    inbox = runner.turn = Inbox(
         files,
         base,
         agent_id,
-        running.run_job,
+        runner.run_job,
         clock=SystemClock(),
         journal=journal,
         gpu=settings["gpu"],
         pid=os.getpid(),
     )
     waiter = Waiter([base.mailbox(agent_id)], spin=bool(settings["preload"]))
-    threading.Thread(target=line.listen, args=[waiter], daemon=True).start()
-    device = str(running.kernels.device) if settings["preload"] else "commands"
-    line.say(ready=True, device=device)
+    threading.Thread(target=guardian.listen, args=[waiter], daemon=True).start()
+    device = str(runner.tasks.device) if settings["preload"] else "commands"
+    guardian.say(ready=True, device=device)
     clock = SystemClock()
-    while not line.stopping.is_set():
+    while not guardian.stopping.is_set():
         try:
-            step = desk.step()
+            step = inbox.step()
         except Stopped:
             break
         except OSError as error:
-            # Too many open files, a sick disk: what is in hand stays, and is tried again.
+            # Too many open files, a sick disk: keep the results, and try again.
             journal.log("error", f"the base cannot be used now: {error}")
             step = Step.BLOCKED
         if step is Step.WORKED:
-            waiter.stir(clock.monotonic())
+            waiter.expect_more(clock.monotonic())
         elif step is Step.BLOCKED:
             if sharing is not None:
                 sharing.leave()
-            line.stopping.wait(BLOCKED_S)
-        elif desk.box.gone():
+            guardian.stopping.wait(BLOCKED_S)
+        elif inbox.box.gone():
             journal.log("error", "the mailbox was removed by somebody else")
             return
         elif sharing is not None and sharing.inside:
-            # The next letter is likely to come at once; if not, rest outside.
-            if not waiter.wait(STAY_S, lambda: desk.box.size() > 0) and not desk.box.size():
+            # The next letter is likely to come at once; if not, let others use the GPU alone.
+            if not waiter.wait(STAY_S, lambda: inbox.box.size() > 0) and not inbox.box.size():
                 sharing.leave()
         else:
             # A letter may come without an event: look again every second.
-            waiter.wait(1.0, lambda: desk.box.size() > 0)
-    desk.take_down()
+            waiter.wait(1.0, lambda: inbox.box.size() > 0)
+    inbox.take_down()
     waiter.close()
 
 

@@ -1,51 +1,51 @@
-"""What a session says of itself in `agent_pool/<id>.json`, and which sessions have a mailbox."""
+"""What each session, and the acting Master, says about itself; which sessions have a mailbox."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
 
 from ..errors import BadFileError
 from .base import Base
 from .files import Files
 from .mailbox import is_plain_name
+from .records import JsonRecord
 
 INFO_LIMIT = 64 << 10
-# Of the letters that a session understands. A session may be older than the Master: it runs for
-# weeks, and the package is updated meanwhile.
-VERSION = 2
+# The version of the mailbox protocol. A session may be older than the Master: it runs for weeks,
+# and the package is updated meanwhile.
+PROTOCOL = 2
 
 
 @dataclass(frozen=True)
-class AgentInfo:
-    """What a session says of itself in `agent_pool/<id>.json`."""
+class AgentInfo(JsonRecord):
+    """A session, as it describes itself in `agent_pool/<id>.json`."""
+
+    CALLED: ClassVar[str] = "a session's info"
 
     agent: str
-    gpu: str  # the card's uuid, or "cpu"
+    gpu: str  # its uuid, or "cpu"
     gpu_name: str
     host: str
     boot_id: str
     pid: int  # of the guardian
     started: int  # the guardian's start time in clock ticks, which makes its pid unique
     since: float  # wall clock
-    gpus: int = 1  # how many cards; 0 on the CPU
+    gpus: int = 1  # how many; 0 on the CPU
     memory_mib: int = 0  # of the smallest of them
     cgroup: str = ""  # where its commands are; "": in no group of their own
-    version: int = VERSION
+    protocol: int = PROTOCOL  # which letters it understands
 
-    def encode(self) -> bytes:
-        """As JSON."""
-        return json.dumps(asdict(self), indent=1).encode()
 
-    @classmethod
-    def decode(cls, path: str, data: bytes) -> AgentInfo:
-        """Read a card; a bad one raises BadFileError."""
-        try:
-            fields: Any = json.loads(data)
-            return cls(**fields)
-        except (ValueError, TypeError) as error:
-            raise BadFileError(path, f"is not a session's card: {error}") from None
+@dataclass(frozen=True)
+class MasterInfo(JsonRecord):
+    """The acting Master, as it describes itself in `master.json`."""
+
+    CALLED: ClassVar[str] = "a Master's info"
+
+    epoch: int  # of its letters
+    pid: int
+    host: str
 
 
 def list_agents(files: Files, base: Base) -> list[str]:
@@ -55,9 +55,17 @@ def list_agents(files: Files, base: Base) -> list[str]:
 
 
 def read_agent_info(files: Files, base: Base, agent_id: str) -> AgentInfo | None:
-    """What a session says of itself; None when it says nothing readable."""
+    """What a session says about itself; None if its file is missing or bad."""
     path = base.agent_info(agent_id)
     try:
         return AgentInfo.decode(path, files.read(path, INFO_LIMIT))
+    except (FileNotFoundError, BadFileError):
+        return None
+
+
+def read_master_info(files: Files, base: Base) -> MasterInfo | None:
+    """What the last acting Master says about itself; None if the file is missing or bad."""
+    try:
+        return MasterInfo.decode(base.master_info, files.read(base.master_info, INFO_LIMIT))
     except (FileNotFoundError, BadFileError):
         return None

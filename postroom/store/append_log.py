@@ -1,4 +1,4 @@
-"""The roll: one file of a run that jobs are appended to, each by one write.
+"""The append log: one file of a run to which jobs are appended, each record by one write.
 
     ┌────────┬────────┬─────┬────────┬────────┬─────┬───
     │ header │ parcel │ 0 … │ header │ parcel │ 0 … │ …      headers at multiples of 64 bytes
@@ -7,20 +7,20 @@
     jlog/1 000000017 0000001 0000000a480 00000552 1c291ca3 5d0a3b11⏎
            first job jobs    at byte     length   checksum of the parcel and its zeros, of this line
 
-Nothing in a roll ever changes; it only grows. Whoever appends writes header, parcel and zeros in
-one call with O_APPEND, which the kernel puts behind the end whoever else writes. **A record counts
-only where it says that it lies.** Its header names the byte where it begins, as far as its writer
-knew the end; if somebody else was faster, it lies elsewhere and does not count, and its writer, who
-sees where it went, reads on and writes it again. So no lock is needed, and the number in a record
-that counts is the number of jobs before it.
+Existing bytes of a log never change; it only grows. A submitter writes header, parcel and zeros in
+one call with O_APPEND; Linux puts them behind the end, whoever else writes at the same time. **A
+record is valid only if its stored offset is its actual offset.** Its header states the offset that
+its writer expected, the end of the log. If another writer was faster, the record is at another
+offset and not valid; its writer sees where it went, reads the log to its end and writes the record
+again. So no lock is needed, and the number in a valid record is the number of jobs before it.
 
 A write that was cut short (a full disk, a death) or lost with the power leaves something that is no
-record: it is passed over. Readers look for the next header at a multiple of 64 bytes, which a copy
-of a roll inside of a job's data cannot fake, since it lies elsewhere. A record that was whole and
-has rotted is missed by its number: its jobs fail, and no other changes its number.
+record: readers skip it. They look for the next header at multiples of 64 bytes. A copy of a log
+inside a job's data cannot pass for records, since it is at another offset. If a valid record rots,
+the numbers of those behind it show the gap: its jobs fail, and no other job changes its number.
 
-The numbers inside of a record's parcel begin at 0, as they are not known when it is packed. A
-parcel above RECORD_BYTES has a file of its own, and the record holds its name: a slip.
+The numbers inside the parcel of a record begin at 0, because its real ones are not known when it is
+packed. A parcel above RECORD_BYTES is a file of its own, and the record holds its name: a slip.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from isal.isal_zlib import crc32
 from ..errors import BadFileError
 from ..parcel.container import ALIGNMENT, PARCEL_LIMIT, Buffer
 from ..parcel.sheets import JobSheet
+from ..parcel.trailer import TRAILER_SIZE, Trailer, read_trailer
 from .base import Base
 from .files import AppendFile, Files
 from .mailbox import is_plain_name
@@ -49,23 +50,23 @@ _HEADER = re.compile(
     rb"jlog/1 ([0-9]{9}) ([0-9]{7}) ([0-9a-f]{11}) ([0-9a-f]{8}) ([0-9a-f]{8}) ([0-9a-f]{8})\n"
 )
 _HEADER_SIZE = 64
-_CRC_SIZE = 9  # at the end of the line, behind what it vouches for
+_CRC_SIZE = 9  # at the end of the line, behind the bytes that it covers
 _LONGEST = _HEADER_SIZE + RECORD_BYTES
 _CHUNK = 4 * _LONGEST
 _FEW = 1 << 16
 _PAGE = 1 << 12
-# What fills up behind a write that was cut short: never zeros, which might complete it.
+# Fills up behind a write that was cut short: not zeros, which might complete it.
 _FILLING = b"-"
 
 
 class Record(NamedTuple):
-    """One entry of a roll: jobs `number` up to, not including, `stop`."""
+    """One record of a log: jobs `number` up to, not including, `stop`."""
 
     number: int
     jobs: int
-    at: int  # the byte of the roll where its header begins
+    at: int  # the byte of the log where its header begins
     length: int  # of its parcel, or of the slip that names it
-    apart: str = ""  # the file of a parcel that was just written apart
+    file: str = ""  # of a parcel that was just written to a file of its own
 
     @property
     def stop(self) -> int:
@@ -90,9 +91,9 @@ def _header(record: Record, crc: int) -> bytes:
 
 
 def _record_at(data: bytes, at: int, start: int) -> Record | None:
-    """The record at byte `at` of a roll, of which `data` begins at `start`; None: none that counts.
+    """The record at byte `at` of a log; `data` is the part of it that begins at `start`.
 
-    One that does not fit into `data` is none.
+    None: there is no valid record there, or `data` does not hold all of it.
     """
     begin = at - start
     match = _HEADER.fullmatch(data, begin, begin + _HEADER_SIZE)
@@ -110,7 +111,7 @@ def _record_at(data: bytes, at: int, start: int) -> Record | None:
 
 
 def _records(data: bytes, start: int) -> Iterator[Record]:
-    """The records that are whole in a part of a roll that begins at byte `start`."""
+    """The records that are whole in `data`, a part of a log that begins at byte `start`."""
     at = start
     while True:
         record = _record_at(data, at, start)
@@ -132,7 +133,7 @@ def _scan(file: AppendFile, at: int, size: int) -> Iterator[tuple[Record, bytes]
         data = file.read(at, min(_CHUNK, size - at))
         if not data:
             return
-        # What is cut off at the end of this part is whole in the next.
+        # A record that is cut off at the end of this part is whole in the next.
         onward = at + max(len(data) - _LONGEST, ALIGNMENT)
         for record in _records(data, at):
             body = record.at - at + _HEADER_SIZE
@@ -144,9 +145,9 @@ def _scan(file: AppendFile, at: int, size: int) -> Iterator[tuple[Record, bytes]
 
 
 def last_record(file: AppendFile) -> Record | None:
-    """The newest record of a roll, found from its end."""
+    """The newest record of a log, found from its end."""
     size = file.size()
-    window = _FEW
+    window = _PAGE
     while True:
         start = max(size - window, 0) // ALIGNMENT * ALIGNMENT
         found = None
@@ -158,7 +159,7 @@ def last_record(file: AppendFile) -> Record | None:
 
 
 class AppendLogWriter:
-    """Appends to the roll of one run."""
+    """Appends to the log of one run."""
 
     def __init__(self, files: Files, base: Base, run: str, *, durable: bool) -> None:
         self._files = files
@@ -167,19 +168,22 @@ class AppendLogWriter:
         self._durable = durable
         self._path = base.append_log(run)
         self._file = files.make_append_file(self._path)
-        if durable:
-            # Whoever made it may have died before its name was safe.
-            files.sync_folder(base.asked(run))
-        self._size = -1  # of the roll when it was last looked at; -1: look again
+        self._size = -1  # of the log when it was last read; -1: read it again
         self._number = 0  # of the next job
 
     def append(self, count: int, chunks: Sequence[Buffer]) -> Record:
-        """Append a parcel of so many jobs, packed with numbers from 0 on; return its record."""
+        """Append a parcel of `count` jobs, packed with numbers from 0 on; return its record."""
+        record = self.write(count, chunks)
+        self.settle()
+        return record
+
+    def write(self, count: int, chunks: Sequence[Buffer]) -> Record:
+        """Append a parcel, but leave it to `settle` to make sure that it stays."""
         length = sum(map(len, chunks))
-        apart = ""
+        file = ""
         if length > RECORD_BYTES:
-            apart = self._put_apart(chunks)
-            chunks = [b"%b%b\n" % (_SLIP, apart[:-4].rsplit("/", 1)[1].encode())]
+            file = self._write_file(chunks)
+            chunks = [b"%b%b\n" % (_SLIP, file[:-4].rsplit("/", 1)[1].encode())]
             length = len(chunks[0])
         zeros = bytes(-length % ALIGNMENT)
         crc = 0
@@ -192,39 +196,42 @@ class AppendLogWriter:
                 self._number = last.stop if last is not None else 0
             self._size = -1
             filling = _FILLING * (-size % ALIGNMENT)
-            record = Record(self._number, count, size + len(filling), length, apart)
+            record = Record(self._number, count, size + len(filling), length, file)
             written = [filling, _header(record, crc), *chunks, zeros]
             if self._file.append(written) == size:
                 break
         self._size = record.end
         self._number = record.stop
-        if self._durable:
-            # If this fails, the record may be there or not, and its writer is told so. Written
-            # again, it is another one: what a failed sync left behind is never relied upon.
-            self._file.sync()
-        if not self._file.lies_at(self._path):
-            # The run has left, and whoever took it away looked at its roll before this was in it.
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._path)
         return record
 
+    def settle(self) -> None:
+        """Make sure that what was written stays; raises OSError if it does not."""
+        if self._durable:
+            # If this fails, the record may be there or not, and the caller gets the error. If it
+            # tries again, it writes a new record: after a failed sync the old one is not safe.
+            self._file.sync()
+        if not self._file.is_at(self._path):
+            # The run was removed, by a process that read the log before this record was in it.
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._path)
+
     def close(self) -> None:
-        """Let go of the roll."""
+        """Close the log."""
         self._file.close()
 
-    def _put_apart(self, chunks: Sequence[Buffer]) -> str:
-        """Make a large parcel a file of its own, and return its path."""
+    def _write_file(self, chunks: Sequence[Buffer]) -> str:
+        """Write a large parcel to a file of its own; return its path."""
         files, base = self._files, self._base
         temporary = base.temporary()
         files.write_new(temporary, chunks, sync=self._durable)
-        path = base.apart(self._run, temporary.rsplit("/", 1)[1])
+        path = base.large_parcel(self._run, temporary.rsplit("/", 1)[1])
         files.move(temporary, path)
         if self._durable:
-            files.sync_folder(base.asked(self._run))
+            files.sync_folder(base.run_folder(self._run))
         return path
 
 
 class AppendLogReader:
-    """Follows a roll: what has come behind what is known."""
+    """Follows a log: reads what was appended since the last time."""
 
     def __init__(self, files: Files, base: Base, run: str) -> None:
         self._files = files
@@ -235,15 +242,15 @@ class AppendLogReader:
         self.number = 0  # one behind the last job
 
     def passed(self, record: Record) -> None:
-        """A record that is known from elsewhere, and is the next."""
+        """Skip the next record, which the caller knows already."""
         self._at = self._seen = record.end
         self.number = record.stop
 
     def read_on(self, *, sync: bool) -> list[Record]:
-        """What is new. With `sync` it is safe before it is told, whoever was to see to that.
+        """The new records. With `sync` they survive a power loss when this returns.
 
-        Were a job of a durable run begun before, a power loss might take the question and leave
-        the answer, for the next job of that number.
+        A job of a durable run must not be sent earlier: a power loss could take the job and leave
+        its result, which the next job of that number would get.
         """
         file = self._files.open_append_file(self._base.append_log(self._run))
         if file is None:
@@ -255,7 +262,7 @@ class AppendLogReader:
             found = [record for record, _ in _scan(file, self._at, size)]
             if found and sync:
                 file.sync()
-                self._files.sync_folder(self._base.asked(self._run))
+                self._files.sync_folder(self._base.run_folder(self._run))
         finally:
             file.close()
         self._seen = size
@@ -265,7 +272,7 @@ class AppendLogReader:
 
 
 class RecordReader:
-    """Opens the parcels of a roll, one after another, for whoever runs their jobs."""
+    """Opens the parcels of a log, one after another."""
 
     def __init__(self, files: Files, base: Base, run: str) -> None:
         self._files = files
@@ -278,13 +285,17 @@ class RecordReader:
         self._behind = 0  # where the last parcel ended
         self._each = _PAGE  # how long the last record was
 
-    def open(self, job: int, place: int | None = None, *, ahead: int = 1) -> JobSheet:
-        """The parcel that holds a job; it lies at `place`, or behind the one before.
+    def open(self, job: int, at: int | None = None, *, ahead: int = 1) -> JobSheet:
+        """The parcel that holds a job; see `find`."""
+        return self.open_record(self.find(job, at, ahead=ahead))
 
-        So many jobs will be opened one after another, as far as is known. FileNotFoundError when
-        there is no roll, BadFileError when the job is not in it.
+    def find(self, job: int, at: int | None = None, *, ahead: int = 1) -> Record:
+        """The record that holds a job; it begins at byte `at`, or behind the last one found.
+
+        `ahead` is how many jobs will be opened one after another, as far as is known. Raises
+        FileNotFoundError when there is no log, BadFileError when the job is not in it.
         """
-        at = self._behind = self._behind if place is None else place
+        at = self._behind = self._behind if at is None else at
         record = None
         if self._start <= at < self._start + len(self._data):
             record = _record_at(self._data, at, self._start)
@@ -295,18 +306,31 @@ class RecordReader:
             record = self._search(at, job)
         self._behind = record.end
         self._each = record.end - record.at
+        return record
+
+    def open_record(self, record: Record) -> JobSheet:
+        """The parcel of the record that was found last."""
+        return open_record(self._files, self._base, self._run, record, self._content(record))
+
+    def trailer(self, record: Record) -> Trailer:
+        """The trailer of the parcel of the record that was found last."""
+        data = self._content(record)
+        path = _parcel_path(self._base, self._run, record, data)
+        tail = data if path is None else self._files.tail(path, TRAILER_SIZE)
+        return read_trailer(path or self._path, tail)
+
+    def _content(self, record: Record) -> bytes:
         body = record.at - self._start + _HEADER_SIZE
-        parcel = self._data[body : body + record.length]
-        return open_record(self._files, self._base, self._run, record, parcel)
+        return self._data[body : body + record.length]
 
     def close(self) -> None:
-        """Let go of the roll."""
+        """Close the log."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def _search(self, at: int, job: int) -> Record:
-        """The long way: the record is large, or there is something between."""
+        """Scan for the record: it is large, or there is garbage before it."""
         file = self._opened()
         for record, _ in _scan(file, at, file.size()):
             if record.stop > job:
@@ -328,7 +352,7 @@ class RecordReader:
 
 
 def read_sheets(files: Files, base: Base, run: str) -> Iterator[JobSheet]:
-    """Every parcel of a roll in order; BadFileError where one is lost."""
+    """Every parcel of a log in order; BadFileError where one is lost."""
     file = files.open_append_file(base.append_log(run))
     if file is None:
         return
@@ -344,7 +368,7 @@ def read_sheets(files: Files, base: Base, run: str) -> Iterator[JobSheet]:
 
 
 def logged_until(files: Files, path: str) -> int:
-    """One behind the last job of a roll; 0 when there is none."""
+    """How many jobs a log holds; 0 when there is no log."""
     file = files.open_append_file(path)
     if file is None:
         return 0
@@ -356,7 +380,7 @@ def logged_until(files: Files, path: str) -> int:
 
 
 def lost_jobs(files: Files, base: Base, run: str) -> list[int]:
-    """The jobs of a roll whose records were whole once, as those behind them tell, and are not."""
+    """The jobs whose records have rotted, as the numbers of the records behind them show."""
     file = files.open_append_file(base.append_log(run))
     lost: list[int] = []
     if file is not None:
@@ -370,14 +394,24 @@ def lost_jobs(files: Files, base: Base, run: str) -> list[int]:
 
 def open_record(files: Files, base: Base, run: str, record: Record, data: Buffer) -> JobSheet:
     """The parcel in a record, or the one that its slip names."""
-    path = base.append_log(run)
-    if data[: len(_SLIP)] == _SLIP:
-        name = bytes(data[len(_SLIP) : -1]).decode("ascii", "replace")
-        if not is_plain_name(name):
-            raise BadFileError(path, f"has a slip at {record.at} that names no file")
-        path = base.apart(run, name)
+    path = _parcel_path(base, run, record, data)
+    if path is None:
+        path = base.append_log(run)
+    else:
         data = files.view(path, PARCEL_LIMIT)
     sheet = JobSheet(path, data, number=record.number)
     if sheet.count != record.jobs:
-        raise BadFileError(path, f"holds {sheet.count} jobs from {record.number} on, not as said")
+        raise BadFileError(
+            path, f"holds {sheet.count} jobs from {record.number} on, not {record.jobs}"
+        )
     return sheet
+
+
+def _parcel_path(base: Base, run: str, record: Record, data: Buffer) -> str | None:
+    """The file that the slip in a record names; None: the parcel is in the record."""
+    if data[: len(_SLIP)] != _SLIP:
+        return None
+    name = bytes(data[len(_SLIP) : -1]).decode("ascii", "replace")
+    if not is_plain_name(name):
+        raise BadFileError(base.append_log(run), f"has a slip at {record.at} that names no file")
+    return base.large_parcel(run, name)

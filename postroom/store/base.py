@@ -1,27 +1,27 @@
-"""The base folder: every path in it, how it is made, and whether it may be trusted.
+"""The base folder: every path in it, making it, and checking that it can be trusted.
 
 base/
   FORMAT                         protocol version; an unknown one is refused, nothing is touched
-  agent_pool/0.POOL              mailbox: absent = no agent, empty = idle, a letter = at work
-  agent_pool/0.lock              flock of guardian, worker and minder: the kernel's proof of life
-  agent_pool/0.json              the session's card: GPU, host, pid, since
-  agent_pool/<gpu>.gate, .hall   flocks of workers that share a card, for exclusive jobs
-  in_hand/0                      one line: the job in the worker's hand, and how many it has done
+  agent_pool/0.POOL              mailbox: absent = no agent, empty = idle, a letter = working
+  agent_pool/0.lock              file lock of guardian, worker and minder: free when all are dead
+  agent_pool/0.json              about the session: GPU, host, pid, since
+  agent_pool/<gpu>.gate, .use    file locks of workers that share a GPU, for exclusive jobs
+  in_hand/0                      one line: the worker's running job, and how many it has done
   job_pool/<run>/<first>.npz     a parcel: the arguments of jobs first, first+1, ...
-  job_pool/<run>/jobs.log        instead, in an open run: the one file that its jobs are appended to
+  job_pool/<run>/jobs.log        instead, in an open run or the queue: the append log of its jobs
   job_pool/<run>/run.json        what all jobs of the run have in common
-  job_pool/<run>/wanted.lock     shared flock of those who wait for an embedded run
+  job_pool/<run>/wanted.lock     shared file lock of those who wait for an embedded run
   result_pool/<run>/<first>.npz  outputs and errors, as they come
   attempts/<run>/<job>.<n>.json  only for an attempt that ended with no result: why
   data/<name>.npz                shared data, named by content, written once
-  control/                       requests to the acting Master, and what stands of them
-  runs/<run>/<job>/              what a queued command leaves: INFO, .OUT, .ERR, SUCCESS or FAILURE
+  control/                       requests to the acting Master, and the orders in force
+  runs/<run>/<job>/              the files of a queued command: INFO, .OUT, .ERR, SUCCESS or FAILURE
   log/postroom.log               one log for every process (JSON lines)
   log/events.jsonl               the journal of every state change
-  log/results.<run>.json         what was learned of many results; may be removed at any time
-  rejected/  trash/  tmp/        bad input and why; runs on their way out; where files are born
-  master.lock                    flock of the one acting Master
-  master.json                    who that is, and the epoch of its letters
+  log/results.<run>.json         a cache of what results say; may be deleted at any time
+  rejected/  trash/  tmp/        bad files and why; runs being removed; files being written
+  master.lock                    file lock of the one acting Master
+  master.json                    its pid and host, and the epoch of its letters
 """
 
 from __future__ import annotations
@@ -87,23 +87,23 @@ class Base:
         return f"{self.agent_pool}/{agent_id}.POOL"
 
     def agent_lock(self, agent_id: str) -> str:
-        """Held while the agent's guardian or worker lives."""
+        """Held while the agent's guardian, worker or minder is alive."""
         return f"{self.agent_pool}/{agent_id}.lock"
 
     def agent_info(self, agent_id: str) -> str:
-        """What the session says of itself."""
+        """What the session says about itself."""
         return f"{self.agent_pool}/{agent_id}.json"
 
     def card_lock(self, gpu: str, part: str) -> str:
-        """Held by workers that share a card: `part` is "gate" or "hall"."""
+        """Held by workers that share a GPU: `part` is "gate" or "use"."""
         return f"{self.agent_pool}/{gpu.replace('/', '-')}.{part}"
 
     def in_hand(self, agent_id: str) -> str:
-        """The line that names the job in the worker's hand."""
+        """The line that names the worker's running job."""
         return f"{self.root}/in_hand/{agent_id}"
 
-    def asked(self, run: str) -> str:
-        """The folder of what was asked."""
+    def run_folder(self, run: str) -> str:
+        """The folder of a run: its info and its jobs."""
         return f"{self.job_pool}/{run}"
 
     def run_info(self, run: str) -> str:
@@ -119,15 +119,15 @@ class Base:
         return f"{self.job_pool}/{run}/{first:09d}{SUFFIX}"
 
     def append_log(self, run: str) -> str:
-        """The jobs of a run that they are appended to one by one."""
+        """The append log of a run."""
         return f"{self.job_pool}/{run}/jobs.log"
 
-    def apart(self, run: str, name: str) -> str:
-        """A parcel that is too large for the roll, which holds its name."""
+    def large_parcel(self, run: str, name: str) -> str:
+        """A parcel that is too large for the append log, which holds its name."""
         return f"{self.job_pool}/{run}/{name}{SUFFIX}"
 
-    def answered(self, run: str) -> str:
-        """The folder of what came back."""
+    def result_folder(self, run: str) -> str:
+        """The folder of a run's results."""
         return f"{self.result_pool}/{run}"
 
     def result(self, run: str, first: int) -> str:
@@ -143,19 +143,19 @@ class Base:
         return f"{self.root}/attempts/{run}/{job:09d}.{number}.json"
 
     def stop_order(self, run: str, job: int) -> str:
-        """The acting Master's word to whoever runs a job: end it."""
+        """The acting Master's order to end a running job."""
         return f"{self.control}/stop.{run}.{job}"
 
     def result_cache(self, run: str) -> str:
-        """What was learned of a run's results, to save reading them again."""
+        """A cache of a run's results, so that listings need not read them again."""
         return f"{self.root}/log/results.{run}.json"
 
     def job_folders(self, run: str) -> str:
-        """What the queued commands of a run leave for people."""
+        """The folders of a run's queued commands."""
         return f"{self.root}/runs/{run}"
 
     def job_folder(self, run: str, job: int) -> str:
-        """What a queued command leaves for people."""
+        """The folder of a queued command: its output and how it ended."""
         return f"{self.root}/runs/{run}/{job}"
 
     def data(self, name: str) -> str:
@@ -163,16 +163,16 @@ class Base:
         return f"{self.root}/data/{name}{SUFFIX}"
 
     def temporary(self, outbox: str | None = None) -> str:
-        """A new name in `tmp/`, where every file is born, or in a worker's drawer there."""
+        """A new name in `tmp/`, or in a worker's outbox there."""
         # The pid keeps a fork from the names of its parent; the token from those of an earlier pid.
         return f"{outbox or self.tmp}/{os.getpid()}-{_TOKEN}-{next(_serials):x}"
 
     def new_outbox(self, agent_id: str) -> str:
-        """A folder in `tmp/` for what one worker writes; once it is shut, nothing comes out."""
+        """A folder in `tmp/` for the files of one worker; once closed, it can publish none."""
         return f"{self.tmp}/{self.outbox_prefix(agent_id)}{new_token(12)}"
 
     def outbox_prefix(self, agent_id: str) -> str:
-        """How the names of an agent's drawers begin; no id has a dot in it."""
+        """How the names of an agent's outboxes begin; no id has a dot in it."""
         return f"{OUTBOX}{agent_id}."
 
 
@@ -199,8 +199,13 @@ def new_run_id() -> str:
     return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{new_token(6)}"
 
 
+def default_base() -> str:
+    """The base that is used where none is named."""
+    return os.environ.get("POSTROOM_BASE") or "./base"
+
+
 def create_base(root: str | os.PathLike[str]) -> Base:
-    """Make the folders of a base, or complete a half-made one; an existing base is just opened."""
+    """Make a base, or complete a half-made one; open it if it exists."""
     base = Base(root)
     try:
         os.makedirs(os.path.dirname(base.root), exist_ok=True)
@@ -213,7 +218,7 @@ def create_base(root: str | os.PathLike[str]) -> Base:
             _make_folders(base)
             _write_format(base)
         opened = open_base(base.root)
-        _make_folders(base)  # some may be younger than the base
+        _make_folders(base)  # an older Postroom may have made the base without some of them
     except BaseFolderError:
         raise
     except OSError as error:
@@ -233,15 +238,15 @@ def open_base(root: str | os.PathLike[str], *, write: bool = True) -> Base:
             version = file.read(64)
     except FileNotFoundError:
         raise BaseFolderError(
-            f"there is no base at {base.root}; make one by starting agents: ./start_agent.sh 1 "
-            f"{base.root}"
+            f"there is no base at {base.root}; make one by starting an agent: "
+            f"postroom agents start 1 {base.root}"
         ) from None
     except OSError as error:
         raise BaseFolderError(f"cannot read the base at {base.root}: {error.strerror}") from None
     if version != FORMAT:
         raise BaseFolderError(
-            f"{base.root} is of version {version.strip()!r}, and this Postroom knows only "
-            f"{FORMAT.strip()!r}: use the Postroom that made it, or another folder"
+            f"{base.root} has the format {version.strip()!r}, and this Postroom reads only "
+            f"{FORMAT.strip()!r}: use the Postroom that made it, or choose another folder"
         )
     if write:
         _check_writable(base)
@@ -253,10 +258,10 @@ def _check_folder(root: str) -> None:
     if stat.S_ISLNK(status.st_mode):
         status = os.stat(root)
     if not stat.S_ISDIR(status.st_mode):
-        raise BaseFolderError(f"{root} is not a folder; name one that is, or one to be made")
+        raise BaseFolderError(f"{root} is not a folder; choose a folder, or a new name")
     if status.st_uid != os.geteuid():
         raise BaseFolderError(
-            f"{root} belongs to {_user(status.st_uid)}; a base belongs to the user who runs it: "
+            f"{root} belongs to {_user(status.st_uid)}; a base must belong to its own user: "
             "choose a folder of your own"
         )
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -293,7 +298,7 @@ def _refuse_strangers(base: Base) -> None:
     if strangers:
         raise BaseFolderError(
             f"{base.root} is not a base and not empty (it holds {strangers[0]!r}); "
-            "choose an empty folder, or one to be made"
+            "choose an empty folder, or a new name"
         )
 
 

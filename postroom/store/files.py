@@ -1,9 +1,9 @@
 """The filesystem, clock and randomness as the protocol sees them: small enough to be simulated.
 
-`LocalFiles` is the real thing and nothing but the system calls; the simulator in the tests
-implements the same `Files` and loses, tears, delays and reorders what a real disk may. Everything
-that passes between processes goes through here, so nothing that is read is trusted: never through a
-symlink, only regular files of this user, bounded in size.
+`LocalFiles` makes the real system calls; the simulator in the tests implements the same `Files` and
+loses, tears, delays and reorders what a real disk may. Everything that passes between processes
+goes through here, and nothing that is read is trusted: no symlinks, only regular files of this
+user, limited in size.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from ..errors import BadFileError
 from ..parcel.container import Buffer
 from ..system.page_cache import LARGE, PageCache, allocate, map_file, save_soon
 
-# Below this a copy into memory is cheaper than setting up a mapping.
+# Below this size, copying a file into memory is cheaper than mapping it.
 MAP_FROM_BYTES = 256 * 1024
 # writev takes at most this many buffers in one call (IOV_MAX on Linux).
 MOST_BUFFERS = 1024
-# What the mailbox will read of a letter: a longer one is no letter.
+# A longer file in a mailbox is not a letter.
 LETTER_LIMIT = 4096
 
 
@@ -34,14 +34,14 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 
 
 class Clock(Protocol):
-    """Two times: `wall` is for records, `monotonic` for waiting."""
+    """Two clocks: `wall` for what is stored, `monotonic` for waiting."""
 
     def wall(self) -> float: ...
     def monotonic(self) -> float: ...
 
 
 class Lock(Protocol):
-    """A lock that the kernel releases when its holders are gone."""
+    """A lock that is released when the processes that hold it are dead."""
 
     def release(self) -> None: ...
 
@@ -50,64 +50,64 @@ class Box(Protocol):
     """One open mailbox."""
 
     def size(self) -> int:
-        """How many bytes lie in it: 0 is idle."""
+        """How many bytes it holds; 0: the agent is idle."""
 
     def read(self) -> bytes:
-        """What lies in it."""
+        """Its content."""
 
     def write(self, letter: bytes) -> None:
-        """Put a letter in; a reader may see half of it meanwhile."""
+        """Write a letter; a reader may see half of it meanwhile."""
 
     def append(self, line: bytes) -> None:
-        """Put a line behind the letter; a reader may see half of it meanwhile."""
+        """Add a line behind the letter; a reader may see half of it meanwhile."""
 
     def clear(self) -> None:
         """Empty it."""
 
     def gone(self) -> bool:
-        """Whether its owner has taken it down."""
+        """Whether its owner has removed it."""
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close it."""
 
 
 class AppendFile(Protocol):
-    """One open roll: it only grows, and what is in it never changes."""
+    """One open append log: it only grows, and existing bytes never change."""
 
     def size(self) -> int:
         """How long it is now."""
 
     def read(self, at: int, size: int) -> bytes:
-        """So many bytes from there on, fewer if it ends before."""
+        """`size` bytes from `at` on, or fewer if the file ends before."""
 
     def append(self, chunks: Sequence[Buffer]) -> int:
-        """Put all behind the end in one piece, and return where that was; cut short: OSError."""
+        """Append all in one write, and return its offset; OSError if it was cut short."""
 
     def sync(self) -> None:
-        """Make all that is in it survive a power loss."""
+        """Make its content survive a power loss."""
 
-    def lies_at(self, path: str) -> bool:
-        """Whether this is still the roll that others find there."""
+    def is_at(self, path: str) -> bool:
+        """Whether this is still the file at that path."""
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close it."""
 
 
 class Files(Protocol):
     """The operations of the protocol on a filesystem."""
 
     def prepare(self, path: str | None) -> None:
-        """Do ahead what `write_new` and `publish` of a path need not do while somebody waits.
+        """Do in advance what `write_new` and `publish` of a path would do while somebody waits.
 
-        Its name may be there from now on, with nothing in it, and may stay until this is called for
-        another. None: there is no other.
+        The name may exist from now on, as an empty file, until this is called for another path.
+        None: there is no other.
         """
 
     def write_new(self, path: str, chunks: Sequence[Buffer], *, sync: bool = False) -> None:
-        """Write a file that does not exist yet, whole; on any error it is removed again."""
+        """Write a new file completely; on any error it is removed again."""
 
     def publish(self, temporary: str, final: str) -> bool:
-        """Give a finished file its final name, never replacing; False: the name is taken."""
+        """Give a finished file its final name, without replacing; False: the name is taken."""
 
     def names(self, folder: str) -> list[str]:
         """List a folder; an absent one is empty."""
@@ -122,46 +122,46 @@ class Files(Protocol):
         """Read the last bytes of a file."""
 
     def exists(self, path: str) -> bool:
-        """Whether the name is there."""
+        """Whether the path exists."""
 
     def make_folder(self, path: str) -> None:
-        """Make a private folder; an existing one will do."""
+        """Make a private folder if it does not exist."""
 
     def move(self, source: str, target: str) -> None:
-        """Rename to a name that can only be ours."""
+        """Rename to a name that no other process uses."""
 
     def remove(self, path: str) -> None:
-        """Remove a file; an absent one will do."""
+        """Remove a file if it exists."""
 
     def let_go(self, path: str) -> None:
-        """Say that nobody is going to read a file soon: the next large one may have its memory."""
+        """Nobody will read this file soon: its memory may be used for the next large one."""
 
     def save_soon(self, path: str) -> None:
-        """Have a file brought to the disk, and do not wait for it."""
+        """Start writing a file to the disk, without waiting for it."""
 
     def touch(self, path: str) -> None:
-        """Ring: let those who watch the parent folder look again."""
+        """Cause an event for processes that watch the parent folder."""
 
     def sync_file(self, path: str) -> None:
-        """Make a file survive a power loss; its name is the folder's matter."""
+        """Make the content of a file survive a power loss; for its name, sync the folder."""
 
     def sync_folder(self, path: str) -> None:
         """Make the names in a folder survive a power loss."""
 
     def try_lock(self, path: str, *, shared: bool = False) -> Lock | None:
-        """Take a lock without waiting; None: somebody else has it."""
+        """Take a lock without waiting; None: another process has it."""
 
     def create_box(self, path: str) -> Box:
-        """Put up an empty mailbox."""
+        """Make an empty mailbox."""
 
     def open_box(self, path: str) -> Box | None:
-        """Open somebody's mailbox; None: there is none."""
+        """Open a mailbox; None: there is none."""
 
     def make_append_file(self, path: str) -> AppendFile:
-        """Open a roll to append to it; an absent one is made."""
+        """Open an append log for writing; make it if it does not exist."""
 
     def open_append_file(self, path: str) -> AppendFile | None:
-        """Open a roll to read it; None: there is none."""
+        """Open an append log for reading; None: there is none."""
 
 
 class SystemClock:
@@ -172,7 +172,7 @@ class SystemClock:
 
 
 def new_token(length: int = 6) -> str:
-    """Random letters for a name that must be ours alone."""
+    """Random characters for a unique name."""
     return os.urandom((length + 1) // 2).hex()[:length]
 
 
@@ -181,8 +181,8 @@ _held: weakref.WeakSet[LocalLock | LocalAppendFile] = weakref.WeakSet()
 
 def _drop_held_in_child() -> None:
     # A child forked by user code (multiprocessing, a data loader) shares our descriptors, and would
-    # keep a dead process's lock alive. Closing its copy does not release the parent's lock. A roll
-    # that two write to through one descriptor would tell neither where its record went.
+    # keep a dead process's lock alive. Closing its copy does not release the parent's lock. And if
+    # two processes appended through one descriptor, neither could see where its record went.
     for held in list(_held):
         held._close()
 
@@ -201,7 +201,7 @@ class LocalLock:
         self._close()
 
     def release(self) -> None:
-        """Let go; a second time does nothing."""
+        """Release it; a second time does nothing."""
         if self.fd >= 0:
             fcntl.flock(self.fd, fcntl.LOCK_UN)
         self._close()
@@ -222,14 +222,14 @@ class LocalBox:
         self.close()
 
     def size(self) -> int:
-        # A third of what `fstat` takes: nobody uses the descriptor's place.
+        # A third of the cost of `fstat`; nothing else uses the descriptor's position.
         return os.lseek(self._fd, 0, os.SEEK_END)
 
     def read(self) -> bytes:
         return os.pread(self._fd, LETTER_LIMIT, 0)
 
     def write(self, letter: bytes) -> None:
-        # Nothing may follow the last byte: by then the reader may have emptied the box.
+        # Nothing may follow the last byte: by then the reader may have emptied the mailbox.
         offset = 0
         while offset < len(letter):
             offset += os.pwrite(self._fd, letter[offset:], offset)
@@ -250,7 +250,7 @@ class LocalBox:
 
 
 class LocalAppendFile:
-    """A roll through an open descriptor."""
+    """An append log through an open descriptor."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -268,7 +268,7 @@ class LocalAppendFile:
         return _read_exactly(self._fd, size, at)
 
     def append(self, chunks: Sequence[Buffer]) -> int:
-        # One call, which the kernel does not mix with anybody else's.
+        # One system call: Linux does not mix it with those of other processes.
         size = sum(map(len, chunks))
         written = os.writev(self._fd, chunks)
         if written != size:
@@ -278,7 +278,7 @@ class LocalAppendFile:
     def sync(self) -> None:
         os.fdatasync(self._fd)
 
-    def lies_at(self, path: str) -> bool:
+    def is_at(self, path: str) -> bool:
         try:
             status = os.lstat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -310,7 +310,7 @@ class LocalFiles:
 
     def prepare(self, path: str | None) -> None:
         before, self._prepared = self._prepared, None
-        # Whatever fails here is done, or told, when the file is written.
+        # If this fails, writing the file does it, or reports the error.
         with contextlib.suppress(OSError):
             if self._prepared_fd >= 0:
                 os.close(self._prepared_fd)
@@ -456,7 +456,7 @@ class LocalFiles:
 
 
 def _open_regular(path: str, limit: int | None, mode: int = os.O_RDONLY) -> tuple[int, int]:
-    # O_NONBLOCK: opening a FIFO that somebody planted must not hang.
+    # O_NONBLOCK: opening a FIFO must not hang.
     try:
         fd = os.open(path, mode | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     except OSError as error:
@@ -489,7 +489,7 @@ def _sync(path: str, flags: int) -> None:
 
 def _read_exactly(fd: int, size: int, offset: int) -> bytes:
     data = os.pread(fd, size, offset)
-    while len(data) < size:  # a signal or a network filesystem may hand out less at once
+    while len(data) < size:  # a signal or a network filesystem may return less
         more = os.pread(fd, size - len(data), offset + len(data))
         if not more:
             break
@@ -498,7 +498,7 @@ def _read_exactly(fd: int, size: int, offset: int) -> bytes:
 
 
 def _write_all(fd: int, chunks: Sequence[Buffer]) -> None:
-    """Write every byte: a short write is taken up where it stopped."""
+    """Write every byte: continue after a short write."""
     written = os.writev(fd, chunks[:MOST_BUFFERS])
     if written == sum(map(len, chunks)):
         return

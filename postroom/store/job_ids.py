@@ -10,16 +10,16 @@ from ..errors import PostroomError
 from .base import Base
 from .files import Files
 from .mailbox import is_plain_name
-from .runs import asked_until, list_firsts, list_runs
+from .runs import count_submitted, list_firsts, list_runs
 
 _TARGET = re.compile(r"([A-Za-z0-9_-]+)(?:/(\d{1,9})(?:-(\d{1,9}))?)?")
 SHORT = 6
-# No request names more jobs than this one by one; a whole run is named by its id.
+# A request lists at most this many jobs one by one.
 MOST_JOBS = 10_000
 
 
 class UnknownJobError(PostroomError):
-    """Nothing in the base is called that."""
+    """The base has no such job or run."""
 
 
 @dataclass(frozen=True, order=True)
@@ -34,7 +34,7 @@ class JobId:
 
     @property
     def short(self) -> str:
-        """What people type."""
+        """The short form that people type."""
         return f"{self.run[-SHORT:]}/{self.number}"
 
     @classmethod
@@ -47,24 +47,24 @@ class JobId:
 
 
 def find_run(files: Files, base: Base, text: str, runs: Sequence[str] | None = None) -> str:
-    """The run that a word means: its whole id, or the end of it."""
+    """The run that a text means: its whole id, or the end of it."""
     known = list_runs(files, base) if runs is None else runs
     found = [run for run in known if run == text] or [run for run in known if run.endswith(text)]
     if len(found) == 1:
         return found[0]
     if found:
-        raise UnknownJobError(f"{text!r} may mean {', '.join(found[:5])}: write more of it")
+        raise UnknownJobError(f"{text!r} may mean {', '.join(found[:5])}: write more characters")
     raise UnknownJobError(f"there is no run {text!r} in {base.root}; see `postroom jobs`")
 
 
 def find_jobs(files: Files, base: Base, text: str) -> list[JobId]:
-    """The jobs that a word means: `0b859f/17`, `0b859f/3-9`, or all of `0b859f`."""
+    """The jobs that a text means: `0b859f/17`, `0b859f/3-9`, or all of `0b859f`."""
     match = _TARGET.fullmatch(text)
     if match is None:
-        raise UnknownJobError(f"{text!r} names no job: write it as 0b859f/17, or 0b859f/3-9")
+        raise UnknownJobError(f"{text!r} is not a job: write 0b859f/17, or 0b859f/3-9")
     word, first, last = match.groups()
     run = find_run(files, base, word)
-    asked = asked_until(files, base, run, list_firsts(files, base.asked(run)))
+    asked = count_submitted(files, base, run, list_firsts(files, base.run_folder(run)))
     if first is None:
         start, stop = 0, asked
     else:
@@ -82,7 +82,7 @@ def find_jobs(files: Files, base: Base, text: str) -> list[JobId]:
 
 
 def find_job(files: Files, base: Base, text: str) -> JobId:
-    """The one job that a word means; a run of one job is named by the run."""
+    """The one job that a text means; a run of one job can be named by its run."""
     jobs = find_jobs(files, base, text)
     if len(jobs) != 1:
         raise UnknownJobError(f"{text!r} means {len(jobs)} jobs: name one, as in {text}/0")

@@ -1,9 +1,9 @@
 """One log and one journal for every process of a base: JSON lines, appended in one write each.
 
-The journal records every state change; it is a record, never the truth. Neither may stop the work:
-a line that cannot be written is dropped, and counted in the next one that can. That a result came,
-a Master writes when nobody waits for it: with its next letter, when it waits itself, or at its end.
-Killed in between, it leaves the result and not the line.
+The journal has a line for every change of state; nothing depends on it. Neither file may stop the
+work: a line that cannot be written is dropped, and counted in the next one that can. A Master
+writes the lines about results when it has time: with its next letter, when it waits, or at its end.
+If it is killed before that, the result is there and the line is not.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Waiting: TypeAlias = deque[tuple[float, dict[str, Any]]]
 
 
 class Journal:
-    """Writes lines for one process, which signs them with its role."""
+    """Writes lines for one process; each names the role of that process."""
 
     def __init__(self, base: Base, role: str, *, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
@@ -32,11 +32,11 @@ class Journal:
         self._log = _Appender(base.log)
         self._events = _Appender(base.events)
         self._waiting: Waiting = deque()
-        # Whoever forgets to close what writes here still leaves all lines behind.
+        # Lines are written even if the owner is never closed.
         weakref.finalize(self, _write, self._waiting, self._events, self._role)
 
     def log(self, level: str, text: str, **fields: Any) -> None:
-        """Say something to a person: level is "debug", "info", "warning" or "error"."""
+        """Write a message for people: level is "debug", "info", "warning" or "error"."""
         line = {"level": level, "text": text, **fields}
         self._log.append(_line(self._clock.wall(), self._role, line))
 
@@ -46,16 +46,16 @@ class Journal:
         self.catch_up()
 
     def event_soon(self, event: str, **fields: Any) -> None:
-        """Record a state change when there is time for it: with the next, or when told to."""
+        """Record a state change later: with the next one, or at `catch_up`."""
         self._waiting.append((self._clock.wall(), {"event": event, **fields}))
 
     def catch_up(self) -> None:
-        """Write what had to wait."""
+        """Write the lines that wait."""
         _write(self._waiting, self._events, self._role)
 
 
 def _write(waiting: Waiting, events: _Appender, role: str) -> None:
-    # Several threads may be here: whoever finds nothing more is done.
+    # Several threads may do this at once; each stops when nothing is left.
     with contextlib.suppress(IndexError):
         while True:
             at, fields = waiting.popleft()
@@ -63,7 +63,7 @@ def _write(waiting: Waiting, events: _Appender, role: str) -> None:
 
 
 def _line(at: float, role: str, fields: dict[str, Any]) -> str:
-    """A line of the log or the journal, but for its end."""
+    """A line of the log or the journal, without its end."""
     said = ",".join(
         [f'"{key}":{repr(v) if type(v) is int else _encode(v)}' for key, v in fields.items()]
     )
@@ -71,7 +71,7 @@ def _line(at: float, role: str, fields: dict[str, Any]) -> str:
 
 
 class NullJournal(Journal):
-    """Writes nothing: for those who only look."""
+    """Writes nothing: for readers."""
 
     def __init__(self) -> None:
         pass
@@ -97,7 +97,7 @@ class _Appender:
             os.close(self._fd)
 
     def append(self, line: str) -> None:
-        """Append what is a line but for its end."""
+        """Complete a line and append it."""
         dropped = f',"dropped_before":{self._dropped}' if self._dropped else ""
         # ASCII: control characters of a job's output can't reach the terminal or break a line.
         data = f"{line}{dropped}}}\n".encode("ascii")

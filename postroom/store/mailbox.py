@@ -6,38 +6,38 @@
       |                                   |------------ reads it -------------->|
       |        result_pool/<run>/<first>.npz  <--- publishes, first commit wins |
       |                                   |<--------- empties it ---------------|
-      |  walks the results from the range's first job; what is missing waits again
+      |  reads the results from the range's first job on; jobs without one are requeued
 
-1. An **empty** mailbox is the Master's to fill, a **full** one the session's to empty, or to
-   shorten by what it will not begin, so that others have that while a long job runs. Absent means
-   no agent: a session takes its mailbox down before it stops taking letters, and whatever lies in a
-   mailbox that was taken down was never begun or has been laid down.
-2. A letter names a **range** of jobs, and carries its length and checksum: half a letter is no
-   letter. What its jobs are is in write-once parcels, or in records of an append log, which only
-   grows (see `append_log`): a record is valid only at the offset it states, and a torn one is
-   passed over.
+1. The Master fills an **empty** mailbox; the session empties a **full** one, or shortens the letter
+   by jobs that it will not begin, so that others get them while a long job runs. No mailbox means
+   no agent: a session removes its mailbox before it stops taking letters, and the jobs of a letter
+   in a removed mailbox were never begun, or were given back.
+2. A letter names a **range** of jobs, and has its length and checksum: half a letter is no letter.
+   The jobs themselves are in write-once parcels, or in records of an append log, which only grows
+   (see `append_log`): a record is valid only at the offset it states, and a torn one is skipped.
 3. Results are **chained**: those of a range are published from its first job on, each parcel
-   beginning where the last one ended. Names are taken, never replaced. Whoever finds a name taken
-   drops what that parcel covers and goes on behind it, so no job is ever covered twice.
-4. A range is **split** only when its former holder has stopped: it emptied or took down its
-   mailbox, or its lock is free. The lock is shared by guardian, worker and the minder of
-   a command, so a free lock is the kernel's word that all are dead, and whoever takes it
-   (`lay_down`) may clear up behind them.
-   A worker's files are born in a **drawer** of its own, which is shut first: should the lock have
-   lied, what the worker has written can no longer be linked, and its range is split all the same.
-5. A session that ends a job with no result says so in `attempts/`, **before** it lets go of the
-   letter. That note, not the death itself, counts against the job.
+   beginning where the last one ended. Names are never replaced. A process that finds a name taken
+   drops its results for the jobs that parcel covers and goes on behind them, so no job is covered
+   twice.
+4. A range is **split** only when its holder has stopped: it emptied or removed its mailbox, or its
+   lock is free. Guardian, worker and the minder of a command share the lock, so a free lock proves
+   that all are dead, and whoever takes it may clear up (`take_back_letter`). A worker writes its
+   files in an **outbox** of its own, which is closed first: even if the lock was wrong, nothing
+   from it can be linked any more, and its range can be split.
+5. A session that ends a job with no result writes a note in `attempts/` **before** it gives the
+   letter back. The note, not the death itself, counts against the job.
 6. There is one acting Master, by lock. Its **epoch** grows with each new holder and is on disk
    before its first letter; a session ignores letters of an epoch older than one it has seen. Only
-   the acting Master puts bad files aside, so nobody takes a good one for the bad one before it.
-7. A letter counts as sent from its first byte on, whatever the write says. What came of it is read
-   from its results: in a durable run, after their names were synced.
+   the acting Master puts bad files aside, so nobody can mistake a good file for the bad one that it
+   replaced.
+7. A letter counts as sent from its first byte on, even if the write fails. Its results tell what
+   came of it; in a durable run, after their names were synced.
 
-Crash points: a submitter killed within its write leaves what is no record; after it, a job that is
-served. A Master killed while it writes leaves half a letter, which the session ignores and
-the next Master overwrites. Killed before the write, the range is still waiting; after it, the next
-Master reads the letter and takes it for its own. A worker killed before it publishes loses only the
-work; after it, the results count and the rest of the range waits again.
+Crash points: a submitter killed within its write leaves no record; after it, a job that is served.
+A Master killed while it writes leaves half a letter, which the session ignores and the next Master
+overwrites. Killed before the write, the range still waits; after it, the next Master takes the
+letter over. A worker killed before it publishes loses only the work; after it, the results count
+and the rest of the range is requeued.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _STAMP = b"POSTROOM "
 _PREFIX = len("POSTROOM 0000 00000000 ")
 _HAND_LIMIT = 256
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
-_NUMBERS = ("parcel", "first", "stop", "attempt", "failed", "place")
+_NUMBERS = ("parcel", "first", "stop", "attempt", "failed", "offset")
 _BODY = re.compile(
     rb'\{"epoch":([0-9]{1,18}),"serial":([0-9]{1,18}),"run":"([A-Za-z0-9_-]{1,100})",'
     + b",".join(b'"%b":([0-9]{1,18})' % name.encode() for name in _NUMBERS)
@@ -74,7 +74,7 @@ class Letter(NamedTuple):
     stop: int  # one behind the last job
     attempt: int = 1  # of every job in the range
     failed: int = 0  # how many of the earlier attempts were the job's own failures
-    place: int = 0  # in a run that has a roll: the byte where the parcel's record begins
+    offset: int = 0  # in a run that has an append log: the byte where the parcel's record begins
 
     @property
     def letter_id(self) -> str:
@@ -83,16 +83,16 @@ class Letter(NamedTuple):
 
     def encode(self) -> bytes:
         """One line, with its length and checksum in front."""
-        # Written by hand, since a letter is written for every turn: the run is a plain name.
-        epoch, serial, run, parcel, first, stop, attempt, failed, place = self
+        # By hand, since every round trip needs one (see `records` for the figure).
+        epoch, serial, run, parcel, first, stop, attempt, failed, offset = self
         body = (
             f'{{"epoch":{epoch},"serial":{serial},"run":"{run}","parcel":{parcel},"first":{first},'
-            f'"stop":{stop},"attempt":{attempt},"failed":{failed},"place":{place}}}'
+            f'"stop":{stop},"attempt":{attempt},"failed":{failed},"offset":{offset}}}'
         ).encode()
         return b"%s%04d %08x %s" % (_STAMP, len(body), zlib.crc32(body), body)
 
     def shortened(self, stop: int) -> tuple[Letter, bytes]:
-        """The same letter for fewer jobs, and the line that says so when put behind it."""
+        """The same letter for fewer jobs, and the line to append to the mailbox."""
         return self._replace(stop=stop), self._cut(stop)
 
     def _cut(self, stop: int) -> bytes:
@@ -101,7 +101,7 @@ class Letter(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes) -> Letter | None:
-        """Read a letter; None for half a letter, or for anything else that is not a whole one."""
+        """Read a letter; None for half a letter, or for anything else."""
         data, _, cut = data.partition(b"\n")
         body = data[_PREFIX:]
         head = b"%s%04d %08x " % (_STAMP, len(body), zlib.crc32(body))
@@ -115,7 +115,7 @@ class Letter(NamedTuple):
         return letter._as_cut(cut) if cut else letter
 
     def _as_cut(self, cut: bytes) -> Letter:
-        """This letter as its holder has shortened it; half a line says nothing."""
+        """This letter as the session has shortened it; half a line is ignored."""
         with contextlib.suppress(ValueError, IndexError):
             stop = int(cut.split()[1])
             if self.first < stop < self.stop and cut == self._cut(stop)[1:]:
@@ -127,7 +127,7 @@ class Letter(NamedTuple):
 
 
 class InHand(NamedTuple):
-    """The line in `in_hand/`: what the worker is doing, readable while it does it."""
+    """The line in `in_hand/`: what the worker is doing now."""
 
     state: str  # "idle", "running", "blocked"
     letter_id: str = "-"
@@ -161,7 +161,7 @@ def is_plain_name(name: str) -> bool:
 
 
 def read_letter(files: Files, base: Base, agent_id: str) -> Letter | None:
-    """What lies in an agent's mailbox now."""
+    """The letter in an agent's mailbox now."""
     try:
         return Letter.decode(files.read(base.mailbox(agent_id), LETTER_LIMIT))
     except (FileNotFoundError, BadFileError):
@@ -177,5 +177,5 @@ def read_in_hand(files: Files, base: Base, agent_id: str) -> InHand | None:
 
 
 def put_up(files: Files, base: Base, agent_id: str) -> Box:
-    """Put up an empty mailbox: from now on the agent can be written to."""
+    """Make an empty mailbox: from now on the agent can get letters."""
     return files.create_box(base.mailbox(agent_id))

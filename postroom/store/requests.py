@@ -1,34 +1,34 @@
-"""Requests to the Master, a file each, and what stands of them: the orders.
+"""Requests to the Master, one file each, and the orders that are in force because of them.
 
-    control/<time>-<token>.json   asked by anybody who may write to the base, once
-    control/orders.json           what the acting Master has made of all requests so far
-    control/stop.<run>.<job>      the acting Master's word to whoever runs that job: end it
+    control/<time>-<token>.json   a request, by any process that may write to the base
+    control/orders.json           what is in force of all requests so far
+    control/stop.<run>.<job>      the acting Master's order to end that running job
 
-A request says how things shall be (this job is held, that priority is 5), never how they change, so
-that applying it twice is the same as once. The acting Master applies requests in the order of
+A request says how things shall be (this job is held, that priority is 5), never how they change: to
+apply it twice is the same as once. The acting Master applies requests in the order of
 their names, writes the orders, does what follows from them, and only then removes the request:
-killed at any point, the next Master does the rest. Orders about a job go when the job has ended.
+if it is killed at any point, the next Master does the rest. Orders about a job are dropped when the
+job has ended.
 """
 
 from __future__ import annotations
 
 import contextlib
 import enum
-import json
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 from ..errors import BadFileError, PostroomError
 from .base import Base
 from .files import Files, new_token
 from .job_ids import JobId
 from .mailbox import is_plain_name
+from .records import JsonRecord
 from .scheduling import check_priority
 
-VERSION = 1
 REQUEST_LIMIT = 2 << 20
 ORDERS_LIMIT = 64 << 20
 STOP_LIMIT = 4096
@@ -37,24 +37,26 @@ GPUS = re.compile(r"[A-Za-z0-9][A-Za-z0-9,;/_-]{0,199}")
 
 
 class RequestVerb(enum.Enum):
-    """What can be asked."""
+    """What a request can ask for."""
 
     KILL = "kill"  # jobs
     HOLD = "hold"  # jobs
     RELEASE = "release"  # jobs
     PRIORITY = "priority"  # jobs or runs; value: the number
-    MOVE = "move"  # jobs; value: "first", "last" or the job to stand before
-    PAUSE = "pause"  # runs, projects, or everything; preempt: stop what runs, to go on later
+    MOVE = "move"  # jobs; value: "first", "last" or the job to put them before
+    PAUSE = "pause"  # runs, projects, or everything; preempt: stop running jobs, which go on later
     RESUME = "resume"  # runs, projects, or everything
     DRAIN = "drain"  # agents: no more letters; preempt: stop what they run
     FILL = "fill"  # agents: letters again
-    ADD = "add"  # agents; value: their cards, as in "0,0,1"
+    ADD = "add"  # agents; value: their GPUs, as in "0,0,1"
     REMOVE = "remove"  # agents: end their sessions; preempt: at once
 
 
 @dataclass(frozen=True)
-class Request:
-    """One wish of a user, as a file in control/."""
+class Request(JsonRecord):
+    """What one user asks of the acting Master, as a file in control/."""
+
+    CALLED: ClassVar[str] = "a request"
 
     verb: RequestVerb
     jobs: tuple[JobId, ...] = ()
@@ -66,29 +68,6 @@ class Request:
     preempt: bool = False
     by: str = ""  # who asks, for the history
     at: float = 0.0
-
-    def encode(self) -> bytes:
-        """As JSON."""
-        fields = {**asdict(self), "verb": self.verb.value, "version": VERSION}
-        fields["jobs"] = [str(job) for job in self.jobs]
-        return json.dumps(fields, indent=1).encode()
-
-    @classmethod
-    def decode(cls, path: str, data: bytes) -> Request:
-        """Read a request; a bad one raises BadFileError."""
-        try:
-            fields = json.loads(data)
-            if fields.pop("version") != VERSION:
-                raise ValueError(f"is not of version {VERSION}")
-            fields["verb"] = RequestVerb(fields["verb"])
-            fields["jobs"] = tuple(JobId.parse(text) for text in fields["jobs"])
-            for name in ("runs", "projects", "agents"):
-                fields[name] = tuple(_text(word) for word in fields[name])
-            request = cls(**fields)
-            request.check()
-            return request
-        except (ValueError, TypeError, KeyError, AttributeError, PostroomError) as error:
-            raise BadFileError(path, f"is no request: {error}") from None
 
     def check(self) -> None:
         """Refuse what could not be carried out."""
@@ -102,17 +81,19 @@ class Request:
         allowed = _TARGETS[self.verb]
         wrong = [name for name, present in named.items() if present and name not in allowed]
         if wrong or not (any(named.values()) or self.verb is RequestVerb.ADD):
-            raise PostroomError(f"{self.verb.value} is asked of {' or '.join(allowed) or 'no one'}")
+            raise PostroomError(f"{self.verb.value} applies to {' or '.join(allowed) or 'nothing'}")
         if not all(map(is_plain_name, (*self.runs, *self.agents))):
-            raise PostroomError("a run or an agent is named by a plain name")
+            raise PostroomError("the name of a run or an agent has only letters, digits, - and _")
+        if not all(0 < len(project) <= MOST_TEXT for project in self.projects):
+            raise PostroomError(f"the name of a project has 1 to {MOST_TEXT} characters")
         if self.verb is RequestVerb.PRIORITY:
             if type(self.value) is not int:
                 raise PostroomError("a priority is a whole number")
             check_priority(self.value)
         if self.verb is RequestVerb.ADD and not GPUS.fullmatch(str(self.value)):
-            raise PostroomError("cards are named as in 0,0,1 or all or cpu")
+            raise PostroomError("write GPUs as 0,0,1 or all or cpu")
         if self.verb is RequestVerb.MOVE and self.value not in ("first", "last"):
-            JobId.parse(_text(self.value))
+            JobId.parse(str(self.value)[:MOST_TEXT])
 
 
 _TARGETS = {
@@ -131,7 +112,7 @@ _TARGETS = {
 
 
 def ask(files: Files, base: Base, request: Request) -> str:
-    """Put a request where the acting Master finds it; return its name. It survives a power loss."""
+    """Write a request for the acting Master; return its name. It survives a power loss."""
     request.check()
     files.make_folder(base.control)
     temporary = base.temporary()
@@ -149,7 +130,7 @@ def _new_name(waiting: Sequence[str]) -> str:
 
 
 def is_settled(files: Files, base: Base, name: str) -> bool:
-    """Whether the acting Master has done what a request asks."""
+    """Whether the acting Master has carried out a request."""
     return not files.exists(f"{base.control}/{name}")
 
 
@@ -169,8 +150,10 @@ def read_request(files: Files, base: Base, name: str) -> Request:
 
 
 @dataclass
-class Orders:
-    """What stands of all requests."""
+class Orders(JsonRecord):
+    """What is in force of all requests so far."""
+
+    CALLED: ClassVar[str] = "the Master's orders"
 
     paused_all: bool = False
     paused_projects: set[str] = field(default_factory=set)
@@ -178,51 +161,26 @@ class Orders:
     drained: set[str] = field(default_factory=set)
     run_priorities: dict[str, int] = field(default_factory=dict)
     priorities: dict[JobId, int] = field(default_factory=dict)
-    held: dict[JobId, bool] = field(default_factory=dict)  # False: released, whatever it wished
-    places: dict[JobId, float] = field(default_factory=dict)  # instead of its number
+    held: dict[JobId, bool] = field(
+        default_factory=dict
+    )  # False: released, whatever its scheduling options say
+    positions: dict[JobId, float] = field(default_factory=dict)  # instead of its number
     killed: dict[JobId, str] = field(default_factory=dict)  # by whom
-
-    def encode(self) -> bytes:
-        """As JSON."""
-        fields: dict[str, Any] = {"version": VERSION}
-        for name, value in vars(self).items():
-            if isinstance(value, set):
-                fields[name] = sorted(value)
-            elif isinstance(value, dict):
-                fields[name] = {str(key): item for key, item in value.items()}
-            else:
-                fields[name] = value
-        return json.dumps(fields, indent=1).encode()
-
-    @classmethod
-    def decode(cls, path: str, data: bytes) -> Orders:
-        """Read orders; bad ones raise BadFileError."""
-        try:
-            fields = json.loads(data)
-            if fields.pop("version") != VERSION:
-                raise ValueError(f"they are not of version {VERSION}")
-            for name in ("priorities", "held", "places", "killed"):
-                fields[name] = {JobId.parse(job): value for job, value in fields[name].items()}
-            for name in ("paused_projects", "paused_runs", "drained"):
-                fields[name] = set(fields[name])
-            return cls(**fields)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise BadFileError(path, f"are no orders: {error}") from None
 
     def is_paused(self, run: str, project: str) -> bool:
         """Whether nothing more of a run is to be begun."""
         return self.paused_all or run in self.paused_runs or project in self.paused_projects
 
     def forget(self, job: JobId) -> bool:
-        """A job has ended: nothing about it stands any more; True when something did."""
-        about = (self.priorities, self.held, self.places, self.killed)
+        """Drop the orders about a job that has ended; True when there were some."""
+        about = (self.priorities, self.held, self.positions, self.killed)
         return sum(one.pop(job, None) is not None for one in about) > 0
 
     def forget_run(self, run: str) -> bool:
-        """A run has left: nothing about it stands any more; True when something did."""
+        """Drop the orders about a run that was removed; True when there were some."""
         gone = {
             job
-            for about in (self.priorities, self.held, self.places, self.killed)
+            for about in (self.priorities, self.held, self.positions, self.killed)
             for job in about
             if job.run == run
         }
@@ -235,7 +193,7 @@ class Orders:
 
 
 def read_orders(files: Files, base: Base) -> Orders:
-    """What stands now; nothing when nothing was ever asked."""
+    """The orders that are in force; none when nothing was ever requested."""
     try:
         return Orders.decode(base.orders, files.read(base.orders, ORDERS_LIMIT))
     except FileNotFoundError:
@@ -243,7 +201,7 @@ def read_orders(files: Files, base: Base) -> Orders:
 
 
 def write_orders(files: Files, base: Base, orders: Orders) -> None:
-    """Let orders stand, through a power loss too; only the acting Master does this."""
+    """Write the orders, so that they survive a power loss; only the acting Master does this."""
     temporary = base.temporary()
     files.write_new(temporary, [orders.encode()], sync=True)
     files.move(temporary, base.orders)
@@ -251,20 +209,18 @@ def write_orders(files: Files, base: Base, orders: Orders) -> None:
 
 
 @dataclass(frozen=True)
-class StopOrder:
-    """The word to whoever runs a job: end it."""
+class StopOrder(JsonRecord):
+    """Tells the session that runs a job to end it."""
 
-    attempt: int  # this one; an order that is late must not hit the next
+    CALLED: ClassVar[str] = "a stop order"
+
+    attempt: int  # only this attempt: an order that comes late must not stop the next one
     final: bool  # True: it is cancelled; False: it is to go on later, from its checkpoint
     reason: str
 
-    def encode(self) -> bytes:
-        """As JSON."""
-        return json.dumps(asdict(self)).encode()
-
 
 def order_stop(files: Files, base: Base, job: JobId, stop: StopOrder) -> None:
-    """Tell whoever runs a job to end it; a final order replaces one that was not."""
+    """Tell the session that runs a job to end it; replaces an earlier order."""
     temporary = base.temporary()
     files.write_new(temporary, [stop.encode()])
     files.move(temporary, base.stop_order(job.run, job.number))
@@ -272,25 +228,19 @@ def order_stop(files: Files, base: Base, job: JobId, stop: StopOrder) -> None:
 
 def read_stop(files: Files, base: Base, run: str, number: int, attempt: int) -> StopOrder | None:
     """Whether this attempt of a job is to be ended."""
-    with contextlib.suppress(FileNotFoundError, BadFileError, ValueError, TypeError):
-        fields = json.loads(files.read(base.stop_order(run, number), STOP_LIMIT))
-        stop = StopOrder(**fields)
+    path = base.stop_order(run, number)
+    with contextlib.suppress(FileNotFoundError, BadFileError):
+        stop = StopOrder.decode(path, files.read(path, STOP_LIMIT))
         if stop.attempt == attempt:
             return stop
     return None
 
 
 def list_stops(files: Files, base: Base) -> list[JobId]:
-    """The jobs that are told to end."""
+    """The jobs that have a stop order."""
     found = []
     for name in files.names(base.control):
         if name.startswith("stop."):
             with contextlib.suppress(ValueError):
                 found.append(JobId.parse(name.removeprefix("stop.").replace(".", "/", 1)))
     return found
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or not 0 < len(value) <= MOST_TEXT:
-        raise ValueError(f"{value!r} is no name")
-    return value

@@ -1,17 +1,16 @@
-"""A run: two logs of write-once parcels, what was asked and what came back.
+"""A run on disk: its jobs and its results, in write-once parcels.
 
-The state of a job is which names exist: asked and in no letter = queued; inside a letter's range =
-sent; covered by a result = done. Nothing here is ever changed after others can see it.
+The state of a job is which names exist: submitted and in no letter = queued; in a letter's range =
+sent; covered by a result = done. Nothing here changes after other processes can see it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 from ..errors import BadFileError
 from ..parcel.container import PARCEL_LIMIT, Buffer
@@ -20,100 +19,84 @@ from .append_log import logged_until
 from .base import Base, attempt_of, number_of
 from .files import Files
 from .mailbox import Letter, is_plain_name, read_in_hand, read_letter
+from .records import JsonRecord
 
-VERSION = 1
 INFO_LIMIT = 1 << 20
 
 
 @dataclass(frozen=True)
-class RunInfo:
-    """What all jobs of a run have in common, and who asked."""
+class RunInfo(JsonRecord):
+    """What all jobs of a run have in common, and who submitted it."""
+
+    CALLED: ClassVar[str] = "a run's info"
 
     run: str
-    project: str  # what the user calls the work that it belongs to
+    project: str  # the name that the user gave to the work it belongs to
     import_folder: str  # the folder that kernels are imported from
     shared: str | None  # name of the shared data
-    embedded: bool  # True: served only while its submitter, or a resumer, waits
+    embedded: bool  # True: served only while its submitter waits, or whoever resumed it
     durable: bool  # True: survives a power loss, not only the death of processes
     created_at: float
     host: str
     user: str
     kernels: dict[str, str] = field(default_factory=dict)  # task: version of its source at submit
-    apart: bool = False  # True: a letter holds one job, since the next may take for ever
-    append_log: bool = False  # True: it is empty at first, and jobs are appended to its roll
-    queue: bool = False  # True: a project's part of the standing queue; its jobs have wishes
-    version: int = VERSION
+    one_job_per_letter: bool = False  # True: no job waits behind another in the same mailbox
+    append_log: bool = False  # True: its jobs are in one append log, not in parcels
+    queue: bool = False  # True: part of a project's queue; its jobs have scheduling options
 
-    def encode(self) -> bytes:
-        """As JSON."""
-        return json.dumps(asdict(self), indent=1).encode()
-
-    @classmethod
-    def decode(cls, path: str, data: bytes) -> RunInfo:
-        """Read a card; a bad one raises BadFileError."""
-        fields = _decode_json(path, data)
-        try:
-            info = cls(**fields)
-        except TypeError as error:
-            raise BadFileError(path, f"is not a run's card: {error}") from None
-        if not is_plain_name(info.run):
-            raise BadFileError(path, "names a run that is no plain name")
-        return info
+    def check(self) -> None:
+        """A run's name becomes part of paths."""
+        if not is_plain_name(self.run):
+            raise ValueError(f"{self.run!r} cannot be the name of a run")
 
 
 @dataclass(frozen=True)
-class Note:
+class Note(JsonRecord):
     """Why one attempt of a job ended with no result."""
+
+    CALLED: ClassVar[str] = "a note about an attempt"
 
     run: str
     job: int
     attempt: int
-    # "lost": not the job's own fault, a free retry; "failed": its own, it had retries left;
-    # "stopped": it was told to end, and goes on later
+    # "lost": not the job's fault, retried for free; "failed": its own fault, with retries left;
+    # "stopped": it was told to stop, and goes on later
     kind: str
     agent: str
     reason: str
     at: float
     traceback: str = ""
-    version: int = VERSION
 
-    def encode(self) -> bytes:
-        """As JSON."""
-        return json.dumps(asdict(self)).encode()
-
-    @classmethod
-    def decode(cls, path: str, data: bytes) -> Note:
-        """Read a note; a bad one raises BadFileError."""
-        try:
-            note = cls(**_decode_json(path, data))
-        except TypeError as error:
-            raise BadFileError(path, f"is not a note of an attempt: {error}") from None
-        if note.kind not in ("lost", "failed", "stopped"):
-            raise BadFileError(path, f"has the unknown kind {note.kind!r}")
-        return note
+    def check(self) -> None:
+        """The kind decides about retries."""
+        if self.kind not in ("lost", "failed", "stopped"):
+            raise ValueError(f"{self.kind!r} is an unknown kind")
 
 
 def create_run(
     files: Files, base: Base, info: RunInfo, parcels: Iterable[tuple[int, list[Buffer]]] = ()
 ) -> None:
-    """Make a run visible in one step: its card, its parcels, and its answer folders in place.
+    """Make a run visible in one step, with its parcels and the folders for its results.
 
-    All or nothing: a run that its submitter was not told of must not be served.
+    All or nothing: if this fails, no part of the run may be served.
     """
-    asked = base.asked(info.run)
-    files.make_folder(base.answered(info.run))
+    folder = base.run_folder(info.run)
+    files.make_folder(base.result_folder(info.run))
     files.make_folder(base.attempts(info.run))
     place = base.temporary()
     files.make_folder(place)
     try:
         files.write_new(f"{place}/run.json", [info.encode()], sync=info.durable)
+        if info.append_log:
+            # Made here, not by the first append: its name is safe before any of its records.
+            files.write_new(f"{place}/jobs.log", [b""], sync=info.durable)
         for first, chunks in parcels:
-            name = base.parcel(info.run, first).removeprefix(asked)
+            name = base.parcel(info.run, first).removeprefix(folder)
             files.write_new(place + name, chunks, sync=info.durable)
         if info.durable:
             files.sync_folder(place)
-        files.move(place, asked)
-        place = asked
+        files.move(place, folder)
+        place = folder
         if info.durable:
             files.sync_folder(base.result_pool)
             files.sync_folder(f"{base.root}/attempts")
@@ -150,9 +133,8 @@ def list_firsts(files: Files, folder: str) -> list[int]:
     return sorted(n for name in files.names(folder) if (n := number_of(name)) is not None)
 
 
-def reach(files: Files, path: str, kind: str) -> int:
-    """How many jobs a parcel covers, learned from the last bytes of its file; 0 when it is not
-    there.
+def count_jobs(files: Files, path: str, kind: str) -> int:
+    """How many jobs a parcel covers, read from its trailer; 0 when there is no file.
 
     Raises BadFileError when the file is there but is no parcel of that kind.
     """
@@ -160,19 +142,18 @@ def reach(files: Files, path: str, kind: str) -> int:
         tail = files.tail(path, TRAILER_SIZE)
     except FileNotFoundError:
         return 0
-    mark = read_trailer(path, tail)
-    if mark.kind != kind or mark.jobs < 1 or number_of(path.rsplit("/", 1)[1]) != mark.first:
-        raise BadFileError(
-            path, f"holds {mark.kind} from {mark.first} on, as its name does not say"
-        )
-    return mark.jobs
+    trailer = read_trailer(path, tail)
+    stated = number_of(path.rsplit("/", 1)[1])
+    if trailer.kind != kind or trailer.jobs < 1 or trailer.first != stated:
+        raise BadFileError(path, f"holds {trailer.kind} from {trailer.first} on: its name is wrong")
+    return trailer.jobs
 
 
-def asked_until(files: Files, base: Base, run: str, firsts: Sequence[int]) -> int:
-    """One behind the last job asked: parcels leave no gaps, so only the last one is read."""
+def count_submitted(files: Files, base: Base, run: str, firsts: Sequence[int]) -> int:
+    """How many jobs a run has: parcels leave no gaps, so only the last one is read."""
     if not firsts:
         return logged_until(files, base.append_log(run))
-    return firsts[-1] + reach(files, base.parcel(run, firsts[-1]), "jobs")
+    return firsts[-1] + count_jobs(files, base.parcel(run, firsts[-1]), "jobs")
 
 
 def append(
@@ -183,10 +164,9 @@ def append(
     *,
     guess: int = 0,
 ) -> int:
-    """Append a parcel at the next free number and return it: the name is taken or it is not.
+    """Append a parcel at the next free number, and return that number.
 
-    `pack` makes the parcel for the number it is given, since a rival may have taken the first
-    choice.
+    `pack` makes the parcel for a number; another submitter may have taken the first choice.
     """
     first = guess
     while True:
@@ -194,7 +174,7 @@ def append(
         files.write_new(temporary, pack(first), sync=info.durable)
         if files.publish(temporary, base.parcel(info.run, first)):
             return first
-        first += reach(files, base.parcel(info.run, first), "jobs")
+        first += count_jobs(files, base.parcel(info.run, first), "jobs")
 
 
 def publish_results(
@@ -208,30 +188,30 @@ def publish_results(
     outbox: str | None = None,
     prepared: str | None = None,
 ) -> bool:
-    """Publish the outcomes of jobs first..stop; what somebody else has covered is dropped.
+    """Publish the outcomes of jobs first..stop, without those that are published already.
 
-    `pack(n)` makes the parcel of jobs n..stop, and it is born in `outbox`, or where that was
-    `prepared`. False: a bad file has the name, and can be put aside only by the acting Master.
+    `pack(n)` makes the parcel of jobs n..stop; it is written in `outbox`, or at the path that was
+    `prepared`. False: a bad file has the name, and only the acting Master can put it aside.
     """
     while first < stop:
         temporary, prepared = prepared or base.temporary(outbox), None
         files.write_new(temporary, pack(first), sync=info.durable)
         if files.publish(temporary, base.result(info.run, first)):
             if info.durable:
-                files.sync_folder(base.answered(info.run))
+                files.sync_folder(base.result_folder(info.run))
             return True
         try:
-            first += reach(files, base.result(info.run, first), "results")
+            first += count_jobs(files, base.result(info.run, first), "results")
         except BadFileError:
             return False
     return True
 
 
 def first_missing(files: Files, base: Base, run: str, first: int, stop: int) -> int:
-    """Walk the chain of results from `first`; return the first job of the range that has none."""
+    """Follow the chain of results from `first`; return the first job of the range that has none."""
     while first < stop:
         try:
-            covered = reach(files, base.result(run, first), "results")
+            covered = count_jobs(files, base.result(run, first), "results")
         except BadFileError:
             break
         if not covered:
@@ -241,7 +221,7 @@ def first_missing(files: Files, base: Base, run: str, first: int, stop: int) -> 
 
 
 def write_note(files: Files, base: Base, note: Note, *, outbox: str | None = None) -> None:
-    """Say why an attempt ended with no result; the first to say so wins."""
+    """Write why an attempt ended with no result; the first note wins."""
     temporary = base.temporary(outbox)
     files.write_new(temporary, [note.encode()])
     files.publish(temporary, base.attempt(note.run, note.job, note.attempt))
@@ -250,8 +230,8 @@ def write_note(files: Files, base: Base, note: Note, *, outbox: str | None = Non
 def read_note(files: Files, base: Base, run: str, job: int, attempt: int) -> Note | None:
     """Why an attempt ended with no result; None when there is no note.
 
-    A note that cannot be read still says by its name that the attempt was made. Were it skipped,
-    the same attempt would be made, and its note find the name taken, for ever.
+    A note that cannot be read still says by its name that the attempt was made. If it were skipped,
+    the same attempt would be repeated for ever, because the name of its note is taken.
     """
     path = base.attempt(run, job, attempt)
     try:
@@ -272,11 +252,11 @@ def read_notes(files: Files, base: Base, run: str) -> list[Note]:
 def take_back_letter(
     files: Files, base: Base, agent_id: str, *, reason: str, at: float, blame: bool = True
 ) -> tuple[Letter, Note | None] | None:
-    """Clear up behind a dead worker; only whoever holds the agent's lock may do this.
+    """Take back the letter of a dead worker; the caller must hold the agent's lock.
 
-    The job in its hand, if it has no result, gets a note (unless the job is not to `blame`, because
-    the worker was told to stop); then the mailbox is taken down, and the range is free. Killed in
-    between, the next one to do it finds the same and writes the same note.
+    The job that was running, if it has no result, gets a note (unless the job is not to `blame`,
+    because the worker was told to stop). Then the mailbox is removed, and the range is free. If
+    this is killed in between, the next call finds the same state and writes the same note.
     """
     close_outboxes(files, base, agent_id)
     letter = read_letter(files, base, agent_id)
@@ -296,11 +276,11 @@ def take_back_letter(
 
 
 def close_outboxes(files: Files, base: Base, agent_id: str) -> None:
-    """Make sure that nothing more of what a worker has written can be published.
+    """Make sure that a worker can publish nothing more.
 
-    Should it live after all (a lock that another host lost, a heartbeat that came late), then the
-    files it is about to link have no name any more, and `link` refuses such: even a range that is
-    split among others is covered once.
+    It may be alive after all (another host lost a lock, a heartbeat came late). The files that it
+    is about to link then have no name any more, and `link` fails: even a range that is split among
+    other agents is covered once.
     """
     for folder in (base.tmp, base.trash):
         for name in files.names(folder):
@@ -312,7 +292,7 @@ def close_outboxes(files: Files, base: Base, agent_id: str) -> None:
 
 
 def reject(files: Files, base: Base, path: str, reason: str) -> None:
-    """Put a bad file aside, with its reason beside it; the system goes on."""
+    """Move a bad file to `rejected/`, with the reason beside it."""
     name = path.removeprefix(base.root + "/").replace("/", "+")
     target = f"{base.rejected}/{name}"
     with contextlib.suppress(OSError):
@@ -328,20 +308,10 @@ def read_parcel_bytes(files: Files, path: str) -> Buffer:
 
 
 def user_name() -> str:
-    """Who asks, as far as the system knows a name."""
+    """The name of this user, or the uid if it has none."""
     import getpass
 
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # in a container, a uid may have no name
         return str(os.getuid())
-
-
-def _decode_json(path: str, data: bytes) -> dict[str, Any]:
-    try:
-        fields = json.loads(data)
-    except ValueError:
-        raise BadFileError(path, "is not JSON") from None
-    if not isinstance(fields, dict) or fields.get("version") != VERSION:
-        raise BadFileError(path, f"is not of version {VERSION}")
-    return fields

@@ -1,39 +1,45 @@
-"""What a base looks like now: the one query that every listing, table and page prints."""
+"""What a base looks like now: the one query behind every listing, table and page."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 from dataclasses import dataclass
 
 from ..errors import BadFileError
 from ..system.processes import Process, alive, pid_namespace
-from .agents import VERSION, AgentInfo, read_agent_info
+from .agents import PROTOCOL, AgentInfo, read_agent_info, read_master_info
 from .base import Base
-from .files import LETTER_LIMIT, Files, LocalFiles
+from .files import Files, LocalFiles
 from .mailbox import InHand, Letter, is_plain_name, read_in_hand, read_letter
-from .runs import asked_until, count_covered, list_firsts, list_runs, reach, read_run_info
+from .runs import (
+    count_covered,
+    count_jobs,
+    count_submitted,
+    list_firsts,
+    list_runs,
+    read_run_info,
+)
 
 
 @dataclass(frozen=True)
 class AgentStatus:
-    """One session, seen from outside."""
+    """One session, as others see it."""
 
     agent: str
-    # "starting", "idle", "running", "blocked", "finishing" (a command), "dead", or "outdated": of
-    # another version than the Master, which sends it nothing
+    # "starting", "idle", "running", "blocked", "finishing" (a command), "dead", or "outdated": it
+    # runs another version than the Master, which sends it nothing
     state: str
     gpu: str
     gpu_name: str
     pid: int
     since: float
     run: str | None  # of the letter it works on
-    job: int | None  # in its hand
+    job: int | None  # that it runs
     done: int  # jobs since its worker started
     first: int | None = None  # of the letter
     attempt: int = 0  # of the jobs of the letter
-    job_since: float | None = None  # when the job in its hand was begun
-    memory_mib: int = 0  # of the smallest of its cards; 0: not known
+    job_since: float | None = None  # when that job was begun
+    memory_mib: int = 0  # of the smallest of its GPUs; 0: unknown
 
 
 @dataclass(frozen=True)
@@ -54,11 +60,11 @@ class BaseSnapshot:
     base: str
     agents: list[AgentStatus]
     runs: list[RunStatus]
-    master_pid: int | None  # of the acting Master; None: nobody acts
+    master_pid: int | None  # of the acting Master; None: there is none
 
 
 def snapshot(base: Base, *, files: Files | None = None, runs: bool = True) -> BaseSnapshot:
-    """Look at a base, changing nothing; `runs=False` spares listing the runs' folders."""
+    """Look at a base without changing it; `runs=False` skips the runs' folders."""
     files = files or LocalFiles()
     return BaseSnapshot(
         base=base.root,
@@ -69,7 +75,7 @@ def snapshot(base: Base, *, files: Files | None = None, runs: bool = True) -> Ba
 
 
 def living_agents(files: Files, base: Base, agent_id: str) -> AgentInfo | None:
-    """The card of a session that is alive; None when there is none."""
+    """What a session says about itself if it is alive; else None."""
     info = read_agent_info(files, base, agent_id)
     if info is None:
         return None
@@ -96,8 +102,8 @@ def _agent(files: Files, base: Base, agent_id: str) -> AgentStatus:
     begun = letter is not None and hand is not None and hand.letter_id == letter.letter_id
     state = _state(lives, has_mailbox, letter, hand)
     if state == "dead" and letter is not None and _is_locked(files, base, agent_id):
-        state = "finishing"  # its guardian was killed: the command in hand goes on
-    if state == "idle" and info is not None and info.version != VERSION:
+        state = "finishing"  # its guardian was killed: the running command goes on
+    if state == "idle" and info is not None and info.protocol != PROTOCOL:
         state = "outdated"
     return AgentStatus(
         agent=agent_id,
@@ -117,7 +123,7 @@ def _agent(files: Files, base: Base, agent_id: str) -> AgentStatus:
 
 
 def _is_locked(files: Files, base: Base, agent_id: str) -> bool:
-    """Whether a process of a session lives; asked only when its guardian does not."""
+    """Whether a process of a session is alive; asked only when its guardian is not."""
     lock = files.try_lock(base.agent_lock(agent_id), shared=True)
     if lock is not None:
         lock.release()
@@ -139,7 +145,7 @@ def _run(files: Files, base: Base, run: str) -> RunStatus:
     with contextlib.suppress(FileNotFoundError, BadFileError):
         info = read_run_info(files, base, run)
         project, created_at = info.project, info.created_at
-        asked = asked_until(files, base, run, list_firsts(files, base.asked(run)))
+        asked = count_submitted(files, base, run, list_firsts(files, base.run_folder(run)))
         done = count_done(files, base, run)
     return RunStatus(run, project, created_at, asked, done)
 
@@ -147,20 +153,19 @@ def _run(files: Files, base: Base, run: str) -> RunStatus:
 def count_done(files: Files, base: Base, run: str) -> int:
     """How many jobs of a run are covered by results."""
     spans = []
-    for first in list_firsts(files, base.answered(run)):
+    for first in list_firsts(files, base.result_folder(run)):
         with contextlib.suppress(BadFileError):
-            spans.append((first, first + reach(files, base.result(run, first), "results")))
+            spans.append((first, first + count_jobs(files, base.result(run, first), "results")))
     return count_covered(spans)[0]
 
 
 def acting_master(files: Files, base: Base) -> int | None:
-    """The pid of the acting Master; None when nobody acts."""
+    """The pid of the acting Master; None when there is none."""
     if not files.exists(base.master_lock):
         return None
     lock = files.try_lock(base.master_lock, shared=True)
     if lock is not None:
         lock.release()
         return None
-    with contextlib.suppress(FileNotFoundError, BadFileError, ValueError, KeyError, TypeError):
-        return int(json.loads(files.read(base.master_info, LETTER_LIMIT))["pid"])
-    return None
+    info = read_master_info(files, base)
+    return info.pid if info is not None else None

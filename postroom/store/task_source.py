@@ -1,7 +1,7 @@
-"""Where a task's function is, and which version of it: found without importing it.
+"""Finds the source file of a task's function and its version, without importing it.
 
-A Master never imports torch, so it never imports a kernel. It reads the source, which is enough to
-say before anything starts that a name is wrong, and to record which version a run was meant for.
+A Master never imports torch, so it never imports a kernel. It reads the source: that is enough to
+report a wrong name before anything starts, and to record which version a run was submitted with.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import hashlib
 import importlib.util
 import os
 import subprocess
-import sys
 
 from ..errors import KernelError
+from ..system.own_python import PACKAGE_PARENT, own_python
 
 
 def source_version(project: str, task: str) -> str:
@@ -34,19 +34,20 @@ def source_version(project: str, task: str) -> str:
     except SyntaxError as error:
         raise KernelError(f"{path}, line {error.lineno}: {error.msg}") from None
     if not _defines(tree, function.partition(".")[0]):
-        raise KernelError(f"{path} defines no {function!r}, which task {task!r} names")
+        raise KernelError(f"{path} does not define {function!r} of task {task!r}: check the name")
     return version_of(source)
 
 
 def check_kernel(project: str, task: str) -> None:
     """Import a task's function for real, in a process of its own; KernelError says what is wrong.
 
-    Worth its seconds before agents are started: a missing package would else fail every job.
+    It takes seconds, and is worth it before agents are started: a missing package would fail every
+    job.
     """
     source_version(project, task)
     done = subprocess.run(
-        [sys.executable, "-m", "postroom.session.import_check", project, task],
-        cwd=os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))),
+        own_python("postroom.session.import_check", project, task),
+        cwd=PACKAGE_PARENT,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -54,8 +55,8 @@ def check_kernel(project: str, task: str) -> None:
         check=False,
     )
     if done.returncode:
-        words = done.stderr.strip().splitlines()
-        raise KernelError(words[-1] if words else f"importing {task!r} ended the interpreter")
+        lines = done.stderr.strip().splitlines()
+        raise KernelError(lines[-1] if lines else f"importing {task!r} ended the interpreter")
 
 
 def version_of(source: bytes) -> str:

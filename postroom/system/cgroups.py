@@ -1,10 +1,10 @@
-"""A control group for the commands of a session: what nothing that runs in it can leave unseen.
+"""A control group for the commands of a session: no process can leave it unnoticed.
 
-Whatever forks twice and drops its environment is lost sight of when its minder and its guardian
-are both killed: no parent knows it, and no mark. The kernel still does, if the minder and all below
-it were in a group of their own, which is ended by one word. That takes a cgroup v2 tree in which we
-may make folders: as root, in a container that has one, or under `systemd-run --user --scope`.
-Elsewhere it goes without.
+A process that forks twice and drops its environment cannot be found when its minder and its
+guardian are both killed: it has no known parent and no mark. If the minder and all below it are in
+a control group of their own, Linux still knows it, and one write ends them all. That needs a cgroup
+v2 tree in which we may make folders: as root, in a container that has one, or under `systemd-run
+--user --scope`. Elsewhere commands run without.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import time
 
 from .absence import absent_is_fine
 
-# Between the word and the death of the last: some may hang in the kernel for a while.
+# How long to wait until all are dead: a process may hang in a system call for a while.
 _PATIENCE_S = 10.0
 
 
 def make(mark: str) -> str:
-    """Make the group of a session, named by its mark; return its path, or "" where none can be."""
+    """Make the group of a session, named by its mark; return its path, or "" if that fails."""
     above = own()
     path = path_of(mark)
     if not above:
@@ -57,10 +57,10 @@ def own() -> str:
 
 
 def enter(path: str) -> None:
-    """Go into a group, with all that is forked from here on; if that fails, it goes without."""
+    """Move this process, and all that it will fork, into a group, if possible."""
     if path:
         with contextlib.suppress(FileExistsError, OSError):
-            os.mkdir(path)  # it goes with the last command that had to be ended in it
+            os.mkdir(path)  # `end` may have removed it
         with contextlib.suppress(OSError):
             _write(f"{path}/cgroup.procs", b"0")
 
@@ -68,7 +68,7 @@ def enter(path: str) -> None:
 def end(path: str, mark: str) -> int:
     """End all that is in the group of a session, and remove it; return how many there were.
 
-    The path comes from a file: only what this session can have made is touched.
+    The path comes from a file, so only a group that this session can have made is touched.
     """
     if not path or os.path.basename(path) != _name(mark) or not os.path.isdir(path):
         return 0
@@ -92,17 +92,17 @@ def members(path: str) -> list[int]:
     return found
 
 
-def _write(path: str, word: bytes) -> None:
+def _write(path: str, data: bytes) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
     try:
-        os.write(fd, word)
+        os.write(fd, data)
     finally:
         os.close(fd)
 
 
 def _remove(path: str) -> None:
     for folder, _, _ in os.walk(path, topdown=False):
-        with contextlib.suppress(OSError):  # somebody hangs in it still: the next one removes it
+        with contextlib.suppress(OSError):  # a process still hangs in it: the next call removes it
             os.rmdir(folder)
 
 

@@ -1,14 +1,14 @@
-"""Waiting for files: sleep on the kernel's events, and look again after a bounded time anyway.
+"""Waiting for changes of files: by events, and by looking again after a limited time.
 
-An event is a hint to look again, never the news itself: the kernel drops what overflows its queue,
-and network filesystems send nothing. So whoever waits here lists again after a bounded time, and
-after the watch is set up: watch, then list, then wait. For a moment after something moved, files
-are polled as well, so that even without events a chain of short jobs does not stall.
+An event is only a hint to look again: Linux drops events when its queue overflows, and network
+filesystems send none. So look again after a limited time, and after the watch is set up: watch,
+then list, then wait. For a moment after something moved, files are polled as well, so that a chain
+of short jobs does not stall even without events.
 
 Mailboxes are watched with inotify(7) directly. watchdog's threads would take every event of a busy
-one through the interpreter's lock, in the middle of the work: 0.3 ms a hop, where a plain `poll`
-takes 0.05. Where jobs are handed in, it is the other way round: events are rare, folders come and
-go, and a standing Master leaves it to watchdog to follow them (`FolderWatcher`).
+one through the interpreter's lock, in the middle of the work: 0.3 ms each, where a plain `poll`
+takes 0.05. Where jobs are submitted it is the other way round: events are rare, folders come and
+go, and a scheduler lets watchdog follow them (`FolderWatcher`).
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from watchdog.observers.api import BaseObserver
 
-# While things move, `ready` is asked this often, for this long, even if no event comes.
+# After something moved, `ready` is called this often, for this long, even if no event comes.
 HOT_S = 0.004
 POLL_S = 0.001
-# ... and first without sleeping, if the last wait was short: to put a core to sleep and wake it
-# takes as long as a short job, but where others want the core, spinning only delays the answer.
+# ... and first without sleeping, if the last wait was short: to let a CPU sleep and wake takes as
+# long as a short job. But if other processes want the CPU, spinning only delays the result.
 SPIN_S = 0.0005
-# A wait up to this long counts as short. It is more than the time that is spun for: whoever once
-# slept, and was woken late, would else go on sleeping through answers that are nearly there.
+# A wait up to this long counts as short. It is longer than SPIN_S: otherwise a process that slept
+# once, and was woken late, would go on sleeping although results are nearly there.
 SHORT_S = 0.002
-# Whoever has waited for a core for this share of some time does not spin: others want it, too. The
-# kernel's own threads, which come now and then, do not count for so much.
+# Do not spin if more than this share of recent time went to waiting for a CPU: other processes want
+# it. Linux's own threads, which run now and then, stay below this share.
 CROWDED_SHARE = 0.02
 CROWDED_S = 0.02
-# Without events (no inotify left, a system that has none) polling goes on at this pace.
+# Without events (no inotify left, or none at all) poll at this interval.
 BLIND_S = 0.05
 
 _MODIFY, _ATTRIB, _OVERFLOW = 0x2, 0x4, 0x4000
@@ -53,19 +53,19 @@ class Waiter:
 
     def __init__(self, paths: Sequence[str], *, spin: bool = True) -> None:
         self._paths = paths
-        # Where jobs take longer than waking up does, the core is better left to them.
+        # If jobs take longer than waking up, leave the CPU to them.
         self._spin_s = SPIN_S if spin else 0.0
         self._pid = os.getpid()
-        self._events = self._bell = self._schedule = -1
+        self._events = self._wake_fd = self._schedule = -1
         self._watches: list[int] = []
-        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poll = select.poll()
-        self._poll.register(self._bell, select.POLLIN)
+        self._poll.register(self._wake_fd, select.POLLIN)
         self.blind = False
         self._hot_until = 0.0
         self._short = True  # whether the last wait was
-        self._queued_ns = 0  # how long this process has had to wait for a core
-        with contextlib.suppress(OSError):  # not every kernel tells
+        self._queued_ns = 0  # how long this process has had to wait for a CPU
+        with contextlib.suppress(OSError):  # not every Linux has it
             self._schedule = os.open("/proc/self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
         self._asked_at = 0.0
         self._crowded = False
@@ -73,20 +73,20 @@ class Waiter:
         self._anything = True
 
     def __del__(self) -> None:
-        # Whoever forgets to close a Master must not run out of descriptors. In a fork, the numbers
-        # may stand for something else by now.
+        # A Master that is never closed must not leak descriptors. In a forked child the numbers may
+        # belong to other files by now.
         if os.getpid() == self._pid:
             self.close()
 
-    def stir(self, now: float) -> None:
-        """Something moved: more is likely to come at once."""
+    def expect_more(self, now: float) -> None:
+        """Something moved: more is likely to come soon."""
         self._hot_until = now + HOT_S
 
     def wait(self, seconds: float, ready: Callable[[], bool]) -> bool:
         """Wait until `ready`, an event, or the time is up; True: look at everything again.
 
-        An event that only says that a file's content changed ends the wait, but is no reason to
-        list folders again.
+        An event that only says that the content of a file changed ends the wait, but gives no
+        reason to list folders again.
         """
         if self._events < 0 and not self.blind:
             self._watch()
@@ -94,7 +94,7 @@ class Waiter:
         began = now = time.monotonic()
         until = now + (min(seconds, BLIND_S) if self.blind else seconds)
         hot_until = min(self._hot_until, until)
-        # What came while nobody waited is taken first, so that all that follows ends the wait.
+        # Take the events that came before this wait, so that any later one ends it.
         if self._take_events(0.0):
             return True
         spins = self._short and not self._is_crowded(began)
@@ -117,17 +117,17 @@ class Waiter:
         return False
 
     def _is_crowded(self, now: float) -> bool:
-        """Whether others want this core, too: then the answer comes sooner from who sleeps."""
+        """Whether other processes want this CPU: then sleeping gets the result sooner."""
         since = now - self._asked_at
         if since >= CROWDED_S and self._schedule >= 0:
-            # Nanoseconds at work, nanoseconds in the queue, and how often it was its turn.
+            # Nanoseconds running, nanoseconds waiting for a CPU, number of time slices.
             queued_ns = int(os.pread(self._schedule, 100, 0).split()[1])
             self._crowded = queued_ns - self._queued_ns > CROWDED_SHARE * since * 1e9
             self._queued_ns, self._asked_at = queued_ns, now
         return self._crowded
 
     def take_names(self) -> set[str] | None:
-        """The names in watched folders that have changed since last asked; None: any may have."""
+        """The names in watched folders that changed since the last call; None: any may have."""
         names = None if self._anything or self.blind else self._names
         self._names, self._anything = set(), False
         return names
@@ -135,18 +135,18 @@ class Waiter:
     def wake(self) -> None:
         """End a wait from another thread: anything may have changed."""
         self._anything = True
-        os.eventfd_write(self._bell, 1)
+        os.eventfd_write(self._wake_fd, 1)
 
-    def ring(self, name: str) -> None:
+    def notify(self, name: str) -> None:
         """End a wait from another thread: something of this name has changed."""
         self._names.add(name)
-        os.eventfd_write(self._bell, 1)
+        os.eventfd_write(self._wake_fd, 1)
 
     def rest(self) -> None:
-        """Hear no more events, since the end is near.
+        """Stop watching, some time before `close`.
 
-        To close a descriptor that watches, the kernel waits until nobody can be in the middle of
-        an event: some 10 ms, on a busy machine 100. Whoever stops watching in time need not wait.
+        To close an inotify descriptor, Linux waits until no event can be in progress: some 10 ms,
+        on a busy machine 100. After this, `close` need not wait.
         """
         libc = ctypes.CDLL(None, use_errno=True)
         for watch in self._watches:
@@ -155,10 +155,10 @@ class Waiter:
 
     def close(self) -> None:
         """Stop watching."""
-        for fd in (self._events, self._bell, self._schedule):
+        for fd in (self._events, self._wake_fd, self._schedule):
             if fd >= 0:
                 os.close(fd)
-        self._events = self._bell = self._schedule = -1
+        self._events = self._wake_fd = self._schedule = -1
         self.blind = True
 
     def _watch(self) -> None:
@@ -175,13 +175,13 @@ class Waiter:
         self._poll.register(fd, select.POLLIN)
 
     def _take_events(self, timeout: float) -> bool | None:
-        """Take what has happened, or None; True: more than the content of files."""
+        """Take the events, or None; True: more than the content of files has changed."""
         happened = self._poll.poll(timeout * 1000)
         if not happened:
             return None
         listed = False
         for fd, _ in happened:
-            if fd == self._bell:
+            if fd == self._wake_fd:
                 os.eventfd_read(fd)
                 listed = True
                 continue
@@ -210,14 +210,14 @@ def listen(folder: str) -> int | None:
 
 
 class FolderWatcher:
-    """Rings when something happens anywhere below a folder, with the name of the part it was in.
+    """Calls a function when something is created below a folder, with the name of the entry in it.
 
-    Without inotify it stays silent: who listens looks around every second anyway.
+    Without inotify it does nothing: the folder is listed every second anyway.
     """
 
-    def __init__(self, folder: str, ring: Callable[[str], None]) -> None:
+    def __init__(self, folder: str, notify: Callable[[str], None]) -> None:
         self._folder = folder
-        self._ring = ring
+        self._notify = notify
         self._observer: BaseObserver | None = None
 
     def __enter__(self) -> FolderWatcher:
@@ -226,17 +226,17 @@ class FolderWatcher:
         from watchdog.events import FileSystemEvent, FileSystemEventHandler
         from watchdog.observers import Observer
 
-        # Its threads may complain of being stopped; that is nothing for a user's terminal.
+        # Its threads may complain about being stopped; keep that off the user's terminal.
         logging.getLogger("watchdog").addHandler(logging.NullHandler())
-        folder, ring = self._folder, self._ring
+        folder, notify = self._folder, self._notify
 
         class Handler(FileSystemEventHandler):
             def on_any_event(self, event: FileSystemEvent) -> None:
-                # Only new names: a look at a lock is an event, too, and whoever hears the bell
-                # looks, so that it would ring for ever.
+                # Only new names: checking a lock is an event too, and every call leads to a check,
+                # so this would never end.
                 if event.event_type in ("created", "moved"):
                     inside = os.path.relpath(os.fsdecode(event.dest_path or event.src_path), folder)
-                    ring(inside.split(os.sep)[0])
+                    notify(inside.split(os.sep)[0])
 
         observer = Observer()
         with contextlib.suppress(OSError):

@@ -1,12 +1,12 @@
-"""The memory of large files: mapped by readers, and handed on from one file to the next.
+"""The page cache of large files: mapped by readers, and reused from one file to the next.
 
-What was written stays in memory, and a new file takes new memory. A virtual machine may get that
-from its host page by page, at a tenth of the speed of a copy. So a process remembers which of its
-large files nobody needs in memory any more, and lets their memory go just before it writes the
-next. That they are on the disk by then is seen to while the process waits for something else.
+A file that was written stays in memory, and a new file needs new memory. A virtual machine may get
+that from its host page by page, at a tenth of the speed of a copy. So a process remembers which of
+its large files nobody needs in memory any more, and releases their memory just before it writes the
+next one. They are written to disk earlier, while the process waits for something else.
 
-This is advice to the kernel, and changes no byte of a file: what the disk does not have yet, or
-somebody has mapped, stays in memory, and whoever reads such a file again gets it from the disk.
+This is advice to the operating system and changes no byte of a file. What is not on the disk yet,
+or is mapped by a process, stays in memory; a released file is read from the disk again.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from collections import deque
 from collections.abc import Iterator
 from functools import cache
 
-# From this size on it is worth the trouble.
+# Smaller files are not worth it.
 LARGE = 4 << 20
-# So many files are remembered, and no more.
+# At most this many files are remembered.
 MOST_FILES = 16
 
 _SYNC_FILE_RANGE_WRITE = 2
 
 
 class PageCache:
-    """The large files whose memory one process may hand on."""
+    """The large files of one process whose memory may be released."""
 
     def __init__(self) -> None:
         self._idle: deque[str] = deque(maxlen=MOST_FILES)
@@ -39,7 +39,7 @@ class PageCache:
         self._idle.append(path)
 
     def make_room(self, size: int) -> None:
-        """Free so much memory, if so much was let go: a large file is about to come, or has."""
+        """Release up to `size` bytes of files that were let go, for a new large file."""
         freed = 0
         while self._idle and freed < size:
             with contextlib.suppress(OSError):
@@ -47,7 +47,7 @@ class PageCache:
 
 
 def save_soon(path: str) -> None:
-    """Have the disk begin with what only memory has, and do not wait for it."""
+    """Start writing a file to the disk, without waiting for it."""
     with contextlib.suppress(OSError), _opened(path) as fd:
         _libc().sync_file_range(fd, 0, 0, _SYNC_FILE_RANGE_WRITE)
 
@@ -68,7 +68,7 @@ def map_file(fd: int, size: int) -> memoryview:
 
 
 def _drop(path: str) -> int:
-    """Let the memory of a file go; return how much that can be at most."""
+    """Release the memory of a file; return how much that is at most."""
     with _opened(path) as fd:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         return os.fstat(fd).st_size
@@ -84,9 +84,9 @@ def _opened(path: str) -> Iterator[int]:
 
 
 def allocate(fd: int, size: int) -> None:
-    """Give a new file its room on the disk at once: filling it is then a third faster on ext4."""
-    # Not os.posix_fallocate, which writes zeros where the filesystem knows no better. Whether it
-    # worked, and whether the disk is full, is told by the write.
+    """Allocate disk space for a new file: writing it is then a third faster on ext4."""
+    # Not os.posix_fallocate, which writes zeros if the filesystem does not support it. If this
+    # fails, or the disk is full, the write reports it.
     _libc().fallocate(fd, 0, 0, size)
 
 

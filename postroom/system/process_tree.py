@@ -1,8 +1,8 @@
-"""Trees of processes: how they are tied together, found again and ended, all of them.
+"""Process trees: how to find all processes of a session again, and end them.
 
 Killing a process group leaves double-forked children behind. So a session marks the environment of
-everything it starts, is the reaper of what loses its parent, and ends a tree by sweeping until
-nothing is left that carries the mark or descends from the session.
+everything it starts, adopts processes that lose their parent, and ends a tree by killing until no
+process is left that carries the mark or descends from the session.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .absence import absent_is_fine
 from .processes import stat
 
 MARK = "POSTROOM_SESSION"
-# In a session that shares cards: the guardian's pid. What it descends from holds nothing for it.
+# In a session that shares GPUs: the guardian's pid. Its ancestors hold no GPU for it.
 SHARES = "POSTROOM_SHARES"
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -27,7 +27,7 @@ _PATIENCE_S = 10.0
 
 
 def adopt_orphans() -> None:
-    """Become the parent of descendants that lose theirs, so that none of them is lost sight of."""
+    """Become the parent of descendants that lose theirs, so that all of them can be found."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
@@ -39,7 +39,7 @@ def die_with_parent(parent: int) -> None:
 
 
 def mark_of(base_root: str, agent_id: str) -> str:
-    """What the processes of one session carry in their environment, whoever looks for them."""
+    """The mark that the processes of one session have in their environment."""
     return f"{os.path.realpath(base_root)}:{agent_id}"
 
 
@@ -93,8 +93,8 @@ def parent_of(pid: int) -> int | None:
 def sweep(mark: str, *, own_but: Collection[int] | None = None) -> int:
     """Kill everything that carries the mark, until nothing does; return how many there were.
 
-    A guardian sweeps its own, too: what descends from it and has dropped the mark, `own_but` for
-    its helpers. Only then are dead children reaped: elsewhere they are somebody else's to wait for.
+    With `own_but`, also kill all descendants of this process but these: a guardian does, for those
+    that dropped the mark. Only then are dead children reaped: elsewhere others wait for them.
     """
     own = own_but is not None
     if own and not reap():
@@ -116,13 +116,23 @@ def sweep(mark: str, *, own_but: Collection[int] | None = None) -> int:
 
 
 def reap() -> bool:
-    """Take note of dead children, so that none stays behind as a zombie; True: some live."""
+    """Reap dead children, so that none stays a zombie; True: some are alive."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
     except ChildProcessError:
         return False
     return True
+
+
+def reap_orphans(child: int) -> None:
+    """Reap dead children until one child of our own is next, which somebody else waits for."""
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            seen = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if seen is None or seen.si_pid == child:
+                return
+            os.waitpid(seen.si_pid, os.WNOHANG)
 
 
 def _has_children() -> bool:

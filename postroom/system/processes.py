@@ -1,19 +1,14 @@
-"""Who a process is: a pid is reused, so it counts only with start time, boot and namespace."""
+"""The identity of a process. A pid is reused, so start time, boot and namespace belong to it."""
 
 from __future__ import annotations
 
 import os
 from functools import cache
-
-from .frozen import Frozen
-
-TYPE_CHECKING = False  # see `frozen`
-if TYPE_CHECKING:
-    from typing import Any
+from typing import Any, NamedTuple
 
 
-class Process(Frozen):
-    """One process, for ever: no other process of any boot or container is equal to it."""
+class Process(NamedTuple):
+    """One process; no other process of any boot or container is equal to it."""
 
     pid: int
     started_ticks: int
@@ -31,7 +26,7 @@ class Process(Frozen):
 
     @classmethod
     def decode(cls, value: Any) -> Process:
-        """Read what `encode` wrote; raises ValueError, KeyError or TypeError on anything else."""
+        """Read what `encode` wrote; raise ValueError, KeyError or TypeError on anything else."""
         return cls(
             int(value["pid"]),
             int(value["started_ticks"]),
@@ -40,7 +35,7 @@ class Process(Frozen):
         )
 
 
-class Stat(Frozen):
+class Stat(NamedTuple):
     """The fields of /proc/PID/stat that are used here."""
 
     pid: int
@@ -52,7 +47,7 @@ class Stat(Frozen):
 
 
 def stat(pid: int) -> Stat | None:
-    """Read one process, or None when there is no such process."""
+    """Read one process; None if there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             head, _, tail = file.read().rpartition(b")")
@@ -60,7 +55,7 @@ def stat(pid: int) -> Stat | None:
         return None
     if not tail:
         return None
-    # The command may itself hold spaces and brackets: only what follows the last one is split.
+    # The command may contain spaces and brackets, so split only after the last bracket.
     fields = tail.split()
     return Stat(
         pid=pid,
@@ -73,7 +68,7 @@ def stat(pid: int) -> Stat | None:
 
 
 def boot_id() -> str:
-    """Name this boot of this machine."""
+    """Return the id of this boot of this machine."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read().strip()
@@ -82,7 +77,7 @@ def boot_id() -> str:
 
 
 def pid_namespace() -> str:
-    """Name the namespace in which our pids mean something."""
+    """Return the name of our pid namespace."""
     try:
         return os.readlink("/proc/self/ns/pid")
     except OSError:
@@ -90,7 +85,7 @@ def pid_namespace() -> str:
 
 
 def identify(pid: int | None = None) -> Process | None:
-    """Return the identity of a process (by default this one), or None when it is gone."""
+    """Return the identity of a process (by default this one); None if it is gone."""
     pid = os.getpid() if pid is None else pid
     seen = stat(pid)
     if seen is None:
@@ -105,7 +100,7 @@ def myself() -> Process:
 
 
 def alive(process: Process) -> bool | None:
-    """Say whether a process still runs; None when that cannot be known from here."""
+    """Whether a process still runs; None if that cannot be known from our namespace."""
     if process.boot_id != boot_id():
         return False
     if process.pid_namespace != pid_namespace():
@@ -119,7 +114,7 @@ def alive(process: Process) -> bool | None:
 
 
 def ancestors(pid: int | None = None) -> list[int]:
-    """List the pids above a process, nearest first."""
+    """List the ancestors of a process, nearest first."""
     found: list[int] = []
     seen = stat(os.getpid() if pid is None else pid)
     while seen is not None and seen.parent > 0 and seen.parent not in found:
@@ -129,7 +124,7 @@ def ancestors(pid: int | None = None) -> list[int]:
 
 
 def user_of(pid: int) -> str:
-    """Name the user of a process, or a question mark where it cannot be seen."""
+    """Return the user of a process, or `?` if it is not visible."""
     try:
         return user_name(os.stat(f"/proc/{pid}").st_uid)
     except OSError:
@@ -138,7 +133,7 @@ def user_of(pid: int) -> str:
 
 @cache
 def user_name(uid: int) -> str:
-    """Return a user's name, or the bare number where the machine does not know it."""
+    """Return the name of a user, or the number if there is no such account."""
     import pwd  # only where a name is shown or recorded
 
     try:

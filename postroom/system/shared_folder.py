@@ -1,8 +1,8 @@
-"""A folder shared by users who don't trust each other: its checks, its mutex, everybody's files.
+"""A folder shared by users who do not trust each other: its checks, its mutex, its files.
 
-Each user writes only into a folder of their own; everybody reads everybody's. What is read is
-opened without following links, must be a regular file of its folder's owner, and is bounded in
-size.
+Each user writes only into the user's own folder, and reads the folders of all users. A file is
+opened without following links, and must be a regular file of the owner of its folder. Readers limit
+how much they read.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import NamedTuple
 
 from ..errors import GpuError
 from . import processes
 from .absence import means_absent
-from .frozen import Frozen
 
 PREFIX = "postroom-"
 RECORD_LIMIT = 64 * 1024
@@ -26,14 +26,26 @@ READABLE = 0o755
 MUTEX_PATIENCE_S = 30.0
 NETWORK_FILESYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "gpfs", "beegfs", "9p"}
 
-OPEN_FILE = (
-    os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-)  # NONBLOCK: a planted FIFO must not hang us
+# O_NONBLOCK: a FIFO that another user put there must not hang us.
+OPEN_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
+class UserFile(NamedTuple):
+    """A file in a user's folder, which is open while the files are listed."""
+
+    user: str  # the name of the folder
+    name: str
+    uid: int
+    folder_fd: int
+
+    def open(self) -> int | None:
+        """Open it for reading; None if it is not a regular file of that user."""
+        return open_file(self.name, self.folder_fd, self.uid)
+
+
 class SharedFolder:
-    """The ledger's folder. `where` may be shared (sticky, root's) or private (ours)."""
+    """The ledger's folder: shared (root's, with the sticky bit), or private to this user."""
 
     def __init__(self, where: str) -> None:
         self.path = os.path.abspath(os.path.expanduser(where))
@@ -42,20 +54,18 @@ class SharedFolder:
 
     def _check(self) -> None:
         """Refuse a folder in which others could remove our leases."""
-        with suppress(FileExistsError):
-            try:
-                os.makedirs(self.path, 0o700)
-            except OSError as error:
-                if not os.path.isdir(self.path):
-                    raise GpuError(
-                        f"the ledger's folder {self.path} cannot be made: {error.strerror}"
-                    ) from None
+        try:
+            os.makedirs(self.path, 0o700, exist_ok=True)
+        except FileExistsError:
+            raise GpuError(f"the ledger {self.path} is not a folder") from None
+        except OSError as error:
+            raise GpuError(
+                f"the ledger's folder {self.path} cannot be made: {error.strerror}"
+            ) from None
         try:
             found = os.stat(self.path)
         except OSError as error:
             raise GpuError(f"the ledger {self.path} cannot be used: {error.strerror}") from None
-        if not stat.S_ISDIR(found.st_mode):
-            raise GpuError(f"the ledger {self.path} is not a folder")
         if found.st_uid not in (0, os.geteuid()) and not _unmapped(found.st_uid):
             owner = processes.user_name(found.st_uid)
             raise GpuError(
@@ -70,20 +80,20 @@ class SharedFolder:
 
     @contextmanager
     def mutex(self) -> Iterator[None]:
-        """Be the only one who decides, for a few milliseconds."""
+        """Hold the folder's lock, for a few milliseconds."""
         fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             self._lock(fd)
             try:
                 yield
             finally:
-                # Not just closed: a child forked meanwhile by another thread would keep it locked.
+                # Not just close: a child that another thread forked meanwhile would keep the lock.
                 fcntl.flock(fd, fcntl.LOCK_UN)
         finally:
             os.close(fd)
 
     def _lock(self, fd: int) -> None:
-        # Polled rather than blocking: somebody who squats on it is to be named, not waited for.
+        # Poll instead of blocking, to report a process that never releases the lock.
         deadline = time.monotonic() + MUTEX_PATIENCE_S
         pause_s = 0.0005
         while True:
@@ -111,40 +121,47 @@ class SharedFolder:
         except OSError as error:
             raise GpuError(f"the ledger {self.path} cannot be read: {error.strerror}") from None
 
-    def open_user(self, name: str) -> tuple[int, int] | None:
-        """Open one user's folder: its descriptor and owner, or None when it is no such thing."""
-        try:
-            fd = os.open(os.path.join(self.path, name), OPEN_FOLDER)
-        except OSError as error:
-            if means_absent(error):
-                return None
-            raise GpuError(
-                f"{os.path.join(self.path, name)} cannot be opened ({error.strerror}), so nobody "
-                "can tell which GPUs are held; see `ulimit -n`"
-            ) from None
-        return fd, os.fstat(fd).st_uid
+    def files(self, *prefixes: str) -> Iterator[UserFile]:
+        """Yield all users' files whose names begin with one of the prefixes."""
+        for user in self.users():
+            try:
+                fd = os.open(os.path.join(self.path, user), OPEN_FOLDER)
+            except OSError as error:
+                if means_absent(error):
+                    continue  # not a folder
+                raise GpuError(
+                    f"{os.path.join(self.path, user)} cannot be opened ({error.strerror}), so "
+                    "nobody can tell which GPUs are held; see `ulimit -n`"
+                ) from None
+            try:
+                uid = os.fstat(fd).st_uid
+                for name in os.listdir(fd):
+                    if name.startswith(prefixes):
+                        yield UserFile(user, name, uid, fd)
+            finally:
+                os.close(fd)
 
     def mine(self) -> str:
-        """Return the path of our own folder, made when it is missing."""
+        """Return the path of this user's folder; make it if it is missing."""
         if self._mine is not None and os.path.isdir(self._mine):
             return self._mine
         uid = os.geteuid()
         path = os.path.join(self.path, f"{PREFIX}{uid}")
         while not _own(path, uid):
-            # The name was taken by somebody else: any other name will do, readers go by the owner.
+            # Another user has taken the name. Use any other: readers go by the owner.
             path = os.path.join(self.path, f"{PREFIX}{uid}-{os.urandom(4).hex()}")
         self._mine = path
         kind = _filesystem(self.path)
         if kind in NETWORK_FILESYSTEMS:
             raise GpuError(
-                f"the ledger {self.path} is on {kind}: locks of other machines can't be trusted, "
+                f"the ledger {self.path} is on {kind}: locks across machines are not reliable, "
                 "so it must be on a filesystem of this machine"
             )
         return path
 
 
 def open_file(name: str, folder_fd: int, uid: int | None = None) -> int | None:
-    """Open a file for reading, or None when it is not a regular file (of that user)."""
+    """Open a file for reading; None if it is not a regular file (of that user)."""
     try:
         fd = os.open(name, os.O_RDONLY | OPEN_FILE, dir_fd=folder_fd)
     except OSError as error:
@@ -163,7 +180,7 @@ def open_file(name: str, folder_fd: int, uid: int | None = None) -> int | None:
 
 
 def lock_is_free(fd: int) -> bool:
-    """Say whether nobody has the lock of an open file, leaving it as it was."""
+    """Whether nobody has the lock of an open file; the lock stays as it was."""
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -172,8 +189,8 @@ def lock_is_free(fd: int) -> bool:
     return True
 
 
-class LockHolder(Frozen):
-    """A process that took a kernel lock."""
+class LockHolder(NamedTuple):
+    """A process that has a file lock."""
 
     pid: int
     uid: int
@@ -184,12 +201,12 @@ class LockHolder(Frozen):
 
 
 def lock_holders() -> dict[str, LockHolder]:
-    """Return who took which flock, by `lock_key`, as far as this namespace may see them."""
+    """Return the visible processes that have a flock, by `lock_key`."""
     found: dict[str, LockHolder] = {}
     with suppress(OSError), open("/proc/locks") as file:
         for line in file:
             fields = line.split()
-            # "5: FLOCK ADVISORY WRITE 812 fd:00:2342 0 EOF"; those who wait have an arrow more.
+            # "5: FLOCK ADVISORY WRITE 812 fd:00:2342 0 EOF"; a waiting lock has an arrow more.
             if len(fields) >= 6 and fields[1] == "FLOCK":
                 with suppress(OSError):
                     pid = int(fields[4])
@@ -200,16 +217,16 @@ def lock_holders() -> dict[str, LockHolder]:
 
 
 def lock_key(fd: int) -> str:
-    """Return how /proc/locks calls an open file."""
+    """Return the name of an open file in /proc/locks."""
     found = os.fstat(fd)
     return f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
 
 
 def _own(path: str, uid: int) -> bool:
-    """Make sure of a folder that only we write to; False when the name is somebody else's."""
+    """Make a folder that only this user can write to; False if the name is another user's."""
     try:
         os.mkdir(path, READABLE)
-        os.chmod(path, READABLE)  # whatever the umask: others must be able to see our leases
+        os.chmod(path, READABLE)  # whatever the umask, others must see our leases
     except FileExistsError:
         pass
     except OSError as error:
@@ -228,7 +245,7 @@ def _own(path: str, uid: int) -> bool:
 
 
 def _unmapped(uid: int) -> bool:
-    """Say whether an owner is outside our user namespace, as root's folders are in a container."""
+    """Whether an owner is outside our user namespace, as root is in a container."""
     try:
         with open("/proc/sys/kernel/overflowuid") as file:
             overflow = int(file.read())

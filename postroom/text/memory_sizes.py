@@ -16,12 +16,12 @@ def to_mib(text: str) -> int:
         if not 1 <= size < 2**40:
             raise ValueError
     except (ValueError, KeyError):
-        raise GpuError(f"{text!r} is no amount of memory; write it like 8G or 500M") from None
+        raise GpuError(f"{text!r} is not an amount of memory: write 8G or 500M") from None
     return int(size)
 
 
 def from_mib(memory_mib: int) -> str:
-    """Return MiB in the shortest form that is exact to a tenth of a GiB."""
+    """Show MiB as `500M` or `1.5G`, exact to a tenth of a GiB."""
     if memory_mib < 1024:
         return f"{memory_mib}M"
     return f"{memory_mib / 1024:.1f}G".replace(".0G", "G")

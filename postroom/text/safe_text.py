@@ -1,4 +1,12 @@
-"""Job text as it may be shown: what a terminal would obey is taken out or made visible."""
+"""Text from jobs, made safe to show. A job may print or be named anything.
+
+| function | use it for | rule |
+| --- | --- | --- |
+| `printable` | one line or message on a terminal | every control character is shown as `\\xNN` |
+| `strip_escapes` | a part of a log | escape codes removed, control characters made visible |
+| `final_text` | a whole log or name on a page | the same; a progress bar shows its last state |
+| `complete_length` | bytes that are still coming | how many can be decoded and shown now |
+"""
 
 from __future__ import annotations
 
@@ -9,22 +17,22 @@ _STRING = r"\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)"  # up to its bell or term
 _OTHER = r"\x1b[ -/]*(?![\[\]PX^_])[0-~]"
 _WHOLE = re.compile(f"{_CONTROL}|{_STRING}|{_OTHER}")
 _ESCAPES = re.compile(f"{_CONTROL}|{_STRING}?|{_OTHER}")
-_LONGEST = 64  # what is longer and has no end is no escape code
+_LONGEST = 64  # an unfinished sequence longer than this is not an escape code
 _PICTURES = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\t\n\r"}
 _PICTURES |= {0x7F: "\u2421"}
-# They turn the direction of the text around them, so that it reads as what it is not.
-_TURNS = (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C)
-_SHOWN = _PICTURES | {code: f"\\u{code:04x}" for code in (*_TURNS, *range(0x80, 0xA0))}
+# They change the direction of the text around them, which can make it read as something else.
+_DIRECTIONS = (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C)
+_SHOWN = _PICTURES | {code: f"\\u{code:04x}" for code in (*_DIRECTIONS, *range(0x80, 0xA0))}
 
 
-def plain(text: str) -> str:
-    """Without escape codes, and with other control characters made visible; \\r stays."""
+def strip_escapes(text: str) -> str:
+    """Remove escape codes and make other control characters visible; tab, \\n and \\r stay."""
     return _ESCAPES.sub("", text.replace("\0", "")).replace("\r\n", "\n").translate(_SHOWN)
 
 
-def settled(text: str) -> str:
-    """As it stands on a terminal in the end: of a progress bar, its last state."""
-    return "\n".join(_overwritten(line) for line in plain(text).split("\n"))
+def final_text(text: str) -> str:
+    """What a terminal shows in the end: only the last state of a line that \\r overwrote."""
+    return "\n".join(_overwritten(line) for line in strip_escapes(text).split("\n"))
 
 
 def _overwritten(line: str) -> str:
@@ -32,12 +40,12 @@ def _overwritten(line: str) -> str:
     return parts[-1] if parts else ""
 
 
-def complete(data: bytes) -> int:
-    """How much of some bytes can be shown: half a character or escape code waits for the rest."""
+def complete_length(data: bytes) -> int:
+    """How many bytes can be shown now: half a character or escape code waits for its rest."""
     end = len(data)
     for back in range(1, min(4, end) + 1):
         byte = data[end - back]
-        if byte >= 0xC0:  # the beginning of a character: is all of it here?
+        if byte >= 0xC0:  # a character begins here: is it complete?
             size = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
             if size > back:
                 end -= back
@@ -55,5 +63,5 @@ def complete(data: bytes) -> int:
 
 
 def printable(text: str) -> str:
-    """A text of a job's own making, with control characters shown instead of obeyed."""
+    """Show every control character but \\n as \\xNN, so that a terminal does not obey it."""
     return "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in text)

@@ -1,1 +1,1 @@
-"""The page: one more reader of the base, which writes the same requests as the command line."""
+"""The page: reads the base, and writes the same requests as the command line."""

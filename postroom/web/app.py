@@ -1,4 +1,4 @@
-"""The page as one application: pages, forms, the API, and the guard before them all."""
+"""The application: pages, forms and the API, behind the request guard."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from ..store.base import Base
 from ..store.job_ids import UnknownJobError
 from .access_token import AccessToken
 from .api import api, outside
-from .context import In, PageContext
+from .context import AppContext, Context
 from .forms import forms
 from .pages import pages
 from .request_guard import LOOPBACK, Refused, RequestGuard
 
 
 def create_app(
-    base: Base, keys: AccessToken, *, hosts: Iterable[str] = LOOPBACK, here: str = "/"
+    base: Base, token: AccessToken, *, hosts: Iterable[str] = LOOPBACK, here: str = "/"
 ) -> RequestGuard:
-    """Everything that `postroom ui` serves, guarded."""
-    context = PageContext(base, keys, here=here)
+    """Everything that `postroom ui` serves."""
+    context = AppContext(base, token, here=here)
 
     @contextlib.asynccontextmanager
     async def living(_: FastAPI) -> AsyncIterator[None]:
@@ -39,7 +39,7 @@ def create_app(
         description="The queue of one base. Every request carries the token: "
         "`Authorization: Bearer TOKEN`.",
         openapi_url="/api/openapi.json",
-        docs_url=None,  # its scripts would come from elsewhere
+        docs_url=None,  # it would load scripts from another host
         redoc_url=None,
         lifespan=living,
     )
@@ -47,17 +47,17 @@ def create_app(
     app.add_api_route("/static/{name}", static, include_in_schema=False)
     for router in (api, outside, forms, pages):
         app.include_router(router)
-    app.add_exception_handler(PostroomError, _said_no)
-    app.add_exception_handler(Refused, _said_no)
-    app.add_exception_handler(OSError, _said_no)
-    app.add_exception_handler(HTTPException, _said_no)
-    app.add_exception_handler(RequestValidationError, _misunderstood)
+    app.add_exception_handler(PostroomError, _refused)
+    app.add_exception_handler(Refused, _refused)
+    app.add_exception_handler(OSError, _refused)
+    app.add_exception_handler(HTTPException, _refused)
+    app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(Exception, _broken)
-    return RequestGuard(app, keys, hosts, stop=context.stream.close)
+    return RequestGuard(app, token, hosts, stop=context.live_updates.close)
 
 
-async def static(context: In, name: str) -> Response:
-    """A style sheet or a script; its address changes with what is in it."""
+async def static(context: Context, name: str) -> Response:
+    """A style sheet or a script; its address changes with its content."""
     asset = context.assets.get(name)
     if asset is None:
         raise HTTPException(404, "There is no such file.")
@@ -65,26 +65,27 @@ async def static(context: In, name: str) -> Response:
     return Response(asset.data, media_type=asset.kind, headers=headers)
 
 
-async def _said_no(request: Request, error: Exception) -> Response:
+async def _refused(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         status = error.status_code
-        sentence = {404: "There is no such page.", 405: "That is not done here."}.get(
-            status, str(error.detail)
-        )
+        sentence = {
+            404: "There is no such page.",
+            405: "This address does not accept that method.",
+        }.get(status, str(error.detail))
     elif isinstance(error, Refused):
         status, sentence = error.status, error.sentence
     elif isinstance(error, UnknownJobError):
         status, sentence = 404, str(error)
     elif isinstance(error, OSError):
-        status, sentence = 503, f"the base cannot be used just now: {error.strerror or error}"
+        status, sentence = 503, f"the base cannot be read or written: {error.strerror or error}"
     else:
         status, sentence = 400, str(error)
     return _answer(request, status, sentence)
 
 
-async def _misunderstood(request: Request, error: Exception) -> Response:
+async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    # Without what was sent: it may be anything, and not all of it is JSON.
+    # Without the input itself, which may not be valid JSON.
     faults = [{key: one[key] for key in ("loc", "msg", "type")} for one in error.errors()]
     if request.url.path.startswith("/api/"):
         return JSONResponse({"detail": jsonable_encoder(faults)}, 422)
@@ -95,8 +96,8 @@ async def _misunderstood(request: Request, error: Exception) -> Response:
 async def _broken(request: Request, error: Exception) -> Response:
     logging.getLogger("uvicorn.error").error("%s %s", request.method, request.url.path)
     sentence = (
-        f"this page has a fault ({type(error).__name__}); the jobs are not concerned. What it "
-        "printed where it was started says more"
+        f"the page has an internal error ({type(error).__name__}); jobs are not affected. See the "
+        "output of `postroom ui`"
     )
     return _answer(request, 500, sentence)
 
@@ -105,5 +106,5 @@ def _answer(request: Request, status: int, sentence: str) -> Response:
     if request.url.path.startswith(("/api/", "/metrics", "/events", "/static/")):
         return JSONResponse({"detail": sentence}, status)
     context = request.app.state.context
-    assert isinstance(context, PageContext)
+    assert isinstance(context, AppContext)
     return context.page(request, "error.html", status=status, sentence=sentence)

@@ -1,4 +1,4 @@
-"""Style sheets and scripts, from the package and from nowhere else."""
+"""Style sheets and scripts. All of them are files of the package."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TYPES = {
 
 @dataclass(frozen=True)
 class Asset:
-    """One file, ready to be sent."""
+    """One file in memory."""
 
     data: bytes
     kind: str
@@ -24,7 +24,7 @@ class Asset:
 
 
 def read_assets(folder: str = FOLDER) -> dict[str, Asset]:
-    """All that may be asked for, by name: a path of a client's is never opened."""
+    """All files by name: a path that a client sends is never opened."""
     found = {}
     for name in sorted(os.listdir(folder)):
         kind = TYPES.get(os.path.splitext(name)[1])

@@ -1,4 +1,4 @@
-"""The schedule as a Chrome trace: load it at chrome://tracing or in Perfetto."""
+"""The history as a Chrome trace: open it in chrome://tracing or Perfetto."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from ..queue.rows import Interval
 
 
 def trace(intervals: Sequence[Interval]) -> dict[str, Any]:
-    """A process for each card, a thread for each agent, a slice for each job."""
+    """A process for each GPU, a thread for each agent, a slice for each job."""
     now = time.time()
     cards = {gpu: place for place, gpu in enumerate(sorted({one.gpu for one in intervals}))}
     agents = sorted({(one.gpu, one.agent) for one in intervals})
     threads = {slot: place for place, slot in enumerate(agents)}
     events: list[dict[str, Any]] = [
-        {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": gpu or "no card"}}
+        {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": gpu or "no GPU"}}
         for gpu, pid in cards.items()
     ]
     events += [

@@ -1,4 +1,4 @@
-"""What all pages share: the reader, the news, the templates, and notes to the next page."""
+"""What all pages share: the queue reader, live updates, templates, and messages."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from fastapi import Depends, Request
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from ..queue.actions import ACTIONS
 from ..store.base import Base
-from ..text.safe_text import settled
+from ..text.safe_text import final_text
 from .access_token import AccessToken
 from .assets import read_assets
 from .format import FILTERS
@@ -24,15 +25,15 @@ TEMPLATES = f"{os.path.dirname(os.path.abspath(__file__))}/templates"
 MOST_NOTES = 200
 
 
-class PageContext:
-    """One page of one base."""
+class AppContext:
+    """The state of one running page server."""
 
-    def __init__(self, base: Base, keys: AccessToken, *, here: str) -> None:
+    def __init__(self, base: Base, token: AccessToken, *, here: str) -> None:
         self.base = base
-        self.keys = keys
-        self.here = here  # where jobs run that name no folder
-        self.reader = QueueReader(base)
-        self.stream = LiveUpdates(self.reader)
+        self.token = token
+        self.here = here  # the folder of jobs that name none
+        self.queue = QueueReader(base)
+        self.live_updates = LiveUpdates(self.queue)
         self.assets = read_assets()
         self._notes: OrderedDict[str, tuple[str, str]] = OrderedDict()
         self._templates = Environment(
@@ -42,11 +43,13 @@ class PageContext:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._templates.filters.update(FILTERS, plain=settled, card=self.card)
-        self._templates.globals.update(asset=self._asset, now=time.time)
+        self._templates.filters.update(FILTERS, plain=final_text, gpu_name=self.gpu_name)
+        self._templates.globals.update(
+            asset=self._asset, label=lambda verb: ACTIONS[verb].label, now=time.time
+        )
 
     def leave_note(self, text: str, *, kind: str = "good") -> str:
-        """Keep a sentence for the page that comes next; return what its address names it by."""
+        """Keep a message for the next page; return the key that the page's address carries."""
         name = secrets.token_hex(8)
         self._notes[name] = kind, text
         while len(self._notes) > MOST_NOTES:
@@ -59,7 +62,7 @@ class PageContext:
         """Fill in a template."""
         note = self._notes.pop(request.query_params.get("note", ""), None)
         text = self._templates.get_template(template).render(
-            form_key=self.keys.form,
+            form_key=self.token.form_key,
             note=note,
             path=request.url.path,
             base_name=os.path.basename(self.base.root),
@@ -68,23 +71,23 @@ class PageContext:
         )
         return HTMLResponse(text, status)
 
-    def card(self, gpu: str) -> str:
-        """What people call a card, where it is one that was seen."""
-        return ", ".join(self.reader.card_names.get(uuid, uuid) for uuid in gpu.split(","))
+    def gpu_name(self, gpu: str) -> str:
+        """The GPU's number and name; its UUID when it was never seen."""
+        return ", ".join(self.queue.card_names.get(uuid, uuid) for uuid in gpu.split(","))
 
     def close(self) -> None:
-        """Look no more."""
-        self.stream.close()
-        self.reader.close()
+        """Stop reading."""
+        self.live_updates.close()
+        self.queue.close()
 
     def _asset(self, name: str) -> str:
         return f"/static/{name}?v={self.assets[name].digest}"
 
 
-def _office(request: Request) -> PageContext:
+def _app_context(request: Request) -> AppContext:
     context = request.app.state.context
-    assert isinstance(context, PageContext)
+    assert isinstance(context, AppContext)
     return context
 
 
-In = Annotated[PageContext, Depends(_office)]
+Context = Annotated[AppContext, Depends(_app_context)]

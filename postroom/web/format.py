@@ -1,49 +1,35 @@
-"""Figures and times as people read them."""
+"""Numbers and times in the form that people read."""
 
 from __future__ import annotations
 
+import re
 import time
 from datetime import datetime
 
 from ..store.job_ids import JobId
+from ..text.durations import format_duration, format_time
 
 NONE = "\u2013"
+_COMMAND_AT_END = re.compile(r": postroom [^;]+$")
 
 
 def duration(seconds: float | None) -> str:
-    """So long, in the two largest units."""
-    if seconds is None:
-        return NONE
-    seconds = max(0.0, seconds)
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    if whole < 86400:
-        return f"{whole // 3600} h {whole % 3600 // 60} min"
-    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+    """A duration in its two largest units."""
+    return format_duration(seconds, unknown=NONE)
 
 
 def clock(at: float | None) -> str:
-    """When, as briefly as can be understood today."""
-    if not at:
-        return NONE
-    then, now = datetime.fromtimestamp(at), datetime.now()
-    if then.date() == now.date():
-        return f"{then:%H:%M:%S}"
-    return f"{then:%d %b %H:%M}" if then.year == now.year else f"{then:%d %b %Y}"
+    """A moment: the time if it is today, else with its date."""
+    return format_time(at, unknown=NONE)
 
 
 def iso(at: float | None) -> str:
-    """When, for machines."""
+    """A time for machines."""
     return datetime.fromtimestamp(at).astimezone().isoformat("T", "seconds") if at else ""
 
 
 def since(at: float | None) -> str:
-    """How long it has been."""
+    """The duration from a time to now."""
     return duration(time.time() - at) if at else NONE
 
 
@@ -55,24 +41,26 @@ def memory(mib: float | None) -> str:
 
 
 def count(number: int | None) -> str:
-    """A number with its thousands apart."""
+    """A number with a space between thousands."""
     return NONE if number is None else f"{number:,}".replace(",", "\u202f")
 
 
 def kind(state: str) -> str:
-    """The class that gives a state its colour."""
+    """The CSS class of a state."""
     return "state-" + state.replace(" ", "-")
 
 
-def sentence(said: object) -> str:
-    """What somebody said, as a sentence."""
-    text = str(said).strip()
+def sentence(message: object) -> str:
+    """A message with a capital letter and a full stop; none after a command, which people copy."""
+    text = str(message).strip()
     text = text[:1].upper() + text[1:]
-    return text if not text or text.endswith((".", "!", "?", ":")) else f"{text}."
+    if not text or text.endswith((".", "!", "?", ":")) or _COMMAND_AT_END.search(text):
+        return text
+    return f"{text}."
 
 
 def short(job: str) -> str:
-    """What people type of a whole id."""
+    """The short form of a full job id."""
     return JobId.parse(job).short
 
 

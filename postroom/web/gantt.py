@@ -1,4 +1,4 @@
-"""The history as a chart: a row for each slot, a bar for each job that had it."""
+"""The history as a chart: a row for each agent and GPU, a bar for each job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .format import clock, duration, kind
 WIDTH = 1000.0
 ROW = 26
 LABELS = 260
-# Bars that would be narrower are drawn as one, so that a day of small jobs is still a picture.
+# Narrower bars are joined, so that a day of small jobs can still be drawn.
 NARROWEST = 1.5
 MOST_BARS = 4000
 _STEPS_S = (10, 30, 60, 300, 600, 1800, 3600, 3 * 3600, 6 * 3600, 86400, 7 * 86400)
@@ -20,28 +20,28 @@ _STEPS_S = (10, 30, 60, 300, 600, 1800, 3600, 3 * 3600, 6 * 3600, 86400, 7 * 864
 
 @dataclass
 class GanttBar:
-    """One job, or many that are too short to be told apart."""
+    """One job, or several short ones drawn as one."""
 
     x: float
     width: float
     kind: str
     title: str
-    job: str  # whole id; "" for many
+    job: str  # full id; "" for several
 
 
 @dataclass
 class GanttRow:
-    """One agent on its card."""
+    """One agent on its GPU."""
 
     label: str
     y: int
     bars: list[GanttBar] = field(default_factory=list)
-    busy: float = 0.0  # per cent of the time shown
+    busy: float = 0.0  # per cent of the chart's time
 
 
 @dataclass
 class Chart:
-    """What the page draws."""
+    """A chart that a template can draw."""
 
     rows: list[GanttRow]
     ticks: list[tuple[float, str]]
@@ -52,7 +52,7 @@ class Chart:
 def chart(
     intervals: Sequence[Interval], since: float, until: float, name: Callable[[str], str]
 ) -> Chart:
-    """Lay out what ran between two times; `name` says what people call a card."""
+    """Lay out what ran between two times; `name` turns a UUID into a GPU's name."""
     now = time.time()
     scale = WIDTH / max(until - since, 1e-9)
     by_slot: dict[tuple[str, str], list[Interval]] = {}
@@ -78,7 +78,7 @@ def chart(
                 and last.kind == kind(one.outcome)
             ):
                 last.width = max(last.width, x + width - last.x)
-                last.title, last.job = "many short jobs", ""
+                last.title, last.job = "several short jobs", ""
             elif drawn < MOST_BARS:
                 drawn += 1
                 row.bars.append(
@@ -125,7 +125,7 @@ def _natural(slot: tuple[str, str]) -> tuple[int, str, int, str]:
 
 
 def timeline(detail: JobDetail) -> list[GanttBar]:
-    """One job's life as a line: it waits, it runs, perhaps more than once."""
+    """The timeline of one job: when it waited, and when each attempt ran."""
     job = detail.job
     begin = job.submitted_at
     tries = [one for one in detail.attempts if one.started_at is not None]
@@ -138,12 +138,12 @@ def timeline(detail: JobDetail) -> list[GanttBar]:
     for one in sorted(tries, key=lambda one: one.started_at or 0.0):
         start = min(max(one.started_at or at, at), end)
         stop = min(one.ended_at if one.ended_at is not None else end, end)
-        _add(found, begin, scale, at, start, "waits", "waited")
+        _add(found, begin, scale, at, start, "waits", "waiting")
         title = f"attempt {one.number}: {one.outcome}"
         _add(found, begin, scale, start, stop, kind(one.outcome), title)
         at = max(stop, start)
     if not job.ended_at and not (tries and tries[-1].ended_at is None):
-        _add(found, begin, scale, at, end, "waits", "waits")
+        _add(found, begin, scale, at, end, "waits", "waiting")
     return found
 
 

@@ -1,4 +1,4 @@
-"""Live news: one look for all who listen, and none when nobody does."""
+"""Live updates: one poll of the base for all open pages, and none while no page is open."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from .queue_reader import QueueReader
 POLL_S = 1.0
 PING_S = 15.0
 MOST_LISTENERS = 100
-# Events that a slow browser may be behind before it is let go; it comes back by itself.
+# A browser that is more events behind is disconnected; it reconnects by itself.
 MOST_BEHIND = 60
-# The readings of the last ten minutes, for those who come later.
+# GPU readings of the last ten minutes, for pages that are opened later.
 MOST_READINGS = 600
 
 Reading = list[float | None]
@@ -33,33 +33,33 @@ class Listener:
     """One open page."""
 
     job: JobId | None = None
-    seen: str = ""  # the fingerprint of what it shows
+    seen: str = ""  # the fingerprint of its content
     marks: dict[str, str] = dataclasses.field(default_factory=dict)  # "out", "err": how far
     queue: asyncio.Queue[bytes | None] = dataclasses.field(
         default_factory=lambda: asyncio.Queue(MOST_BEHIND)
     )
 
-    def tell(self, event: str, data: Any) -> None:
-        """Send an event; who is too far behind hears the end."""
+    def send(self, event: str, data: Any) -> None:
+        """Send an event; a page that is too far behind is disconnected."""
         try:
             self.queue.put_nowait(encode(event, data))
         except asyncio.QueueFull:
             self.end()
 
     def end(self) -> None:
-        """Say that nothing more comes."""
+        """Close the stream."""
         if self.queue.full():
             self.queue.get_nowait()
         self.queue.put_nowait(None)
 
 
 def encode(event: str, data: Any) -> bytes:
-    """One event as browsers read it; JSON has no line breaks that would end it early."""
+    """One server-sent event; JSON holds no line break that would end it early."""
     return f"event: {event}\ndata: {json.dumps(data)}\n\n".encode()
 
 
 class LiveUpdates:
-    """Looks at the base while somebody listens, and tells what has changed."""
+    """Polls the base while a page is open, and sends what has changed."""
 
     def __init__(self, reader: QueueReader) -> None:
         self._reader = reader
@@ -69,16 +69,16 @@ class LiveUpdates:
 
     @property
     def is_full(self) -> bool:
-        """Whether there is no room for another listener."""
+        """Whether the limit of open pages is reached."""
         return len(self._listeners) >= MOST_LISTENERS
 
     @property
     def listeners(self) -> int:
-        """How many listen."""
+        """How many pages are open."""
         return len(self._listeners)
 
     async def listen(self, listener: Listener) -> AsyncIterator[bytes]:
-        """What a listener hears, until it goes."""
+        """The event stream of one page, until it closes."""
         self._listeners.add(listener)
         if self._poller is None:
             self._poller = asyncio.create_task(self._poll())
@@ -89,7 +89,7 @@ class LiveUpdates:
                     async with asyncio.timeout(PING_S):
                         chunk = await listener.queue.get()
                 except TimeoutError:
-                    chunk = b": still here\n\n"  # a browser that is gone is noticed by writing
+                    chunk = b": still here\n\n"  # only a write shows that a browser has gone
                 if chunk is None:
                     return
                 yield chunk
@@ -99,7 +99,7 @@ class LiveUpdates:
                 self.close()
 
     def close(self) -> None:
-        """Look no more; those who still listen hear the end."""
+        """Stop polling, and close all streams."""
         if self._poller is not None:
             self._poller.cancel()
             self._poller = None
@@ -110,64 +110,66 @@ class LiveUpdates:
         while True:
             began = time.monotonic()
             try:
-                await self._look()
+                await self._poll_once()
             except (PostroomError, OSError) as error:
-                self._tell_all("trouble", {"text": str(error)})
-            # Slower when looking is slow, so that a large base is not looked at all the time.
+                self._send_all("trouble", {"text": str(error)})
+            # Poll less often when a poll takes long, as it does in a large base.
             took = time.monotonic() - began
             await asyncio.sleep(max(POLL_S, 3 * took))
 
-    async def _look(self) -> None:
+    async def _poll_once(self) -> None:
         overview = await self._reader.overview()
         at = round(time.time(), 1)
         reading = {card.uuid: reading_of(card) for card in overview.cards}
         self.readings.append((at, reading))
         if reading:
-            self._tell_all("cards", {"at": at, "cards": reading})
+            self._send_all("cards", {"at": at, "cards": reading})
         seen = fingerprint(overview)
         for listener in self._listeners:
             if listener.job is None and listener.seen != seen:
                 listener.seen = seen
-                listener.tell("change", {"at": at})
+                listener.send("change", {"at": at})
         for job in {one.job for one in self._listeners if one.job is not None}:
             await self._follow(job)
 
     async def _follow(self, job: JobId) -> None:
         try:
-            detail = await self._reader.look(lambda view: view.job(job))
+            detail = await self._reader.query(lambda view: view.job(job))
         except PostroomError:
-            return  # it was cleaned away; the page says so when it is loaded again
+            return  # its run was removed; the page says so when it is reloaded
         seen = fingerprint_of_job(detail)
         for listener in [one for one in self._listeners if one.job == job]:
-            for stream, piece in await asyncio.to_thread(self._news, listener, detail):
-                listener.tell("log", {"stream": stream, **piece})
+            for stream, chunk in await asyncio.to_thread(self._new_output, listener, detail):
+                listener.send("log", {"stream": stream, **chunk})
             if listener.seen != seen:
                 listener.seen = seen
-                listener.tell("job", {"state": detail.job.state})
+                listener.send("job", {"state": detail.job.state})
 
-    def _news(self, listener: Listener, detail: JobDetail) -> list[tuple[str, dict[str, Any]]]:
+    def _new_output(
+        self, listener: Listener, detail: JobDetail
+    ) -> list[tuple[str, dict[str, Any]]]:
         found = []
         for stream, path in (("out", detail.out_path), ("err", detail.err_path)):
-            piece = read_log(self._reader.base.root, path, listener.marks.get(stream, ""))
-            if piece.mark and piece.mark != listener.marks.get(stream):
-                listener.marks[stream] = piece.mark
-                found.append((stream, dataclasses.asdict(piece)))
+            chunk = read_log(self._reader.base.root, path, listener.marks.get(stream, ""))
+            if chunk.mark and chunk.mark != listener.marks.get(stream):
+                listener.marks[stream] = chunk.mark
+                found.append((stream, dataclasses.asdict(chunk)))
         return found
 
-    def _tell_all(self, event: str, data: Any) -> None:
+    def _send_all(self, event: str, data: Any) -> None:
         for listener in self._listeners:
-            listener.tell(event, data)
+            listener.send(event, data)
 
 
 def reading_of(card: CardView) -> Reading:
-    """What is drawn of a card: memory in use and load, both in per cent."""
+    """The values of a GPU's chart: memory in use and load, both in per cent."""
     used, total = card.memory_used_mib, card.memory_total_mib
     memory = round(100 * used / total, 1) if used is not None and total else None
     return [memory, card.utilization]
 
 
 def fingerprint(overview: Overview) -> str:
-    """What makes a page out of date: everything but readings and times."""
+    """Changes when the overview does, apart from GPU readings and durations."""
     cards = [(card.uuid, card.problem, card.agents, card.holder) for card in overview.cards]
     running = [_timeless(job) for job in overview.running]
     rest = dataclasses.replace(overview, at=0.0, cards=[], rate_per_hour=0.0, running=running)
@@ -175,12 +177,12 @@ def fingerprint(overview: Overview) -> str:
 
 
 def fingerprint_of_job(detail: JobDetail) -> str:
-    """The same of the page of one job."""
+    """Changes when the page of a job does, apart from durations."""
     return _digest(dataclasses.replace(detail, job=_timeless(detail.job), starts_at=None))
 
 
 def _timeless(job: JobView) -> JobView:
-    """A job without what grows while it runs: the browser counts that itself."""
+    """A job without its running time, which the browser counts itself."""
     return job if job.ended_at else dataclasses.replace(job, seconds=None)
 
 

@@ -1,4 +1,4 @@
-"""Reading what a job prints, and only that: no path of a client's, and no link followed."""
+"""Reads logs of jobs for the page: only files inside the base, and no symbolic links."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ import os
 import stat
 from dataclasses import dataclass
 
-from ..text.safe_text import complete, plain, settled
+from ..text.safe_text import complete_length, final_text, strip_escapes
 
 FIRST_BYTES = 64 << 10
 MOST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
-class Piece:
-    """Some output, and how to ask for what follows it."""
+class LogChunk:
+    """A part of a log, and the mark from which to read on."""
 
     text: str
-    mark: str  # which file, and how far it was read
+    mark: str  # the file's inode, and how far it was read
     fresh: bool  # True: this replaces what was shown before
-    skipped: int = 0  # bytes of the file before this piece, when it is fresh
+    skipped: int = 0  # bytes of the file before this chunk, when it is fresh
     size: int = 0
 
 
-NOTHING = Piece("", "", fresh=True)
+NOTHING = LogChunk("", "", fresh=True)
 
 
-def read_log(root: str, path: str, mark: str = "", *, most: int = FIRST_BYTES) -> Piece:
-    """What a log below `root` holds behind a mark, or its end."""
+def read_log(root: str, path: str, mark: str = "", *, most: int = FIRST_BYTES) -> LogChunk:
+    """What was added to a log after a mark; without a valid mark, the end of the log."""
     fd = _open_below(root, path)
     if fd is None:
         return NOTHING
@@ -39,7 +39,7 @@ def read_log(root: str, path: str, mark: str = "", *, most: int = FIRST_BYTES) -
         size = status.st_size
         inode, _, read = mark.partition("-")
         known = inode == str(status.st_ino) and read.isascii() and read.isdigit()
-        # A new attempt has a new file; a long output is cut at its end, and so is shorter.
+        # A new attempt has a new file. A long log is truncated, so it may have become shorter.
         fresh = not known or not 0 <= size - int(read) <= MOST_BYTES
         start = max(0, size - most) if fresh else int(read)
         data = os.pread(fd, min(size - start, MOST_BYTES), start)
@@ -49,10 +49,10 @@ def read_log(root: str, path: str, mark: str = "", *, most: int = FIRST_BYTES) -
         cut = data.find(b"\n") + 1
         if 0 < cut < len(data):
             start, data = start + cut, data[cut:]
-    data = data[: complete(data)]
+    data = data[: complete_length(data)]
     text = data.decode(errors="replace")
-    return Piece(
-        settled(text) if fresh else plain(text),
+    return LogChunk(
+        final_text(text) if fresh else strip_escapes(text),
         f"{status.st_ino}-{start + len(data)}",
         fresh=fresh,
         skipped=start if fresh else 0,
@@ -61,7 +61,7 @@ def read_log(root: str, path: str, mark: str = "", *, most: int = FIRST_BYTES) -
 
 
 def _open_below(root: str, path: str) -> int | None:
-    """Open a file, refusing a link at any step below the root; None when it is not to be had."""
+    """Open a file, refusing a symbolic link at any step below the root; None: not possible."""
     if not path.startswith(f"{root}/"):
         return None
     steps = path.removeprefix(f"{root}/").split("/")
@@ -75,7 +75,7 @@ def _open_below(root: str, path: str) -> int | None:
             for step in steps[:-1]:
                 fd = os.open(step, here | os.O_DIRECTORY, dir_fd=fd)
                 opened.callback(os.close, fd)
-            # Not to hang on a FIFO that somebody planted.
+            # O_NONBLOCK: a FIFO must not block the page.
             return os.open(steps[-1], here | os.O_NONBLOCK, dir_fd=fd)
         except OSError:
             return None

@@ -1,4 +1,4 @@
-"""What Prometheus scrapes: gauges of one look, nothing counted here."""
+"""Metrics for Prometheus: gauges made from one overview."""
 
 from __future__ import annotations
 
@@ -12,43 +12,57 @@ from ..queue.rows import STATES, AgentView, CardView, Overview
 
 
 def metrics(overview: Overview, listeners: int) -> bytes:
-    """The figures of one look."""
+    """The metrics page."""
     registry = CollectorRegistry()
-    registry.register(_Look(overview, listeners))
+    registry.register(_OverviewMetrics(overview, listeners))
     return generate_latest(registry)
 
 
-class _Look(Collector):
+class _OverviewMetrics(Collector):
     def __init__(self, overview: Overview, listeners: int) -> None:
         self._overview = overview
         self._listeners = listeners
 
     def collect(self) -> Iterator[Metric]:
-        look = self._overview
-        yield _one("postroom_master_up", "Whether a Master acts.", look.master_pid is not None)
-        yield _one("postroom_paused", "Whether the whole queue is paused.", look.paused)
-        yield _one("postroom_requests_pending", "Requests to the Master.", look.pending_requests)
-        yield _one("postroom_done_today", "Jobs that ended well today.", look.done_today)
-        yield _one("postroom_failed_today", "Jobs that did not, today.", look.failed_today)
-        yield _one("postroom_jobs_per_hour", "Jobs ended in an hour, lately.", look.rate_per_hour)
-        yield _one("postroom_page_listeners", "Pages that are open.", self._listeners)
+        overview = self._overview
+        yield _one(
+            "postroom_master_up",
+            "Whether the scheduler is running.",
+            overview.master_pid is not None,
+        )
+        yield _one("postroom_paused", "Whether the whole queue is paused.", overview.paused)
+        yield _one(
+            "postroom_requests_pending",
+            "Requests that the scheduler has yet to carry out.",
+            overview.pending_requests,
+        )
+        yield _one("postroom_done_today", "Jobs that ended today.", overview.done_today)
+        yield _one("postroom_failed_today", "Jobs that failed today.", overview.failed_today)
+        yield _one(
+            "postroom_jobs_per_hour", "Jobs that ended in the last hour.", overview.rate_per_hour
+        )
+        yield _one("postroom_page_listeners", "Open pages.", self._listeners)
         jobs = GaugeMetricFamily("postroom_jobs", "Jobs by state.", labels=["state"])
         for state in STATES:
-            jobs.add_metric([state], look.counts.get(state, 0))
+            jobs.add_metric([state], overview.counts.get(state, 0))
         yield jobs
         projects = GaugeMetricFamily(
             "postroom_project_jobs", "Jobs by project and state.", labels=["project", "state"]
         )
-        for project in look.projects:
+        for project in overview.projects:
             for state, number in project.counts.items():
                 projects.add_metric([project.name, state], number)
         yield projects
-        yield from self._agents(look.agents)
-        yield from self._cards(look.cards)
+        yield from self._agents(overview.agents)
+        yield from self._cards(overview.cards)
 
     def _agents(self, agents: list[AgentView]) -> Iterator[Metric]:
-        up = GaugeMetricFamily("postroom_agent_up", "Whether it lives.", labels=["agent", "gpu"])
-        busy = GaugeMetricFamily("postroom_agent_busy", "Whether it works.", labels=["agent"])
+        up = GaugeMetricFamily(
+            "postroom_agent_up", "Whether the agent is running.", labels=["agent", "gpu"]
+        )
+        busy = GaugeMetricFamily(
+            "postroom_agent_busy", "Whether the agent runs a job.", labels=["agent"]
+        )
         for agent in agents:
             up.add_metric([agent.agent, agent.gpu], float(agent.state != "dead"))
             busy.add_metric([agent.agent], float(agent.job is not None))
@@ -58,11 +72,11 @@ class _Look(Collector):
     def _cards(self, cards: list[CardView]) -> Iterator[Metric]:
         labels = ["uuid", "index", "name"]
         for name, text, field, factor in (
-            ("memory_total_bytes", "Memory of a card.", "memory_total_mib", 1 << 20),
-            ("memory_used_bytes", "Memory in use, by anybody.", "memory_used_mib", 1 << 20),
-            ("utilization_ratio", "How busy it is.", "utilization", 0.01),
-            ("temperature_celsius", "How hot it is.", "temperature", 1),
-            ("power_watts", "What it draws.", "power", 1),
+            ("memory_total_bytes", "Memory of the GPU.", "memory_total_mib", 1 << 20),
+            ("memory_used_bytes", "Memory in use by all processes.", "memory_used_mib", 1 << 20),
+            ("utilization_ratio", "Load of the GPU.", "utilization", 0.01),
+            ("temperature_celsius", "Temperature of the GPU.", "temperature", 1),
+            ("power_watts", "Power draw of the GPU.", "power", 1),
         ):
             family = GaugeMetricFamily(f"postroom_card_{name}", text, labels=labels)
             for card in cards:
@@ -70,7 +84,9 @@ class _Look(Collector):
                 if value is not None:
                     family.add_metric([card.uuid, str(card.index), card.name], value * factor)
             yield family
-        sick = GaugeMetricFamily("postroom_card_problem", "Whether it is sick.", labels=labels)
+        sick = GaugeMetricFamily(
+            "postroom_card_problem", "Whether the GPU has a problem.", labels=labels
+        )
         for card in cards:
             sick.add_metric([card.uuid, str(card.index), card.name], float(bool(card.problem)))
         yield sick

@@ -1,4 +1,4 @@
-"""The pages that people look at."""
+"""The pages."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ..errors import PostroomError
 from ..queue.rows import ENDED, PENDING, RUNNING, STATES, JobDetail
 from ..store.job_ids import JobId, find_job
 from .api import LONGEST_HISTORY_S, Moment, Number, Run
-from .context import In
+from .context import Context
 from .gantt import LABELS, WIDTH, chart, timeline
 from .live_updates import Listener, fingerprint, fingerprint_of_job
-from .log_reader import Piece, read_log
+from .log_reader import LogChunk, read_log
 
 pages = APIRouter(include_in_schema=False)
 
@@ -28,37 +28,37 @@ _JOB = re.compile(r"[A-Za-z0-9_-]+/\d{1,9}")
 
 
 @pages.get("/")
-async def overview(request: Request, context: In) -> Response:
-    """Cards, queue, what runs, what has ended."""
-    look = await context.reader.overview()
-    return context.page(request, "overview.html", look=look, seen=fingerprint(look))
+async def overview(request: Request, context: Context) -> Response:
+    """GPUs, running jobs, the queue, and ended jobs."""
+    found = await context.queue.overview()
+    return context.page(request, "overview.html", overview=found, seen=fingerprint(found))
 
 
 @pages.get("/jobs")
 async def jobs(
     request: Request,
-    context: In,
+    context: Context,
     state: Text = "",
     project: Text = "",
     run: Text = "",
     text: Text = "",
     first: Annotated[int, Query(ge=0, le=10**9)] = 0,
 ) -> Response:
-    """A page of the list of jobs, or the job whose id was searched for."""
+    """A page of the list of jobs; a search for an id leads to that job."""
     if _JOB.fullmatch(text.strip()):
         try:
-            found = await context.reader.look(
-                lambda _: find_job(context.reader.files, context.base, text.strip())
+            found = await context.queue.query(
+                lambda _: find_job(context.queue.files, context.base, text.strip())
             )
             return RedirectResponse(f"/jobs/{found}", 303)
         except PostroomError:
-            pass  # no id of ours: a text like any other
-    page = await context.reader.look(
+            pass  # not the id of a job: search for it as text
+    page = await context.queue.query(
         lambda view: view.jobs(
             state=state, project=project, run=run, text=text, first=first, count=ON_PAGE
         )
     )
-    projects = await context.reader.look(lambda view: view.projects())
+    projects = await context.queue.query(lambda view: view.projects())
     return context.page(
         request,
         "jobs.html",
@@ -71,14 +71,14 @@ async def jobs(
 
 
 @pages.get("/jobs/{run}/{number}")
-async def job(request: Request, context: In, run: Run, number: Number) -> Response:
-    """One job: how it stands, what it printed, and what can be done about it."""
+async def job(request: Request, context: Context, run: Run, number: Number) -> Response:
+    """One job: its details, output and actions."""
 
-    def read(detail: JobDetail) -> tuple[JobDetail, Piece, Piece]:
+    def read(detail: JobDetail) -> tuple[JobDetail, LogChunk, LogChunk]:
         root = context.base.root
         return detail, read_log(root, detail.out_path), read_log(root, detail.err_path)
 
-    detail, out, err = await context.reader.look(lambda view: read(view.job(JobId(run, number))))
+    detail, out, err = await context.queue.query(lambda view: read(view.job(JobId(run, number))))
     return context.page(
         request,
         "job.html",
@@ -96,47 +96,47 @@ async def job(request: Request, context: In, run: Run, number: Number) -> Respon
 
 @pages.get("/jobs/{run}/{number}/attempts/{attempt}")
 async def attempt(
-    request: Request, context: In, run: Run, number: Number, attempt: Number
+    request: Request, context: Context, run: Run, number: Number, attempt: Number
 ) -> Response:
-    """What an earlier attempt printed."""
-    detail = await context.reader.look(lambda view: view.job(JobId(run, number)))
+    """The output of an earlier attempt."""
+    detail = await context.queue.query(lambda view: view.job(JobId(run, number)))
     found = next((one for one in detail.attempts if one.number == attempt), None)
     if found is None:
         raise PostroomError(f"job {detail.job.short} has no attempt {attempt}")
     root = context.base.root
-    out, err = await context.reader.look(
+    out, err = await context.queue.query(
         lambda _: (read_log(root, found.out_path), read_log(root, found.err_path))
     )
     return context.page(request, "attempt.html", job=detail.job, attempt=found, out=out, err=err)
 
 
 @pages.get("/projects")
-async def projects(request: Request, context: In) -> Response:
-    """All projects, and how their jobs stand."""
-    found = await context.reader.look(lambda view: view.projects())
+async def projects(request: Request, context: Context) -> Response:
+    """All projects, with their jobs counted by state."""
+    found = await context.queue.query(lambda view: view.projects())
     return context.page(request, "projects.html", projects=found, states=STATES)
 
 
 @pages.get("/agents")
-async def agents(request: Request, context: In) -> Response:
-    """The agents, and how to have more or fewer of them."""
-    look = await context.reader.overview()
-    return context.page(request, "agents.html", look=look, seen=fingerprint(look))
+async def agents(request: Request, context: Context) -> Response:
+    """The agents; add, drain and remove them."""
+    found = await context.queue.overview()
+    return context.page(request, "agents.html", overview=found, seen=fingerprint(found))
 
 
 @pages.get("/history")
 async def history(
-    request: Request, context: In, span: Text = "1d", until: Moment = None
+    request: Request, context: Context, span: Text = "1d", until: Moment = None
 ) -> Response:
-    """Which card had which job, and when."""
+    """Which job ran on which GPU, and when."""
     length = SPANS.get(span, SPANS["1d"])
     end = time.time() if until is None else max(until, LONGEST_HISTORY_S)
-    await context.reader.overview()  # for the names of the cards
-    intervals = await context.reader.look(lambda view: view.history(since=end - length, until=end))
+    await context.queue.overview()  # for the names of the GPUs
+    intervals = await context.queue.query(lambda view: view.history(since=end - length, until=end))
     return context.page(
         request,
         "history.html",
-        chart=chart(intervals, end - length, end, context.card),
+        chart=chart(intervals, end - length, end, context.gpu_name),
         intervals=sorted(intervals, key=lambda one: -one.started_at)[:ON_PAGE],
         total=len(intervals),
         spans=list(SPANS),
@@ -152,13 +152,18 @@ async def history(
 
 @pages.get("/events")
 async def events(
-    context: In, seen: Text = "", run: Text = "", number: int = 0, out: Mark = "", err: Mark = ""
+    context: Context,
+    seen: Text = "",
+    run: Text = "",
+    number: int = 0,
+    out: Mark = "",
+    err: Mark = "",
 ) -> Response:
-    """News of the base, or of one job: what has changed since a page was made, and then changes."""
-    if context.stream.is_full:
-        raise PostroomError("too many pages are open; close some, and load this one again")
+    """Live updates of the base, or of one job, since the page was made."""
+    if context.live_updates.is_full:
+        raise PostroomError("too many pages are open; close some, then reload this one")
     listener = Listener(seen=seen, marks={"out": out, "err": err})
     if run:
-        detail = await context.reader.look(lambda view: view.job(JobId(run, number)))
+        detail = await context.queue.query(lambda view: view.job(JobId(run, number)))
         listener.job = JobId(detail.job.run, detail.job.number)
-    return StreamingResponse(context.stream.listen(listener), media_type="text/event-stream")
+    return StreamingResponse(context.live_updates.listen(listener), media_type="text/event-stream")

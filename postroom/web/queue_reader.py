@@ -1,28 +1,31 @@
-"""The page's one look at the base: whoever asks, one thread reads."""
+"""The page's one reader of the base: a thread that answers one question after another."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from ..queue.actions import Answer, wait_settled
+from ..commands.spec import CommandSpec
+from ..queue.actions import ActionInput, ActionResult, find_action, wait_settled
 from ..queue.queue_view import QueueView
 from ..queue.rows import Overview
+from ..queue.submission import submit
 from ..store.base import Base
 from ..store.files import Files, LocalFiles
+from ..store.job_ids import JobId
 
 T = TypeVar("T")
-# Those who ask within so long see the same.
+# Requests within this time share one overview.
 FRESH_S = 0.4
-# A page that comes back at once would show what was before.
+# Wait so long for the scheduler, so that the next page shows the change.
 SETTLE_S = 1.5
 
 
 class QueueReader:
-    """Asks the view, one question after another, beside the loop that serves."""
+    """Asks the `QueueView` in a thread of its own, so that the server never blocks."""
 
     def __init__(self, base: Base, files: Files | None = None) -> None:
         self.base = base
@@ -32,34 +35,40 @@ class QueueReader:
         self.card_names: dict[str, str] = {}  # by uuid
         self._overview: tuple[float, Overview] | None = None
 
-    async def look(self, question: Callable[[QueueView], T]) -> T:
+    async def query(self, question: Callable[[QueueView], T]) -> T:
         """Ask the view."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, question, self._view)
 
     async def overview(self) -> Overview:
-        """The whole at one glance; many who ask at once cost one look."""
-        return await self.look(self._look_over)
+        """The overview; requests at about the same time share one."""
+        return await self.query(self._read_overview)
 
-    async def settle(self, answer: Answer) -> bool:
-        """Give the acting Master a moment to do what was asked; others may look meanwhile."""
-        acts = await self.look(lambda view: view.look().master_pid is not None)
-        patience_s = SETTLE_S if acts else 0.0
-        return await asyncio.to_thread(wait_settled, self._view, answer, patience_s)
+    async def act(self, target: str, verb: str, what: ActionInput) -> tuple[ActionResult, bool]:
+        """Do what a verb says; also return whether it is done already."""
+        action = find_action(target, verb)
+        result = await self.query(lambda view: action.act(view, what))
+        acting = await self.query(lambda view: view.read_state().master_pid is not None)
+        timeout_s = SETTLE_S if acting else 0.0
+        done = await asyncio.to_thread(wait_settled, self._view, result, timeout_s)
+        self._overview = None
+        return result, done
+
+    async def submit(self, asks: Sequence[CommandSpec], project: str) -> list[JobId]:
+        """Queue commands; when this returns, they are on disk."""
+        found = await self.query(lambda _: submit(self.files, self.base, asks, project=project))
+        self._overview = None
+        return found
 
     def close(self) -> None:
-        """Answer no more."""
+        """End the thread."""
         self._thread.submit(self._view.close)
         self._thread.shutdown(wait=False)
 
-    def _look_over(self, view: QueueView) -> Overview:
+    def _read_overview(self, view: QueueView) -> Overview:
         now = time.monotonic()
         if self._overview is None or now - self._overview[0] > FRESH_S:
-            look = view.overview()
-            self.card_names |= {card.uuid: f"GPU {card.index} {card.name}" for card in look.cards}
-            self._overview = now, look
+            found = view.overview()
+            self.card_names |= {card.uuid: f"GPU {card.index} {card.name}" for card in found.cards}
+            self._overview = now, found
         return self._overview[1]
-
-    def forget(self) -> None:
-        """Something was asked for just now: the next look is a new one."""
-        self._overview = None

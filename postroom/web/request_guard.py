@@ -1,12 +1,12 @@
-"""Every request passes here first: from whom, to whom, and how much.
+"""Checks every request before the page sees it: who sends it, to whom, and how much.
 
-Before anything of the page sees a request, all of this has been found good:
-  - the Host is one that we answer to, so that no foreign name can be pointed at this machine;
-  - an Origin, where a browser sends one, is this page itself, and so is Sec-Fetch-Site, but for
-    links that are followed; both for every method;
-  - the token was given: in the address once, which is exchanged for a cookie, or as a bearer;
-  - a request that changes something and relies on the cookie carries the text of a form of ours;
-  - the body is small, and came soon.
+- The Host is a name of this page. Otherwise another site could point its own name at this machine
+  (DNS rebinding).
+- The Origin, if a browser sends one, is this page. So is Sec-Fetch-Site, except when somebody
+  follows a link. Both hold for every method.
+- The token is known: from the address once, which sets a cookie, or as a bearer token.
+- A request that changes something and uses the cookie carries the key of this page's forms.
+- The body is small and arrives in time.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ READING = ("GET", "HEAD")
 METHODS = (*READING, "POST")
 MOST_HEAD = 32 << 10
 MOST_BODY = 1 << 20
-# What is too long is heard out so far: a browser that is still sending does not read the answer.
-MOST_HEARD = 16 << 20
+# Read a body that is too long up to here: a browser reads no answer while it is sending.
+MOST_READ = 16 << 20
 BODY_S = 10.0
 MOST_FIELDS = 20_000
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
@@ -43,7 +43,7 @@ HEADERS = [
     ),
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
-    # Not no-referrer: with that, a browser hides the Origin of our own forms from us.
+    # Not no-referrer: a browser then sends no Origin with the forms of this page.
     (b"referrer-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"cross-origin-opener-policy", b"same-origin"),
@@ -52,7 +52,7 @@ HEADERS = [
 
 
 class Refused(Exception):
-    """A request that goes no further."""
+    """A request that is refused."""
 
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
@@ -61,23 +61,23 @@ class Refused(Exception):
 
 
 class RequestGuard:
-    """Stands before the page."""
+    """Wraps the application."""
 
     def __init__(
-        self, app: ASGIApp, keys: AccessToken, hosts: Iterable[str], *, stop: Callable[[], None]
+        self, app: ASGIApp, token: AccessToken, hosts: Iterable[str], *, stop: Callable[[], None]
     ) -> None:
-        self.stop = stop  # to be called when the end begins: some answers never end by themselves
+        self.stop = stop  # called at shutdown: event streams do not end by themselves
         self._app = app
-        self._keys = keys
+        self._token = token
         self._hosts = frozenset(host.lower() for host in hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request through, or answer it."""
+        """Pass a request on, or refuse it."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
         if scope["type"] != "http":
-            return  # a websocket: there are none here
+            return  # a websocket: the page has none
         send = _with_headers(send)
         headers = _headers(scope)
         try:
@@ -87,10 +87,10 @@ class RequestGuard:
             else:
                 opened_by = self._opened_by(headers)
                 if scope["method"] in READING and (where := self._token_in_address(scope)):
-                    await _redirect(send, where, self._keys.set_cookie())
+                    await _redirect(send, where, self._token.set_cookie())
                     return
                 if not opened_by:
-                    raise Refused(401, "This page asks for its token.")
+                    raise Refused(401, "This page needs its token.")
             if scope["method"] in READING:
                 _refuse_body(headers)
             else:
@@ -103,53 +103,53 @@ class RequestGuard:
             await _refuse(send, scope, refusal)
 
     def _is_open(self, path: str) -> bool:
-        """What the page that asks for the token needs itself."""
+        """Whether a path needs no token: the login form and its style sheet."""
         return path == "/login" or path.startswith("/static/")
 
     def _check_sender(self, scope: Scope, headers: dict[str, list[str]]) -> None:
         method = scope["method"]
         if method not in METHODS:
-            raise Refused(405, f"{method[:20]} is not a method of this page.")
+            raise Refused(405, f"This page does not accept the method {method[:20]}.")
         size = sum(len(name) + len(value) for name, value in scope["headers"])
         if size + len(scope["query_string"]) + len(scope["path"]) > MOST_HEAD:
-            raise Refused(431, f"The head of a request is at most {MOST_HEAD >> 10} KiB long.")
+            raise Refused(431, f"The headers of a request may have {MOST_HEAD >> 10} KiB at most.")
         hosts = headers.get("host", [])
         match = _HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
         if match is None or match[1].lower() not in self._hosts:
             raise Refused(
                 421,
-                "This page does not answer to that name. Use the address that `postroom ui` "
-                "printed, or start it with --name and the name by which it is to be reached.",
+                "This page does not answer to that host name. Use the address that `postroom ui` "
+                "printed, or start it with --name HOSTNAME.",
             )
         own = {f"http://{hosts[0]}".lower(), f"https://{hosts[0]}".lower()}
         origins = headers.get("origin", [])
         if any(origin.lower() not in own for origin in origins):
-            raise Refused(403, "Another page may not speak to this one.")
+            raise Refused(403, "Requests from other sites are refused.")
         site = headers.get("sec-fetch-site", ["none"])
         if any(word not in ("same-origin", "none") for word in site) and not (
             method in READING
             and headers.get("sec-fetch-mode") == ["navigate"]
             and headers.get("sec-fetch-dest") == ["document"]
         ):
-            raise Refused(403, "Another page may not speak to this one.")
+            raise Refused(403, "Requests from other sites are refused.")
 
     def _opened_by(self, headers: dict[str, list[str]]) -> str:
-        """How a request shows that it knows the token: "bearer", "cookie", or not at all."""
+        """How a request proves that it knows the token: "bearer", "cookie", or "" (not at all)."""
         for value in headers.get("authorization", []):
             kind, _, text = value.partition(" ")
-            if kind.lower() == "bearer" and self._keys.opens(text.strip()):
+            if kind.lower() == "bearer" and self._token.opens(text.strip()):
                 return "bearer"
         for value in headers.get("cookie", []):
             try:
-                crumb = SimpleCookie(value).get(self._keys.cookie_name)
+                crumb = SimpleCookie(value).get(self._token.cookie_name)
             except CookieError:
                 continue
-            if crumb is not None and self._keys.knows_cookie(crumb.value):
+            if crumb is not None and self._token.knows_cookie(crumb.value):
                 return "cookie"
         return ""
 
     def _token_in_address(self, scope: Scope) -> str:
-        """Where to go on, without the token, when the address holds the right one."""
+        """The address without the token, when it holds the right one; "" when it holds none."""
         query = scope["query_string"].decode("latin-1")
         try:
             pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=50)
@@ -158,8 +158,8 @@ class RequestGuard:
         tokens = [value for name, value in pairs if name == "token"]
         if not tokens:
             return ""
-        if not all(self._keys.opens(token) for token in tokens):
-            raise Refused(401, "That is not the token of this page.")
+        if not all(self._token.opens(token) for token in tokens):
+            raise Refused(401, "This is not the token of this page.")
         rest = urlencode([pair for pair in pairs if pair[0] != "token"])
         path: str = "/" + scope["path"].lstrip("/")  # two slashes would name another host
         if not re.fullmatch(r"[\w/.-]*", path, re.ASCII):
@@ -171,9 +171,9 @@ class RequestGuard:
         if not given and headers.get("content-type", [""])[0].split(";")[0].strip() == FORM:
             given = fields_of(body).get("form_key", [])
         proven = headers.get("origin") or headers.get("sec-fetch-site") == ["same-origin"]
-        if not proven or len(given) != 1 or not self._keys.knows_form(given[0]):
+        if not proven or len(given) != 1 or not self._token.knows_form(given[0]):
             raise Refused(
-                403, "That did not come from a form of this page. Load the page again, and retry."
+                403, "The form is not from this page, or is too old. Reload the page and try again."
             )
 
 
@@ -183,7 +183,7 @@ def fields_of(body: bytes) -> dict[str, list[str]]:
         text = body.decode()
         return parse_qs(text, keep_blank_values=True, max_num_fields=MOST_FIELDS)
     except ValueError:
-        raise Refused(400, "That form cannot be read.") from None
+        raise Refused(400, "The form cannot be read.") from None
 
 
 def _headers(scope: Scope) -> dict[str, list[str]]:
@@ -195,32 +195,32 @@ def _headers(scope: Scope) -> dict[str, list[str]]:
 
 def _refuse_body(headers: dict[str, list[str]]) -> None:
     if headers.get("content-length", ["0"]) != ["0"] or "transfer-encoding" in headers:
-        raise Refused(400, "A request that only reads has no body.")
+        raise Refused(400, "A GET request must have no body.")
 
 
 async def _whole_body(receive: Receive, headers: dict[str, list[str]]) -> bytes:
-    """Read a body that is small and comes soon; nothing is done with half of one."""
-    too_long = Refused(413, f"That is more than the {MOST_BODY >> 20} MiB that a request may hold.")
+    """Read a body that is small and arrives in time; an incomplete one is refused."""
+    too_long = Refused(413, f"A request may have {MOST_BODY >> 20} MiB at most.")
     stated = headers.get("content-length", ["0"])[0]
-    if not stated.isascii() or not stated.isdigit() or int(stated) > MOST_HEARD:
+    if not stated.isascii() or not stated.isdigit() or int(stated) > MOST_READ:
         raise too_long
     body = bytearray()
-    heard = 0
+    size = 0
     try:
         async with asyncio.timeout(BODY_S):
             while True:
                 message = await receive()
                 if message["type"] != "http.request":
-                    raise Refused(400, "The request was not finished.")
-                heard += len(message.get("body", b""))
-                if heard <= MOST_BODY:
+                    raise Refused(400, "The request is incomplete.")
+                size += len(message.get("body", b""))
+                if size <= MOST_BODY:
                     body += message.get("body", b"")
-                if heard > MOST_HEARD or (heard > MOST_BODY and not message.get("more_body")):
+                if size > MOST_READ or (size > MOST_BODY and not message.get("more_body")):
                     raise too_long
                 if not message.get("more_body"):
                     return bytes(body)
     except TimeoutError:
-        raise Refused(408, f"The request took more than {BODY_S:g} seconds to arrive.") from None
+        raise Refused(408, f"The request took longer than {BODY_S:g} seconds to arrive.") from None
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
@@ -256,7 +256,7 @@ async def _redirect(send: Send, where: str, cookie: str) -> None:
 
 
 async def _refuse(send: Send, scope: Scope, refusal: Refused) -> None:
-    """Answer with one sentence, as a page where a person may read it."""
+    """Answer with one sentence: as a page for a browser, else as JSON."""
     accepts = b"".join(value for name, value in scope["headers"] if name == b"accept")
     kind, body = "application/json", json.dumps({"detail": refusal.sentence})
     if b"text/html" in accepts and not scope["path"].startswith("/api/"):
@@ -265,7 +265,7 @@ async def _refuse(send: Send, scope: Scope, refusal: Refused) -> None:
     headers = [
         (b"content-type", kind.encode()),
         (b"content-length", str(len(data)).encode()),
-        # What is left of the request is not read any more.
+        # The rest of the request is not read.
         (b"connection", b"close"),
     ]
     if refusal.status == 405:
@@ -277,7 +277,7 @@ async def _refuse(send: Send, scope: Scope, refusal: Refused) -> None:
 
 
 _FORM = """
-<p>The address that <code>postroom ui</code> printed holds it; it can be pasted here, too.</p>
+<p>Paste the token, or the whole address that <code>postroom ui</code> printed.</p>
 <form method="post" action="/login">
 <p><label for="token">Token</label></p>
 <p><input id="token" name="token" type="password" autocomplete="off" required autofocus></p>

@@ -1,4 +1,4 @@
-"""Serving the page: one process, one loop, and patience for nobody who dawdles."""
+"""Serves the page: one process, one event loop, and time limits for slow clients."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ HEAD_S = 10.0
 MOST_CONNECTIONS = 256
 
 
-class HurriedProtocol(H11Protocol):
-    """HTTP as uvicorn speaks it, with an end to waiting for the head of a request."""
+class TimedProtocol(H11Protocol):
+    """uvicorn's HTTP, with a time limit for the head of a request."""
 
-    _hurry: asyncio.TimerHandle | None = None
+    _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait."""
+        """Start the time limit."""
         super().connection_made(transport)
         self._wait_for_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait no more."""
+        """End the time limit."""
         self._stop_waiting()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take what came; a head that is not complete by now has only what is left of its time."""
+        """Take data; until the head is complete, the time limit runs on."""
         super().data_received(data)
         if self.cycle is not None and not self.cycle.response_complete:
             self._stop_waiting()
@@ -39,23 +39,23 @@ class HurriedProtocol(H11Protocol):
             self._wait_for_head()
 
     def _wait_for_head(self) -> None:
-        if self._hurry is None and not self.transport.is_closing():
-            self._hurry = self.loop.call_later(HEAD_S, self.transport.close)
+        if self._timer is None and not self.transport.is_closing():
+            self._timer = self.loop.call_later(HEAD_S, self.transport.close)
 
     def _stop_waiting(self) -> None:
-        if self._hurry is not None:
-            self._hurry.cancel()
-            self._hurry = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Take the address, or raise an OSError."""
+    """Listen on an address, or raise an OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
-        listener.listen(100)  # who comes before the page is ready waits a moment
+        listener.listen(100)  # early connections wait until the page is ready
     except BaseException:
         listener.close()
         raise
@@ -63,23 +63,23 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class Server(uvicorn.Server):
-    """uvicorn's, which would wait for pages that listen to the news for ever."""
+    """uvicorn's server, which would wait for ever for pages with live updates."""
 
     def __init__(self, config: uvicorn.Config, stop: Callable[[], None]) -> None:
         super().__init__(config)
         self._stop = stop
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Tell those who listen that it is over, and go."""
+        """Close the event streams, then shut down."""
         self._stop()
         await super().shutdown(sockets)
 
 
 def make_server(app: RequestGuard) -> Server:
-    """A server that answers until SIGINT or SIGTERM, once it is run on a listener."""
+    """A server that runs until SIGINT or SIGTERM."""
     config = uvicorn.Config(
         app,
-        http=HurriedProtocol,
+        http=TimedProtocol,
         ws="none",
         loop="asyncio",
         lifespan="on",

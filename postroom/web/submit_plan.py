@@ -1,4 +1,4 @@
-"""What would be queued: read from a form or from JSON, and checked, before anything is."""
+"""What a form or JSON asks to queue: read and checked before anything is queued."""
 
 from __future__ import annotations
 
@@ -6,24 +6,25 @@ import io
 import itertools
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ..commands.command_source import CommandLine, read_lines
+from ..commands.command_source import read_lines
+from ..commands.spec import CommandSpec
 from ..commands.sweep import sweep
 from ..errors import PostroomError
-from ..queue.submission import DEFAULT_PROJECT, MOST_PROJECT, QueuedCommand, check
+from ..queue.submission import DEFAULT_PROJECT, MOST_PROJECT, check
 from ..store.base import Base
 from ..store.files import Files
 from ..store.job_ids import JobId, find_jobs
 from ..store.scheduling import MOST_PRIORITY, SchedulingOptions
+from ..text.durations import parse_duration
 from ..text.memory_sizes import to_mib
 
 MOST_AT_ONCE = 10_000
 MOST_TRIED = 200_000
-_TIME = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)")
-_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 Text = Annotated[str, Field(max_length=10_000)]
 Word = Annotated[str, Field(max_length=200)]
@@ -58,9 +59,9 @@ class Commands(SubmitForm):
 
     commands: list[Text] = Field(min_length=1, max_length=MOST_AT_ONCE)
 
-    def lines(self) -> list[CommandLine]:
-        """One line for each job."""
-        return [CommandLine(command) for command in self.commands]
+    def specs(self) -> list[CommandSpec]:
+        """One for each command."""
+        return [CommandSpec(command) for command in self.commands]
 
 
 class Sweep(SubmitForm):
@@ -70,8 +71,8 @@ class Sweep(SubmitForm):
     values: list[Word] = Field(min_length=1, max_length=50)
     where: Annotated[str, Field(max_length=300)] = ""
 
-    def lines(self) -> list[CommandLine]:
-        """One line for each combination."""
+    def specs(self) -> list[CommandSpec]:
+        """One for each combination."""
         made = sweep(self.template, self.values, self.where, most_tried=MOST_TRIED)
         found = list(itertools.islice(made, MOST_AT_ONCE + 1))
         if len(found) > MOST_AT_ONCE:
@@ -84,18 +85,11 @@ class Sweep(SubmitForm):
         return found
 
 
-def asks_of(files: Files, base: Base, wanted: Commands | Sweep, here: str) -> list[QueuedCommand]:
-    """The jobs as they would be queued; what could never run is an error."""
+def specs_of(files: Files, base: Base, wanted: Commands | Sweep, here: str) -> list[CommandSpec]:
+    """The commands as they would be queued; one that could never run is an error."""
     after: list[JobId] = []
     for word in wanted.after:
         after += find_jobs(files, base, word)
-    scheduling = SchedulingOptions(
-        priority=wanted.priority,
-        held=wanted.held,
-        after=tuple(after),
-        gpus=wanted.gpus,
-        memory_mib=wanted.memory_mib,
-    )
     if not wanted.project.strip() or not wanted.project.isprintable():
         raise PlanError("a project's name is one line, and not empty")
     bad = [name for name in wanted.env if not name.isidentifier() or not name.isascii()]
@@ -103,21 +97,24 @@ def asks_of(files: Files, base: Base, wanted: Commands | Sweep, here: str) -> li
         raise PlanError(f"{bad[0]!r} is no name of an environment variable: write NAME=VALUE")
     if any("\0" in text for text in (wanted.cwd, wanted.name, *wanted.env.values())):
         raise PlanError("no field may hold a zero byte")
-    lines = wanted.lines()
+    common = CommandSpec(
+        "",
+        cwd=wanted.cwd or here,
+        env=wanted.env,
+        timeout_s=wanted.timeout_s,
+        retries=wanted.retries,
+        scheduling=SchedulingOptions(
+            priority=wanted.priority,
+            held=wanted.held,
+            after=tuple(after),
+            gpus=wanted.gpus,
+            memory_mib=wanted.memory_mib,
+        ),
+    )
+    specs = wanted.specs()
     return [
-        check(
-            QueuedCommand(
-                command=line.command,
-                name=_name(wanted.name, place, len(lines)),
-                cwd=wanted.cwd or here,
-                env=wanted.env,
-                timeout_s=wanted.timeout_s,
-                retries=wanted.retries,
-                scheduling=scheduling,
-                arguments=line.arguments,
-            )
-        )
-        for place, line in enumerate(lines, 1)
+        check(replace(spec.with_defaults(common), name=_name(wanted.name, place, len(specs))))
+        for place, spec in enumerate(specs, 1)
     ]
 
 
@@ -154,7 +151,7 @@ def _common(fields: Mapping[str, str]) -> dict[str, Any]:
         "project": text("project") or DEFAULT_PROJECT,
         "cwd": text("cwd"),
         "env": env,
-        "timeout_s": seconds(text("timeout")) if text("timeout") else None,
+        "timeout_s": parse_duration(text("timeout")) if text("timeout") else None,
         "retries": _number(text("retries"), "retries", 0),
         "priority": _number(text("priority"), "priority", 0),
         "gpus": _number(text("gpus"), "GPUs", 1),
@@ -162,14 +159,6 @@ def _common(fields: Mapping[str, str]) -> dict[str, Any]:
         "after": text("after").replace(",", " ").split(),
         "held": text("held") == "on",
     }
-
-
-def seconds(text: str) -> float:
-    """Read `90`, `90s`, `15m`, `2h` or `1.5d`."""
-    match = _TIME.fullmatch(text)
-    if match is None:
-        raise PlanError(f"{text!r} is no time: write 90s, 15m, 2h or 1.5d")
-    return float(match[1]) * _UNITS[match[2]]
 
 
 def _number(text: str, name: str, usual: int) -> int:

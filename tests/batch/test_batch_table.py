@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import zlib
 from pathlib import Path
 
 import pytest
@@ -44,7 +43,7 @@ def test_a_pattern_finds_the_last_value_in_each_log(output: Path) -> None:
 
 
 def test_a_pattern_that_is_none_is_refused(output: Path) -> None:
-    with pytest.raises(TableError, match="no regular expression"):
+    with pytest.raises(TableError, match="not a regular expression"):
         read_table(str(output), ["loss: ("])
 
 
@@ -59,12 +58,9 @@ def test_csv_json_and_text_hold_the_same_rows(output: Path) -> None:
     assert "train --bs 10" in lines[3]
 
 
-def test_a_plot_is_a_png_of_two_columns(output: Path) -> None:
+def test_a_plot_shows_two_columns(output: Path) -> None:
     rows = read_table(str(output), [r"loss: (.*)"])
-    data = as_plot(rows, "bs", "loss")
-    assert data.startswith(b"\x89PNG\r\n\x1a\n")
-    at = data.index(b"IDAT")
-    size = int.from_bytes(data[at - 4 : at], "big")
-    assert len(zlib.decompress(data[at + 4 : at + 4 + size])) == 420 * (1 + 3 * 640)
+    drawn = as_plot(rows, "bs", "loss")
+    assert drawn.startswith("<svg ") and drawn.count("<circle ") == 3
     with pytest.raises(TableError, match="no job has a number"):
         as_plot(rows, "bs", "name")

@@ -1,4 +1,4 @@
-"""Grid engine's scripts, and what a shell is offered."""
+"""The scripts qsub, qstat and qdel."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_qsub_reads_the_lines_of_a_script(
     assert [row.name for row in rows] == ["train.2", "train.4", "train.6"]
     assert f'Your job-array {rows[0].short}-2 ("train")' in capsys.readouterr().out
     (tmp_path / "job.sh").write_text("changed")
-    detail = view.job(view.look().readers[rows[0].run].job_id(0))
+    detail = view.job(view.read_state().readers[rows[0].run].job_id(0))
     assert detail.job.command == f"set -- 'two words'\n{SCRIPT}"
     assert (detail.cwd, detail.timeout_s) == (str(tmp_path), 3600)
     assert detail.scheduling == {"priority": 3, "gpus": 2}
@@ -63,7 +63,7 @@ def test_jobs_wait_for_others_by_id_and_by_name(
         grid_engine.qsub(["-N", "then", "-hold_jid", word, "-b", "y", "echo", "a b"])
         row = view.jobs(text="then").jobs[-1]
         assert (row.state, row.command) == ("waiting", "echo 'a b'")
-        detail = view.job(view.look().readers[row.run].job_id(row.number))
+        detail = view.job(view.read_state().readers[row.run].job_id(row.number))
         assert [(one.name, one.any_end) for one in detail.after] == [
             ("train.2", True),
             ("train.4", True),
@@ -131,21 +131,3 @@ def test_the_scripts_are_written_where_asked_and_replace_nobody_elses(
     (folder / "qdel").write_text("#!/bin/sh\nthe real one\n")
     done = CliRunner().invoke(postroom, ["grid-engine", str(folder)])
     assert "is not one of ours" in str(done.exception)
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_shells_are_given_their_scripts(shell: str) -> None:
-    done = CliRunner().invoke(postroom, ["completion", shell])
-    assert done.exit_code == 0 and "_POSTROOM_COMPLETE" in done.output
-
-
-def test_ids_are_completed_with_name_and_state(base: Base) -> None:
-    (job,) = queue(base, "train it")
-    for verb in ("show", "kill", "logs", "rerun", "wait"):
-        words = f"postroom {verb} {job.short[:3]}"
-        done = CliRunner().invoke(
-            postroom,
-            env={"_POSTROOM_COMPLETE": "zsh_complete", "COMP_WORDS": words, "COMP_CWORD": "2"},
-            prog_name="postroom",
-        )
-        assert done.output.split("\n")[:3] == ["plain", job.short, "queued: train it"]

@@ -47,7 +47,13 @@ def test_a_screen_is_never_larger_than_the_terminal(
 def test_a_screen_shows_cards_jobs_and_failures(base: Base, view: QueueView) -> None:
     seen = busy(base, view)
     text = "\n".join("".join(part for part, _ in line) for line in screen(seen, 100, 40))
-    for shown in ("Master 7", "28 queued", "A100", "the driver has lost it", "RUNNING  2"):
+    for shown in (
+        "scheduler running (pid 7)",
+        "28 queued",
+        "A100",
+        "the driver has lost it",
+        "RUNNING  2",
+    ):
         assert shown in text
     assert "NEXT" in text and "FAILED  6" in text and "ENDED" in text
     assert "░" in text and "█" in text
@@ -64,7 +70,7 @@ def test_q_leaves_the_screen_and_restores_the_terminal(base: Base) -> None:
 
     def drawn() -> bool:
         shown.extend(os.read(fd, 65536))
-        return b"first job" in shown and b"NO MASTER ACTS" in shown
+        return b"first job" in shown and b"NO SCHEDULER RUNNING" in shown
 
     wait_until(drawn)
     os.write(fd, b"q")

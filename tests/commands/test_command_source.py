@@ -11,18 +11,18 @@ from pathlib import Path
 import pytest
 
 from postroom.commands.command_source import (
-    CommandLine,
     CommandSourceError,
     Feed,
     line_from,
     read_lines,
     read_yielder,
 )
+from postroom.commands.spec import CommandSpec
 from postroom.testing import wait_until
 
 
-def drain(feed: Feed) -> list[CommandLine]:
-    found: list[CommandLine] = []
+def drain(feed: Feed) -> list[CommandSpec]:
+    found: list[CommandSpec] = []
 
     def ended() -> bool:
         while (line := feed.take()) is not None:
@@ -58,10 +58,10 @@ def test_a_pipe_is_read_while_it_is_open() -> None:
 def test_a_yielder_is_asked_for_little_more_than_is_taken() -> None:
     asked: list[int] = []
 
-    def lines() -> Iterator[CommandLine]:
+    def lines() -> Iterator[CommandSpec]:
         for number in range(1000):
             asked.append(number)
-            yield CommandLine(str(number))
+            yield CommandSpec(str(number))
 
     feed = Feed(lines(), ahead=2)
     for _ in range(5):
@@ -72,10 +72,10 @@ def test_a_yielder_is_asked_for_little_more_than_is_taken() -> None:
 def test_a_slow_yielder_loses_nothing() -> None:
     go = threading.Semaphore(0)
 
-    def lines() -> Iterator[CommandLine]:
+    def lines() -> Iterator[CommandSpec]:
         for number in range(3):
             go.acquire()
-            yield CommandLine(str(number))
+            yield CommandSpec(str(number))
 
     feed = Feed(lines())
     for number in range(3):
@@ -106,7 +106,7 @@ def test_a_yielder_imports_what_stands_beside_it_and_yields_dicts(tmp_path: Path
         "    yield dict(command='c', name=NAME, cwd='/', env={'A': 1}, timeout=5, retries=2)\n"
     )
     (line,) = drain(Feed(read_yielder(str(path))))
-    assert line == CommandLine("c", "x", "/", {"A": "1"}, timeout_s=5, retries=2)
+    assert line == CommandSpec("c", "x", "/", {"A": "1"}, timeout_s=5, retries=2)
 
 
 @pytest.mark.parametrize("value", [3, {"name": "x"}, {"command": "c", "gpu": 1}])
@@ -125,19 +125,19 @@ def test_a_file_without_a_yielder_says_so(tmp_path: Path) -> None:
 
 def test_a_job_is_known_by_command_folder_and_environment() -> None:
     keys = {
-        CommandLine("a").key,
-        CommandLine("b").key,
-        CommandLine("a", cwd="/").key,
-        CommandLine("a", env={"A": "1"}).key,
-        CommandLine("a", repeat=1).key,
+        CommandSpec("a").key,
+        CommandSpec("b").key,
+        CommandSpec("a", cwd="/").key,
+        CommandSpec("a", env={"A": "1"}).key,
+        CommandSpec("a", repeat=1).key,
     }
     assert len(keys) == 5
-    assert CommandLine("a", name="x", timeout_s=3, retries=4).key == CommandLine("a").key
+    assert CommandSpec("a", name="x", timeout_s=3, retries=4).key == CommandSpec("a").key
 
 
 def test_the_same_line_twice_is_two_jobs() -> None:
     lines = drain(
-        Feed([CommandLine("true"), CommandLine("true"), CommandLine("false"), CommandLine("true")])
+        Feed([CommandSpec("true"), CommandSpec("true"), CommandSpec("false"), CommandSpec("true")])
     )
     assert [line.repeat for line in lines] == [0, 1, 0, 2]
     assert len({line.key for line in lines}) == 4

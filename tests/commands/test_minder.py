@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import shlex
 import signal
@@ -21,7 +20,8 @@ from postroom.commands.attempt import CommandAttempt
 from postroom.commands.failure import Cause
 from postroom.commands.job_folder import JobFolder
 from postroom.commands.minder import MinderContext, fork_minder
-from postroom.parcel.sheets import Done, OutcomeSheet
+from postroom.commands.spec import CommandSpec
+from postroom.parcel.sheets import JobEnd, OutcomeSheet
 from postroom.store.base import Base, create_base, new_run_id
 from postroom.store.files import LocalFiles
 from postroom.store.runs import RunInfo, create_run, read_note, read_parcel_bytes
@@ -31,7 +31,7 @@ from postroom.testing import wait_until
 FILES = LocalFiles()
 
 
-class Posted:
+class RunningMinder:
     """A minder that a test has started, and the base that it writes to."""
 
     def __init__(self, base: Base, run: str, cwd: str) -> None:
@@ -39,45 +39,40 @@ class Posted:
         self.lock = FILES.try_lock(base.agent_lock("0"))
         assert self.lock is not None
         self.lease = os.open(cwd, os.O_RDONLY)
-        self.post = MinderContext(
-            base, "0", {"POSTROOM_GPU": "FAKE-0"}, (self.lease,), self.lock.fd
+        context = MinderContext(
+            base,
+            "0",
+            "FAKE-0",
+            "Simulated",
+            {"POSTROOM_GPU": "FAKE-0"},
+            (self.lease,),
+            self.lock.fd,
         )
-        self.pid, self.line = fork_minder(self.post)
-        self.errand = CommandAttempt(
-            base=base.root,
-            run=run,
-            job=0,
-            attempt=1,
-            failed=0,
-            retries=0,
-            durable=False,
-            agent="0",
-            gpu="FAKE-0",
-            gpu_name="Simulated",
-            command="true",
-            folder=f"{cwd}/out/job_1",
-            cwd=cwd,
-            grace_s=0.3,
-            number=7,
-        )
-        self.folder = JobFolder(self.errand.folder)
+        self.process, self.line = fork_minder(context)
+        self.pid = self.process.pid
+        self.cwd = cwd
+        spec = CommandSpec("true", cwd=cwd, folder=f"{cwd}/out/job_1", grace_s=0.3, number=7)
+        self.attempt = CommandAttempt(spec, run, job=0, attempt=1, failed=0)
+        self.folder = JobFolder(spec.folder)
 
     def send(self, command: str, **changes: Any) -> CommandAttempt:
-        errand = replace(self.errand, command=command, **changes)
-        self.line.sendall(errand.encode())
-        return errand
+        own = {name: changes.pop(name) for name in ("job", "attempt", "failed") if name in changes}
+        spec = replace(self.attempt.spec, command=command, **changes)
+        attempt = replace(self.attempt, spec=spec, **own)
+        self.line.sendall(attempt.encode())
+        return attempt
 
     def word(self) -> str:
         self.line.settimeout(60)
-        return str(json.loads(self.line.recv(4096))["ended"])
+        return self.line.recv(4096).decode().rstrip("\n")
 
-    def run(self, command: str, **changes: Any) -> Done:
-        errand = self.send(command, **changes)
+    def run(self, command: str, **changes: Any) -> JobEnd:
+        attempt = self.send(command, **changes)
         assert self.word() == "done"
-        return self.result(errand.job)
+        return self.result(attempt.job)
 
-    def result(self, job: int = 0) -> Done:
-        path = self.base.result(self.errand.run, job)
+    def result(self, job: int = 0) -> JobEnd:
+        path = self.base.result(self.attempt.run, job)
         return OutcomeSheet(path, read_parcel_bytes(FILES, path)).done(job)
 
     def close(self) -> None:
@@ -90,31 +85,31 @@ class Posted:
 
 
 @pytest.fixture
-def posted(tmp_path: Path) -> Iterator[Posted]:
-    with posted_at(tmp_path) as minder:
+def minder(tmp_path: Path) -> Iterator[RunningMinder]:
+    with minder_at(tmp_path) as minder:
         yield minder
 
 
 @contextlib.contextmanager
-def posted_at(tmp_path: Path) -> Iterator[Posted]:
+def minder_at(tmp_path: Path) -> Iterator[RunningMinder]:
     base = create_base(tmp_path / "base")
     info = RunInfo(new_run_id(), "", str(tmp_path), None, True, False, 0.0, "", "")
     create_run(FILES, base, info, [])
     (tmp_path / "out").mkdir()
-    minder = Posted(base, info.run, str(tmp_path))
+    minder = RunningMinder(base, info.run, str(tmp_path))
     try:
         yield minder
     finally:
         minder.close()
 
 
-def test_a_command_leaves_its_output_its_info_and_its_result(posted: Posted) -> None:
-    done = posted.run("echo out; echo err >&2; echo more && pwd")
+def test_a_command_leaves_its_output_its_info_and_its_result(minder: RunningMinder) -> None:
+    done = minder.run("echo out; echo err >&2; echo more && pwd")
     assert done.failure is None
     assert done.value["outcome"] == "ok"
     assert done.value["exit"] == 0
-    folder = posted.folder
-    assert Path(folder.out).read_text() == f"out\nmore\n{posted.errand.cwd}\n"
+    folder = minder.folder
+    assert Path(folder.out).read_text() == f"out\nmore\n{minder.cwd}\n"
     assert Path(folder.err).read_text() == "err\n"
     assert sorted(os.listdir(folder.path)) == ["INFO", "SUCCESS", "job_1.ERR", "job_1.OUT"]
     info = folder.read_info()
@@ -126,45 +121,45 @@ def test_a_command_leaves_its_output_its_info_and_its_result(posted: Posted) -> 
 
 
 def test_a_command_that_ended_well_is_not_run_again_when_only_its_outcome_was_lost(
-    posted: Posted,
+    minder: RunningMinder,
 ) -> None:
-    count = f"{posted.errand.cwd}/count"
-    first = posted.run(f"echo once >> {count}")
-    os.unlink(posted.base.result(posted.errand.run, 0))  # as if killed before it was published
-    again = posted.run(f"echo once >> {count}", attempt=2)
+    count = f"{minder.cwd}/count"
+    first = minder.run(f"echo once >> {count}")
+    os.unlink(minder.base.result(minder.attempt.run, 0))  # as if killed before it was published
+    again = minder.run(f"echo once >> {count}", attempt=2)
     assert Path(count).read_text() == "once\n"
     assert again.value == first.value
-    assert os.path.exists(f"{posted.folder.path}/SUCCESS")
+    assert os.path.exists(f"{minder.folder.path}/SUCCESS")
 
 
 @pytest.mark.parametrize("spoilt", ["outcome:  ok", "seconds:", "SUCCESS", "job"])
 def test_a_command_whose_folder_does_not_say_that_it_ended_well_is_run_again(
-    posted: Posted, spoilt: str
+    minder: RunningMinder, spoilt: str
 ) -> None:
-    count = f"{posted.errand.cwd}/count"
-    posted.run(f"echo once >> {count}")
-    os.unlink(posted.base.result(posted.errand.run, 0))
-    info = Path(posted.folder.info)
+    count = f"{minder.cwd}/count"
+    minder.run(f"echo once >> {count}")
+    os.unlink(minder.base.result(minder.attempt.run, 0))
+    info = Path(minder.folder.info)
     if spoilt == "SUCCESS":
-        os.unlink(f"{posted.folder.path}/SUCCESS")
+        os.unlink(f"{minder.folder.path}/SUCCESS")
     info.write_text(info.read_text().replace(spoilt, "no" + spoilt))
-    posted.run(f"echo once >> {count}", job=1 if spoilt == "job" else 0)
+    minder.run(f"echo once >> {count}", job=1 if spoilt == "job" else 0)
     assert Path(count).read_text() == "once\nonce\n"
 
 
-def test_a_command_knows_its_job_attempt_card_and_task_number(posted: Posted) -> None:
+def test_a_command_knows_its_job_attempt_card_and_task_number(minder: RunningMinder) -> None:
     words = "$POSTROOM_JOB $POSTROOM_NAME $POSTROOM_ATTEMPT $POSTROOM_GPU $SGE_TASK_ID $MINE"
-    posted.run(f"echo {words}", env={"MINE": "yes", "POSTROOM_GPU": "no"})
-    said = Path(posted.folder.out).read_text()
-    assert said == f"{posted.errand.run}/0 job_1 1 FAKE-0 7 yes\n"
+    minder.run(f"echo {words}", env={"MINE": "yes", "POSTROOM_GPU": "no"})
+    said = Path(minder.folder.out).read_text()
+    assert said == f"{minder.attempt.run}/0 job_1 1 FAKE-0 7 yes\n"
 
 
-def test_one_minder_runs_one_command_after_another(posted: Posted) -> None:
+def test_one_minder_runs_one_command_after_another(minder: RunningMinder) -> None:
     for job in range(20):
-        folder = f"{posted.errand.cwd}/out/job_{job}"
-        assert posted.run(f"exit {job % 2}", job=job, folder=folder).failure is None or job % 2
+        folder = f"{minder.cwd}/out/job_{job}"
+        assert minder.run(f"exit {job % 2}", job=job, folder=folder).failure is None or job % 2
         assert os.path.exists(f"{folder}/{'FAILURE' if job % 2 else 'SUCCESS'}")
-    assert posted.pid in below(os.getpid())
+    assert minder.pid in below(os.getpid())
 
 
 @pytest.mark.parametrize(
@@ -179,14 +174,16 @@ def test_one_minder_runs_one_command_after_another(posted: Posted) -> None:
         ("echo MemoryError >&2; exit 1", Cause.HOST_MEMORY, "MemoryError"),
     ],
 )
-def test_failures_are_told_apart(posted: Posted, command: str, cause: Cause, said: str) -> None:
-    failure = posted.run(command).failure
+def test_failures_are_told_apart(
+    minder: RunningMinder, command: str, cause: Cause, said: str
+) -> None:
+    failure = minder.run(command).failure
     assert failure is not None
     assert failure.kind == cause.value
     assert said in failure.message
-    assert os.path.exists(f"{posted.folder.path}/FAILURE")
-    assert not os.path.exists(f"{posted.folder.path}/SUCCESS")
-    assert posted.folder.read_info()["outcome"] == cause.value
+    assert os.path.exists(f"{minder.folder.path}/FAILURE")
+    assert not os.path.exists(f"{minder.folder.path}/SUCCESS")
+    assert minder.folder.read_info()["outcome"] == cause.value
 
 
 def test_a_full_disk_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,48 +198,50 @@ def test_a_full_disk_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(JobFolder, "begin", sometimes)
     monkeypatch.setattr("postroom.commands.minder.BLOCKED_S", 0.01)
-    with posted_at(tmp_path) as posted:
-        posted.send("true")
-        wait_until(lambda: "waits for room" in _read(posted.base.log))
+    with minder_at(tmp_path) as minder:
+        minder.send("true")
+        wait_until(lambda: "waits for room on the disk" in _read(minder.base.log))
         full.unlink()
-        assert posted.word() == "done"
-        assert posted.result().failure is None
+        assert minder.word() == "done"
+        assert minder.result().failure is None
 
 
-def test_a_working_folder_that_is_not_there_is_a_failure(posted: Posted) -> None:
-    failure = posted.run("true", cwd="/no/such/folder").failure
+def test_a_working_folder_that_is_not_there_is_a_failure(minder: RunningMinder) -> None:
+    failure = minder.run("true", cwd="/no/such/folder").failure
     assert failure is not None
     assert "/no/such/folder" in failure.message
 
 
-def test_a_lost_card_is_a_lost_attempt_and_no_result(posted: Posted) -> None:
-    posted.send("echo 'no CUDA-capable device is detected'; exit 1")
-    assert posted.word() == "done"
-    note = read_note(FILES, posted.base, posted.errand.run, 0, 1)
+def test_a_lost_card_is_a_lost_attempt_and_no_result(minder: RunningMinder) -> None:
+    minder.send("echo 'no CUDA-capable device is detected'; exit 1")
+    assert minder.word() == "done"
+    note = read_note(FILES, minder.base, minder.attempt.run, 0, 1)
     assert note is not None
     assert note.kind == "lost"
-    assert not os.path.exists(posted.base.result(posted.errand.run, 0))
+    assert not os.path.exists(minder.base.result(minder.attempt.run, 0))
 
 
-def test_a_failure_with_retries_left_is_noted_and_each_attempt_is_kept(posted: Posted) -> None:
+def test_a_failure_with_retries_left_is_noted_and_each_attempt_is_kept(
+    minder: RunningMinder,
+) -> None:
     line = "echo attempt $POSTROOM_ATTEMPT; test $POSTROOM_ATTEMPT = 3"
     for failed in range(2):
-        posted.send(line, retries=2, failed=failed, attempt=failed + 1)
-        assert posted.word() == "done"
-        assert os.path.exists(f"{posted.folder.path}/FAILURE")
-    assert posted.run(line, retries=2, failed=2, attempt=3).value["attempt"] == 3
-    assert not os.path.exists(f"{posted.folder.path}/FAILURE")
-    assert os.path.exists(f"{posted.folder.path}/SUCCESS")
+        minder.send(line, retries=2, failed=failed, attempt=failed + 1)
+        assert minder.word() == "done"
+        assert os.path.exists(f"{minder.folder.path}/FAILURE")
+    assert minder.run(line, retries=2, failed=2, attempt=3).value["attempt"] == 3
+    assert not os.path.exists(f"{minder.folder.path}/FAILURE")
+    assert os.path.exists(f"{minder.folder.path}/SUCCESS")
     for number in (1, 2):
-        earlier = Path(posted.folder.path, "attempts", str(number))
+        earlier = Path(minder.folder.path, "attempts", str(number))
         assert (earlier / "job_1.OUT").read_text() == f"attempt {number}\n"
         assert (earlier / "FAILURE").exists()
-    assert Path(posted.folder.out).read_text() == "attempt 3\n"
+    assert Path(minder.folder.out).read_text() == "attempt 3\n"
 
 
-def test_a_long_output_keeps_its_beginning_and_its_end(posted: Posted) -> None:
-    posted.run("seq 1 200000; seq 1 200000 >&2", output_bytes=64 << 10)
-    for path in (posted.folder.out, posted.folder.err):
+def test_a_long_output_keeps_its_beginning_and_its_end(minder: RunningMinder) -> None:
+    minder.run("seq 1 200000; seq 1 200000 >&2", output_bytes=64 << 10)
+    for path in (minder.folder.out, minder.folder.err):
         text = Path(path).read_text()
         assert len(text) < 66 << 10
         assert text.startswith("1\n2\n3\n")
@@ -281,89 +280,89 @@ def tree(token: str, seconds: float) -> str:
     return "exec " + " ".join(map(shlex.quote, words))
 
 
-def test_past_its_time_a_command_and_all_its_children_end(posted: Posted) -> None:
+def test_past_its_time_a_command_and_all_its_children_end(minder: RunningMinder) -> None:
     token = f"tree-{uuid.uuid4().hex}"
-    failure = posted.run(tree(token, 600), timeout_s=1.0).failure
+    failure = minder.run(tree(token, 600), timeout_s=1.0).failure
     assert failure is not None
     assert failure.kind == Cause.TIMED_OUT.value
     assert "longer than its 1 s" in failure.message
     assert running(token) == []
 
 
-def test_what_a_command_leaves_behind_ends_with_it(posted: Posted) -> None:
+def test_what_a_command_leaves_behind_ends_with_it(minder: RunningMinder) -> None:
     token = f"tree-{uuid.uuid4().hex}"
-    assert posted.run(tree(token, 0)).failure is None
+    assert minder.run(tree(token, 0)).failure is None
     assert running(token) == []
 
 
-def test_told_to_stop_it_ends_the_tree_and_blames_nobody(posted: Posted) -> None:
+def test_told_to_stop_it_ends_the_tree_and_blames_nobody(minder: RunningMinder) -> None:
     token = f"tree-{uuid.uuid4().hex}"
-    posted.send(tree(token, 600), retries=1)
-    wait_until(lambda: "grown" in _read(posted.folder.out))
-    os.kill(posted.pid, signal.SIGTERM)
-    assert posted.word() == "stopped"
+    minder.send(tree(token, 600), retries=1)
+    wait_until(lambda: "grown" in _read(minder.folder.out))
+    os.kill(minder.pid, signal.SIGTERM)
+    assert minder.word() == "stopped"
     assert running(token) == []
-    assert posted.folder.read_info()["outcome"] == "stopped"
-    assert not posted.folder.finished
-    assert os.listdir(posted.base.answered(posted.errand.run)) == []
-    assert os.listdir(posted.base.attempts(posted.errand.run)) == []
+    assert minder.folder.read_info()["outcome"] == "stopped"
+    assert not minder.folder.finished
+    assert os.listdir(minder.base.result_folder(minder.attempt.run)) == []
+    assert os.listdir(minder.base.attempts(minder.attempt.run)) == []
 
 
 def test_a_signal_that_comes_at_its_birth_is_not_lost(tmp_path: Path) -> None:
     for place in range(20):
         home = tmp_path / str(place)
         home.mkdir()
-        with posted_at(home) as posted:
-            os.kill(posted.pid, signal.SIGTERM)
+        with minder_at(home) as minder:
+            os.kill(minder.pid, signal.SIGTERM)
             with contextlib.suppress(BrokenPipeError):  # it has gone already
-                posted.send("sleep 600")
-            # Stopped before it had taken the errand, or with it in hand: the end all the same.
-            assert os.waitpid(posted.pid, 0)[0] == posted.pid
+                minder.send("sleep 600")
+            # Stopped before it had taken the attempt, or with it in hand: the end all the same.
+            assert os.waitpid(minder.pid, 0)[0] == minder.pid
 
 
-def test_it_outlives_its_guardian_and_holds_the_lock_until_the_end(posted: Posted) -> None:
-    go = Path(posted.errand.cwd, "go")
-    posted.send(f"echo on; until test -e {go}; do sleep 0.01; done; echo off")
-    wait_until(lambda: "on" in _read(posted.folder.out))
-    posted.line.close()  # all that a minder sees of its guardian's death
-    assert posted.lock is not None
-    os.close(posted.lock.fd)
-    posted.lock.fd = -1
-    assert FILES.try_lock(posted.base.agent_lock("0")) is None
+def test_it_outlives_its_guardian_and_holds_the_lock_until_the_end(minder: RunningMinder) -> None:
+    go = Path(minder.cwd, "go")
+    minder.send(f"echo on; until test -e {go}; do sleep 0.01; done; echo off")
+    wait_until(lambda: "on" in _read(minder.folder.out))
+    minder.line.close()  # all that a minder sees of its guardian's death
+    assert minder.lock is not None
+    os.close(minder.lock.fd)
+    minder.lock.fd = -1
+    assert FILES.try_lock(minder.base.agent_lock("0")) is None
     go.touch()
-    lock = wait_until(lambda: FILES.try_lock(posted.base.agent_lock("0")))
+    lock = wait_until(lambda: FILES.try_lock(minder.base.agent_lock("0")))
     lock.release()
-    assert posted.result().failure is None
-    assert _read(posted.folder.out) == "on\noff\n"
-    os.waitpid(posted.pid, 0)
+    assert minder.result().failure is None
+    assert _read(minder.folder.out) == "on\noff\n"
+    os.waitpid(minder.pid, 0)
 
 
-def test_what_a_killed_minder_leaves_is_found_by_its_mark(posted: Posted) -> None:
-    posted.send("echo on; sleep 600; true")
-    wait_until(lambda: "on" in _read(posted.folder.out))
-    os.kill(posted.pid, signal.SIGKILL)
-    os.waitpid(posted.pid, 0)
-    mark = mark_of(posted.base.root, "0")
+def test_what_a_killed_minder_leaves_is_found_by_its_mark(minder: RunningMinder) -> None:
+    minder.send("echo on; sleep 600; true")
+    wait_until(lambda: "on" in _read(minder.folder.out))
+    os.kill(minder.pid, signal.SIGKILL)
+    os.waitpid(minder.pid, 0)
+    mark = mark_of(minder.base.root, "0")
     assert len(marked(mark)) == 2
     assert sweep(mark) >= 1
     assert marked(mark) == []
 
 
-def test_before_and_after_surround_the_command(posted: Posted) -> None:
-    posted.run("echo during", before="echo before", after="echo after $POSTROOM_EXIT")
-    assert Path(posted.folder.out).read_text() == "before\nduring\nafter 0\n"
+def test_before_and_after_surround_the_command(minder: RunningMinder) -> None:
+    minder.run("echo during", before="echo before", after="echo after $POSTROOM_EXIT")
+    assert Path(minder.folder.out).read_text() == "before\nduring\nafter 0\n"
 
 
-def test_a_failing_before_spares_the_command_and_after_learns_of_it(posted: Posted) -> None:
-    done = posted.run("echo during", before="exit 4", after="echo after $POSTROOM_EXIT")
+def test_a_failing_before_spares_the_command_and_after_learns_of_it(minder: RunningMinder) -> None:
+    done = minder.run("echo during", before="exit 4", after="echo after $POSTROOM_EXIT")
     assert done.failure is not None
-    assert Path(posted.folder.out).read_text() == "after 4\n"
+    assert Path(minder.folder.out).read_text() == "after 4\n"
 
 
-def test_a_command_inherits_the_cards_lease_and_nothing_else(posted: Posted) -> None:
-    posted.run("ls /proc/$$/fd; true")
-    open_ = sorted(map(int, Path(posted.folder.out).read_text().split()))
-    assert open_ == [0, 1, 2, posted.lease]
+def test_a_command_inherits_the_cards_lease_and_nothing_else(minder: RunningMinder) -> None:
+    minder.run("ls /proc/$$/fd; true")
+    open_ = sorted(map(int, Path(minder.folder.out).read_text().split()))
+    assert open_ == [0, 1, 2, minder.lease]
 
 
 def _read(path: str) -> str:

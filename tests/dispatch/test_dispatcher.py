@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from postroom.master import Master
-from postroom.parcel.sheets import Done, JobSheet
+from postroom.parcel.sheets import JobEnd, JobSheet
 from postroom.session.inbox import Step
-from postroom.store.agents import VERSION, AgentInfo
+from postroom.store.agents import PROTOCOL, AgentInfo, MasterInfo
 from postroom.store.append_log import AppendLogWriter
 from postroom.store.files import Box, LocalBox, LocalFiles
 from postroom.store.mailbox import Letter, put_up
@@ -72,8 +72,8 @@ class TestSending:
 
     def test_an_agent_of_another_version_is_sent_nothing(self, room: PostRoom) -> None:
         room.run(3)
-        for agent_id, version in (("0", VERSION - 1), ("1", VERSION)):
-            info = AgentInfo(agent_id, "g", "G", "h", "b", 1, 1, 0.0, version=version)
+        for agent_id, version in (("0", PROTOCOL - 1), ("1", PROTOCOL)):
+            info = AgentInfo(agent_id, "g", "G", "h", "b", 1, 1, 0.0, protocol=version)
             room.files.write_new(room.base.agent_info(agent_id), [info.encode()])
             room.inbox(agent_id)
         room.step(room.dispatcher())
@@ -101,7 +101,7 @@ class TestSending:
         assert room.delivered == [("r", 0, 1)]
         assert (letter := room.letter()) is not None and letter.first == 1
 
-    def test_what_cannot_be_gathered_is_not_asked_for_again_and_again(
+    def test_what_cannot_be_collected_is_not_asked_for_again_and_again(
         self, room: PostRoom, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         room.run(1)
@@ -323,7 +323,7 @@ class TestDeath:
     def test_a_dead_agents_range_goes_on_and_the_blame_on_the_job_in_hand(
         self, room: PostRoom
     ) -> None:
-        def die(info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> Done:
+        def die(info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> JobEnd:
             raise KeyboardInterrupt
 
         room.run(3)
@@ -359,7 +359,7 @@ class TestDeath:
     def test_a_result_that_comes_while_the_dead_are_cleared_away_counts(
         self, room: PostRoom, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A holder that lives after all may publish until its drawer is shut, and not after."""
+        """A holder that lives after all may publish until its outbox is closed, and not after."""
         made = room.run(2)
         room.inbox()
         dispatcher = room.dispatcher()
@@ -450,7 +450,7 @@ class TestRecovery:
         room.inbox()
         Path(room.base.mailbox("0")).write_bytes(Letter(41, 1, "r", 0, 0, 1).encode())
         assert room.dispatcher().epoch == 42
-        Path(room.base.master_info).write_text('{"epoch": 99}')
+        Path(room.base.master_info).write_bytes(MasterInfo(99, 1, "h").encode())
         assert room.dispatcher().epoch == 100
 
     @pytest.mark.parametrize("moment", range(8))
@@ -534,11 +534,11 @@ class TestRecovery:
             room.step(dispatcher)
             work(inbox)
         assert room.values() == {0: 0, 1: 2}
-        assert list_firsts(room.files, room.base.asked("r")) == [0]
+        assert list_firsts(room.files, room.base.run_folder("r")) == [0]
 
     def test_answer_folders_that_a_power_loss_took_are_made_again(self, room: PostRoom) -> None:
         room.run(1)
-        os.rmdir(room.base.answered("r"))
+        os.rmdir(room.base.result_folder("r"))
         os.rmdir(room.base.attempts("r"))
         inbox = room.inbox()
         dispatcher = room.dispatcher()
@@ -556,7 +556,7 @@ class TestRecovery:
         monkeypatch.setattr("postroom.dispatch.registry.list_runs", lambda files, base: [])
         room.step(dispatcher)
         assert "r" in dispatcher.runs
-        os.rename(room.base.asked("r"), f"{room.base.trash}/r")
+        os.rename(room.base.run_folder("r"), f"{room.base.trash}/r")
         room.step(dispatcher)
         assert "r" not in dispatcher.runs
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from postroom.dispatch import job_writer
-from postroom.dispatch.dispatcher import COMPANY
+from postroom.dispatch.dispatcher import FEW_JOBS
 from postroom.dispatch.job_writer import put_data
 from postroom.dispatch.registry import RESTING
 from postroom.dispatch.run_queue import LEAST_S
 from postroom.errors import JobFailed, KernelError, PostroomError
-from postroom.jobs import Job, JobPool, Receipt
+from postroom.jobs import Job, JobPool, SubmittedJob
 from postroom.master import Master
 from postroom.parcel.sheets import unpack_data
 from postroom.session.inbox import Step
@@ -56,7 +56,7 @@ def test_a_job_is_on_disk_when_submit_returns(tmp_path: Path) -> None:
             assert logged_until(room.files, room.base.append_log(pool.run)) == number + 1
 
 
-def test_a_run_that_was_handed_in_as_a_list_can_be_appended_to(tmp_path: Path) -> None:
+def test_a_run_that_was_submitted_as_a_list_can_be_appended_to(tmp_path: Path) -> None:
     with in_one_process(tmp_path, KERNELS) as room:
         pool = room.run([Job("kernels:double", x=n) for n in range(3)])
         receipt = pool.submit(Job("kernels:double", x=3))
@@ -96,7 +96,7 @@ def test_a_failed_job_raises_at_its_receipt_and_at_no_other(tmp_path: Path) -> N
 def test_what_cannot_run_is_refused_at_submit(tmp_path: Path) -> None:
     with in_one_process(tmp_path, KERNELS) as room:
         pool = room.master.open()
-        with pytest.raises(KernelError, match="defines no 'absent'"):
+        with pytest.raises(KernelError, match="does not define 'absent'"):
             pool.submit(Job("kernels:absent"))
         with pytest.raises(PostroomError, match="is not a Job"):
             pool.submit("kernels:double")  # type: ignore[arg-type]
@@ -115,7 +115,7 @@ def test_jobs_that_others_append_to_the_same_run_join_the_pool(tmp_path: Path) -
             room.finish(pool)
             assert pool.results() == [0, 20, 40]
             theirs.refresh()
-            assert Receipt(theirs, 1).result() == 20
+            assert SubmittedJob(theirs, 1).result() == 20
 
 
 def test_an_open_run_survives_the_death_of_its_submitter(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_a_letter_reaches_over_parcels_and_their_options_stay_apart(tmp_path: Pa
             "job 6 failed",
             "job 7 failed",
         ]
-        sent = len(list_firsts(room.files, room.base.answered(pool.run)))
+        sent = len(list_firsts(room.files, room.base.result_folder(pool.run)))
         assert sent < len(pool), "jobs handed in one by one share letters and results"
 
 
@@ -262,7 +262,7 @@ def test_the_shortest_jobs_wait_for_company_while_another_agent_is_at_work(tmp_p
         queue.mean_s = 1e-6
         pool.submit(Job("kernels:double", x=2))
         assert letters() == 1, "nobody is at work: it is sent at once"
-        for _ in range(COMPANY - 1):
+        for _ in range(FEW_JOBS - 1):
             pool.submit(Job("kernels:double", x=3))
             assert letters() == 1
         pool.submit(Job("kernels:double", x=4))
@@ -272,4 +272,4 @@ def test_the_shortest_jobs_wait_for_company_while_another_agent_is_at_work(tmp_p
         for _ in range(2):
             pool.submit(Job("kernels:double", x=5))
         assert letters() == 2, "they are long"
-        assert len(room.finish(pool).results()) == 1 + 1 + COMPANY + 2
+        assert len(room.finish(pool).results()) == 1 + 1 + FEW_JOBS + 2

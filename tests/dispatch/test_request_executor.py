@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from postroom.commands.spec import CommandSpec
 from postroom.dispatch.dispatcher import Dispatcher
-from postroom.parcel.sheets import Done, Failure, JobSheet, Outcome, OutcomeSheet
-from postroom.queue.submission import QueuedCommand, submit
+from postroom.parcel.sheets import Failure, JobEnd, JobSheet, Outcome, OutcomeSheet
+from postroom.queue.submission import submit
 from postroom.session.inbox import Inbox, Step
 from postroom.store.agents import AgentInfo
+from postroom.store.append_log import RecordReader
 from postroom.store.job_ids import JobId
 from postroom.store.requests import (
     Orders,
@@ -28,11 +30,11 @@ from postroom.store.scheduling import SchedulingOptions
 from tests.by_hand import PostRoom, results
 
 
-def run_command(info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> Done:
+def run_command(info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> JobEnd:
     """Stand for a session: a command that says `false` fails."""
     if sheet.plain(job)["command"] == "false":
-        return Done(failure=Failure(Outcome.FAILED, "failed", "exit code 1"), seconds=1.0)
-    return Done({"exit": 0}, seconds=1.0)
+        return JobEnd(failure=Failure(Outcome.FAILED, "failed", "exit code 1"), seconds=1.0)
+    return JobEnd({"exit": 0}, seconds=1.0)
 
 
 class QueueRoom(PostRoom):
@@ -40,7 +42,7 @@ class QueueRoom(PostRoom):
 
     def queue(self, *commands: str, project: str = "p", **scheduling: Any) -> list[JobId]:
         asks = [
-            QueuedCommand(one, cwd="/", name=one, scheduling=SchedulingOptions(**scheduling))
+            CommandSpec(one, cwd="/", name=one, scheduling=SchedulingOptions(**scheduling))
             for one in commands
         ]
         return submit(self.files, self.base, asks, project=project)
@@ -59,11 +61,11 @@ class QueueRoom(PostRoom):
         return None if letter is None else self.name(JobId(letter.run, letter.first))
 
     def name(self, job: JobId) -> str:
-        for first in range(job.number, -1, -1):
-            path = self.base.parcel(job.run, first)
-            if self.files.exists(path):
-                return JobSheet(path, read_parcel_bytes(self.files, path)).name(job.number)
-        raise AssertionError(job)
+        reader = RecordReader(self.files, self.base, job.run)
+        try:
+            return reader.open(job.number, 0).name(job.number)
+        finally:
+            reader.close()
 
     def order(self, dispatcher: Dispatcher, inbox: Inbox) -> list[str]:
         """Run what can be run; the commands in the order in which they were sent."""
@@ -294,7 +296,7 @@ class TestKilling:
         dispatcher = room.dispatcher()
         room.look(dispatcher)
         room.ask(RequestVerb.KILL, a)
-        monkeypatch.setattr(dispatcher._executor, "_cancel", _die)
+        monkeypatch.setattr(dispatcher._collector, "cancel", _die)
         with pytest.raises(KeyboardInterrupt):
             room.look(dispatcher)
         assert room.outcome(a) == "not done"

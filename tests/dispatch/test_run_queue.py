@@ -11,8 +11,8 @@ from postroom.dispatch.run_queue import (
     LEAST_S,
     LETTER_S,
     MOST_JOBS,
+    JobRange,
     RunQueue,
-    Span,
     gaps,
 )
 from postroom.store.runs import Note
@@ -45,7 +45,7 @@ def test_gaps_are_disjoint_and_in_order(end: int, covered: list[tuple[int, int]]
 
 
 def test_a_job_whose_time_is_unknown_travels_alone() -> None:
-    assert queue(10).take() == Span(0, 0, 1)
+    assert queue(10).take() == JobRange(0, 0, 1)
 
 
 def test_short_jobs_travel_together_as_long_as_a_letter_should_be() -> None:
@@ -82,7 +82,11 @@ def test_a_job_with_a_history_travels_alone_with_its_attempt_number() -> None:
     taken.note(note(1, 1, "failed"))
     taken.note(note(1, 2, "lost"))
     spans = [taken.take(), taken.take(), taken.take()]
-    assert spans == [Span(0, 0, 1), Span(0, 1, 2, attempt=3, failed=1, lost=1), Span(0, 2, 3)]
+    assert spans == [
+        JobRange(0, 0, 1),
+        JobRange(0, 1, 2, attempt=3, failed=1, lost=1),
+        JobRange(0, 2, 3),
+    ]
 
 
 def test_the_same_note_counts_once() -> None:
@@ -97,7 +101,7 @@ def test_what_is_put_back_waits_again_and_no_more_than_was_asked() -> None:
         pass
     taken.put_back(1, 5)
     assert taken.waiting() == 1
-    assert taken.take() == Span(0, 1, 2)
+    assert taken.take() == JobRange(0, 1, 2)
 
 
 def test_recovery_counts_what_is_covered_and_leaves_what_is_out() -> None:
@@ -105,7 +109,7 @@ def test_recovery_counts_what_is_covered_and_leaves_what_is_out() -> None:
     recovered.recover([0], 10, sent=[(2, 5)], covered=[(0, 2), (2, 3), (7, 9)])
     assert recovered.done == 4  # (2, 3) is counted when the letter's chain is walked
     assert recovered.waiting() == 3
-    assert recovered.take() == Span(0, 5, 6)
+    assert recovered.take() == JobRange(0, 5, 6)
 
 
 def test_recovery_never_lets_wait_what_a_parcel_covers_behind_a_letter() -> None:
@@ -128,3 +132,33 @@ def test_the_mean_follows_what_jobs_take() -> None:
     measured.covered(1, 0.0)
     assert measured.mean_s is not None and 0.5 < measured.mean_s < 1.0
     assert measured.done == 3 and not measured.finished
+
+
+def ranges(waiting: RunQueue) -> list[tuple[int, int]]:
+    found = []
+    while (taken := waiting.take()) is not None:
+        found.append((taken.first, taken.stop))
+    return found
+
+
+def test_withdrawn_jobs_come_back_as_ranges_and_are_not_sent() -> None:
+    waiting = queue(8)
+    assert waiting.withdraw({1, 2, 3, 6}) == [(1, 4), (6, 7)]
+    assert [first for first, _ in ranges(waiting)] == [0, 4, 5, 7]
+
+
+def test_what_does_not_wait_is_not_withdrawn() -> None:
+    waiting = queue(3)
+    assert waiting.take() is not None
+    assert waiting.withdraw({0, 7}) == []
+    assert waiting.waiting() == 2
+
+
+def test_with_one_job_per_letter_jobs_are_sent_alone_however_short_they_are() -> None:
+    for alone in (True, False):
+        waiting = RunQueue(one_job_per_letter=alone)
+        waiting.extend([0], 100)
+        waiting.covered(1, 1e-5)
+        taken = waiting.take()
+        assert taken is not None
+        assert (taken.stop - taken.first == 1) is alone

@@ -14,21 +14,21 @@ import pytest
 import postroom
 from postroom.errors import PostroomError
 from postroom.functions.function_kind import code_of
-from postroom.functions.notebook import is_interactive, write_cell
+from postroom.functions.notebook import is_interactive, write_module
 
 
 class Notebook:
     """Runs cells as IPython does: their source is known, and no file holds it."""
 
     def __init__(self) -> None:
-        self.room: dict[str, Any] = {"__name__": "__main__", "postroom": postroom}
+        self.namespace: dict[str, Any] = {"__name__": "__main__", "postroom": postroom}
         self._count = 0
 
     def run(self, source: str) -> None:
         self._count += 1
         name = f"<ipython-input-{self._count}-{id(self)}>"
         linecache.cache[name] = (len(source), None, source.splitlines(True), name)
-        exec(compile(source, name, "exec"), self.room)
+        exec(compile(source, name, "exec"), self.namespace)
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def notebook() -> Notebook:
 
 def load(base: Path, job: Any) -> Any:
     """What a session finds in the module that was written."""
-    project, task = write_cell(job, str(base))
+    project, task = write_module(job, str(base))
     module_name, _, name = task.partition(":")
     spec = importlib.util.spec_from_file_location(module_name, f"{project}/{module_name}.py")
     assert spec is not None
@@ -61,7 +61,7 @@ def test_a_cell_travels_with_all_that_it_uses(notebook: Notebook, tmp_path: Path
         "def light(x, seed=0):\n"
         "    return fit.__wrapped__(1)\n"
     )
-    fit = notebook.room["fit"]
+    fit = notebook.namespace["fit"]
     assert is_interactive(fit.function)
     found = load(tmp_path / "base", fit)
     assert found.function(3) == [math.sqrt(3.5 * value) for value in range(3)]
@@ -78,12 +78,12 @@ def test_an_edited_cell_is_another_module_and_the_old_one_stays(
     notebook: Notebook, tmp_path: Path
 ) -> None:
     notebook.run("@postroom.job\ndef fit():\n    return 1\n")
-    first = load(tmp_path / "base", notebook.room["fit"])
-    assert write_cell(notebook.room["fit"], str(tmp_path / "base")) == write_cell(
-        notebook.room["fit"], str(tmp_path / "base")
+    first = load(tmp_path / "base", notebook.namespace["fit"])
+    assert write_module(notebook.namespace["fit"], str(tmp_path / "base")) == write_module(
+        notebook.namespace["fit"], str(tmp_path / "base")
     )
     notebook.run("@postroom.job\ndef fit():\n    return 2\n")
-    second = load(tmp_path / "base", notebook.room["fit"])
+    second = load(tmp_path / "base", notebook.namespace["fit"])
     assert (first.function(), second.function()) == (1, 2)
     assert len(list((tmp_path / "base" / "notebook_functions").iterdir())) == 2
 
@@ -93,22 +93,22 @@ def test_an_edited_cell_is_another_module_and_the_old_one_stays(
     [
         (
             "def fit():\n    return data.sum()\n",
-            "fit uses 'data', a ndarray that only this",
+            "fit uses 'data', a ndarray that cannot be sent",
         ),
         ("def fit():\n    return missing\n", "fit uses 'missing', which is not defined"),
         ("def fit():\n    return helper()\n", "helper uses 'data'"),
         ("def fit(x=stream):\n    return x\n", "fit uses 'stream', a object"),
     ],
 )
-def test_what_cannot_travel_is_named(
+def test_what_cannot_be_sent_is_named(
     notebook: Notebook, tmp_path: Path, source: str, message: str
 ) -> None:
-    notebook.room["data"] = np.zeros(3)
-    notebook.room["stream"] = object()
+    notebook.namespace["data"] = np.zeros(3)
+    notebook.namespace["stream"] = object()
     notebook.run("def helper():\n    return data\n")
     notebook.run(f"@postroom.job\n{source}")
     with pytest.raises(PostroomError, match=message):
-        notebook.room["fit"].submit()
+        notebook.namespace["fit"].submit()
 
 
 def test_a_closure_names_its_variable(notebook: Notebook) -> None:
@@ -120,10 +120,10 @@ def test_a_closure_names_its_variable(notebook: Notebook) -> None:
         "    return fit\n"
     )
     with pytest.raises(PostroomError, match="fit uses 'width' of the function around it"):
-        notebook.room["make"](3).submit(1)
+        notebook.namespace["make"](3).submit(1)
 
 
 def test_without_its_source_a_sentence_says_so(notebook: Notebook) -> None:
-    exec("@postroom.job\ndef fit():\n    return 1\n", notebook.room)
-    with pytest.raises(PostroomError, match="the source of fit can't be had"):
-        notebook.room["fit"].submit()
+    exec("@postroom.job\ndef fit():\n    return 1\n", notebook.namespace)
+    with pytest.raises(PostroomError, match="not know the source of fit"):
+        notebook.namespace["fit"].submit()

@@ -1,6 +1,6 @@
 """Many processes that fight for few cards while they are killed at random; run by test_swarm.
 
-Witnesses are files of the test's own, one per card. Whoever is granted a card takes the kernel lock
+Witnesses are files of the test's own, one per card. Whoever is granted a card takes the file lock
 of its witness; a lock that is taken already means two tenants at once. Each process opens the
 witnesses before it asks, so that its death closes them before the lease.
 """
@@ -27,7 +27,7 @@ def say(path: Path, text: str) -> None:
         file.write(text.encode() + b"\n")
 
 
-def wish(chance: random.Random) -> LeaseRequest:
+def make_request(chance: random.Random) -> LeaseRequest:
     kind = chance.random()
     if kind < 0.7:
         return LeaseRequest(name="one")
@@ -44,7 +44,7 @@ def work(folder: Path, goal: int) -> None:
     ledger = open_ledger()
     while not done.exists() or done.stat().st_size < goal * 2:
         try:
-            lease = ledger.acquire(wish(chance), timeout_s=60)
+            lease = ledger.acquire(make_request(chance), timeout_s=60)
         except CardHeld as error:
             say(folder / "violations", f"never served: {error}")
             return

@@ -1,8 +1,7 @@
-"""`postroom gpu` as a black box: real shells, real kills."""
+"""How `postroom gpu` reads its options, and that the verbs of scripts import nothing slow."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -12,302 +11,147 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.shell_completion import ShellComplete
 
+from postroom.cli import gpu_verbs, verbs
 from postroom.gpus.ledger.protocol import LeaseRequest, open_ledger
 from tests.gpus.ledgerkit import REPOSITORY, wait_until
 
-Start = Callable[..., subprocess.Popen[str]]
-POSTROOM = f"{sys.executable} -m postroom"
 
-pytestmark = pytest.mark.usefixtures("folder")
-
-
-def postroom(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "postroom", "gpu", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY)
-
-
-def owners() -> dict[str, int]:
-    """Return who holds which card, by the pid of the owner."""
-    return {uuid: entry.process.pid for entry in open_ledger().holders() for uuid in entry.cards}
-
-
-@pytest.fixture
-def bash(start: Start) -> Callable[[str], subprocess.Popen[str]]:
-    """Starts a shell script; `$P` is postroom gpu."""
-
-    def bash(script: str) -> subprocess.Popen[str]:
-        return start("bash", "-c", f'P="{POSTROOM} gpu"\n{script}', stdin=subprocess.PIPE)
-
-    return bash
-
-
-def line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
+def read(verb: str, *words: str) -> dict[str, Any]:
+    parser, _ = gpu_verbs.load(verb)
+    return vars(parser.parse_args(words))
 
 
 @pytest.mark.parametrize(
-    "get",
+    ("words", "found"),
     [
-        "ID=$($P get)",
-        "read ID < <($P get)",
-        "ID=$($P get | tail -1)",
-        "ID=$(true; timeout 60 $P get)",
-        "ID=`cd /; $P get`",
-        "ID=$($P get --redis-db 0 --redis-db 0)",  # by way of click: see cli/shortcut.py
+        ("get", {"count": 1, "memory": None, "gpus": None, "timeout_s": None, "json_": False}),
+        ("get -n 2", {"count": 2}),
+        ("get --memory 8G --pack", {"memory": "8G", "pack": True}),
+        ("get --gpus=0,2 --timeout 2.5", {"gpus": "0,2", "timeout_s": 2.5}),
+        ("get --timeout 90s", {"timeout_s": 90.0}),
+        ("get --timeout 30m", {"timeout_s": 1800.0}),
+        ("get --timeout 2h", {"timeout_s": 7200.0}),
+        ("get --name night --json", {"name": "night", "json_": True}),
+        ("get --ledger /tmp/x", {"ledger": "/tmp/x"}),
+        ("get --redis-server=h --redis-port 1 --redis-db=2", {"redis_port": 1, "redis_db": 2}),
+        ("run -- python x.py --name x", {"command": ["--", "python", "x.py", "--name", "x"]}),
+        ("run -n 2 --name x -- true", {"count": 2, "name": "x", "command": ["--", "true"]}),
+        ("run -n 2 python x.py -n 3", {"count": 2, "command": ["python", "x.py", "-n", "3"]}),
+        ("release 0", {"which": "0", "force": False}),
+        ("release --force 0 --json", {"which": "0", "force": True, "json_": True}),
+        ("idle --json", {"json_": True}),
+        ("watch --interval 1m", {"interval_s": 60.0}),
+        ("manage --count 2", {"which": None, "count": 2}),
     ],
 )
-def test_the_lease_belongs_to_the_calling_shell_and_ends_with_it(
-    bash: Callable[[str], subprocess.Popen[str]], get: str
+def test_options_are_read(words: str, found: dict[str, Any]) -> None:
+    assert found.items() <= read(*words.split()).items()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "get -n 0",
+        "get -n two",
+        "get --timeout",
+        "get --timeout soon",
+        "get --json=yes",
+        "get --js",
+        "get 0",
+        "run",
+        "run --",
+        "release",
+        "release 0 1",
+        "watch --interval 0.01 --count 1",
+        "nothing",
+    ],
+)
+@pytest.mark.usefixtures("folder")
+def test_a_wrong_use_ends_with_2_and_says_how_to_get_help(
+    words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shell = bash(f"{get}\necho $ID\nread")
-    card = line(shell)
-    assert owners() == {f"FAKE-{card}": shell.pid}
-    shell.send_signal(signal.SIGKILL)
-    shell.wait()
-    wait_until(lambda: owners() == {}, show=owners)
+    with pytest.raises(SystemExit) as end:
+        gpu_verbs.run(words.split())
+    said = capsys.readouterr()
+    assert (end.value.code, said.out) == (2, "")
+    assert "Try 'postroom gpu" in said.err
 
 
-def test_a_background_child_of_a_killed_shell_keeps_the_card(
-    bash: Callable[[str], subprocess.Popen[str]],
-) -> None:
-    shell = bash("ID=$($P get)\nsleep 600 & echo $!\nread")
-    child = int(line(shell))
-    shell.kill()
-    shell.wait()
-    assert len(owners()) == 1
-    # Seen by the keeper, too: it had time to take note of the death before this answer came.
-    postroom("idle")
-    assert len(owners()) == 1
-    os.kill(child, signal.SIGKILL)
-    wait_until(lambda: owners() == {}, show=owners)
+@pytest.mark.parametrize("verb", gpu_verbs.VERBS)
+def test_every_verb_has_its_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        gpu_verbs.run([verb, "--help"])
+    assert end.value.code == 0
+    assert "--ledger" in capsys.readouterr().out
 
 
-def test_a_child_that_has_left_the_session_keeps_the_card(
-    bash: Callable[[str], subprocess.Popen[str]],
-) -> None:
-    shell = bash("ID=$($P get)\nsetsid sleep 600 & echo $!\nread")
-    child = int(line(shell))
-    (entry,) = open_ledger().holders()
-    assert entry.keeper is not None
-    keeper = entry.keeper.pid
-
-    def watched() -> int:
-        links = (f"/proc/{keeper}/fd/{name}" for name in os.listdir(f"/proc/{keeper}/fd"))
-        return sum("pidfd" in os.readlink(link) for link in links)
-
-    wait_until(lambda: watched() == 2)
-    shell.kill()
-    shell.wait()
-    wait_until(lambda: watched() == 1)
-    assert len(owners()) == 1
-    os.kill(child, signal.SIGKILL)
-    wait_until(lambda: owners() == {}, show=owners)
+def test_a_shell_completes_verbs_and_their_options() -> None:
+    complete = ShellComplete(verbs.postroom, {}, "postroom", "_POSTROOM_COMPLETE")
+    verbs_found = {item.value for item in complete.get_completions(["gpu"], "re")}
+    assert verbs_found == {"release"}
+    flags = {item.value for item in complete.get_completions(["gpu", "get"], "--me")}
+    assert flags == {"--memory"}
 
 
-def test_a_child_born_a_moment_before_the_kill_keeps_the_card(
-    bash: Callable[[str], subprocess.Popen[str]],
-) -> None:
-    shell = bash("ID=$($P get)\nsleep 600 & echo $!; kill -9 $$")
-    child = int(line(shell))
-    shell.wait()
-    postroom("idle")
-    assert len(owners()) == 1
-    os.kill(child, signal.SIGKILL)
-    wait_until(lambda: owners() == {}, show=owners)
+HEAVY = "click dataclasses inspect socket subprocess asyncio logging importlib.metadata"
+HEAVY += " numpy torch rich psutil redis pynvml ctypes watchdog filelock platformdirs"
 
 
-def test_the_next_script_does_not_inherit_the_card_of_the_last(
-    bash: Callable[[str], subprocess.Popen[str]],
-) -> None:
-    outer = bash(f"bash -c 'ID=$({POSTROOM} gpu get)'\nsleep 600 & echo next; wait")
-    assert line(outer) == "next"
-    wait_until(lambda: owners() == {}, show=owners)
-    assert outer.poll() is None
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("words", ["get", "get --json --memory 1G", "run -- true", "idle"])
+def test_the_verbs_of_scripts_import_nothing_heavy(words: str) -> None:
+    code = (
+        "import os, sys\n"
+        "before = set(sys.modules)\n"
+        f"sys.argv = ['postroom', 'gpu', *{words.split()!r}]\n"
+        "os.execvpe = lambda *a: sys.exit(0)\n"
+        "from postroom.__main__ import main\n"
+        "try: main()\n"
+        "except SystemExit as end: assert not end.code, end.code\n"
+        f"sys.exit(sorted((set(sys.modules) - before) & set({HEAVY!r}.split())) or 0)"
+    )
+    # A shell of its own, so that the lease ends with it, and not with these tests.
+    shell = ["bash", "-c", 'card=$("$0" -c "$1")', sys.executable, code]
+    done = subprocess.run(shell, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_what_ran_before_the_get_does_not_keep_the_card(
-    bash: Callable[[str], subprocess.Popen[str]],
-) -> None:
-    shell = bash("sleep 600 & ID=$($P get)\necho $ID\nread")
-    line(shell)
-    shell.kill()
-    shell.wait()
-    wait_until(lambda: owners() == {}, show=owners)
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--gpus 0,1 -n 2", "--gpus and -n cannot be combined"),
+        ("--timeout=-1", "is not a duration"),
+        ("--timeout nan", "is not a duration"),
+    ],
+)
+def test_a_wrong_use_is_told_before_anything_is_done(words: str, said: str) -> None:
+    command = [sys.executable, "-m", "postroom", "gpu", "get", *words.split()]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Try" in done.stderr
+    assert said in done.stderr
 
 
-def test_each_subshell_in_the_background_has_a_card_of_its_own(
-    bash: Callable[[str], subprocess.Popen[str]],
-) -> None:
-    shell = bash("(ID=$($P get); echo $BASHPID $ID; exec 1>&-; read) <&0 &\nwait\necho done; read")
-    pid, card = line(shell).split()
-    assert owners() == {f"FAKE-{card}": int(pid)}
-    assert shell.stdin is not None
-    shell.stdin.write("\n")
-    shell.stdin.flush()
-    assert line(shell) == "done"
-    wait_until(lambda: owners() == {}, show=owners)
-    assert shell.poll() is None
-
-
-def test_a_late_or_repeated_release_is_harmless(
-    bash: Callable[[str], subprocess.Popen[str]],
-) -> None:
-    script = "ID=$($P get --gpus 0)\n$P release $ID\necho released\nread\n$P release $ID 2>&1\nread"
-    first = bash(script)
-    assert line(first) == "released"
-    second = bash("ID=$($P get --gpus 0)\necho $ID\nread")
-    assert line(second) == "0"
-    assert first.stdin is not None
-    first.stdin.write("\n")
-    first.stdin.flush()
-    assert "not released: 0 is held by" in line(first)
-    assert owners() == {"FAKE-0": second.pid}
-
-
-def test_a_lease_of_another_shell_is_released_by_force_only(
-    bash: Callable[[str], subprocess.Popen[str]],
-) -> None:
-    shell = bash("ID=$($P get)\necho $ID\nread")
-    card = line(shell)
-    assert "another shell's" in postroom("release", card).stderr
-    assert len(owners()) == 1
-    answer = json.loads(postroom("release", card, "--force", "--json").stdout)
-    assert len(answer["released"]) == 1
-    assert owners() == {}
-
-
-def test_a_get_in_the_line_gives_up_when_its_shell_is_killed(
-    bash: Callable[[str], subprocess.Popen[str]],
-) -> None:
+@pytest.mark.usefixtures("folder")
+def test_ctrl_c_ends_a_get_that_waits_with_130(start: Callable[..., Any]) -> None:
     ledger = open_ledger()
     with ledger.try_acquire(LeaseRequest(count=4)):
-        shell = bash("ID=$($P get 2>/dev/null)")
-        wait_until(lambda: len(ledger.queue()) == 1, show=ledger.queue)
-        shell.kill()
-        shell.wait()
-        wait_until(lambda: ledger.queue() == [], show=ledger.queue)
+        waiting = start(sys.executable, "-m", "postroom", "gpu", "get", stderr=subprocess.PIPE)
+        wait_until(lambda: ledger.queue(), show="nobody waits")
+        waiting.send_signal(signal.SIGINT)
+        assert waiting.wait() == 130
+        assert "Traceback" not in waiting.stderr.read()
+        assert ledger.queue() == []
 
 
-def test_a_get_that_waits_in_vain_says_why_and_ends_with_75() -> None:
-    with open_ledger().try_acquire(LeaseRequest(count=4, name="the big one")):
-        done = postroom("get", "--timeout", "0.05")
-    assert done.returncode == 75
-    assert done.stdout == ""
-    assert "waiting: card 0 is held by 'the big one'" in done.stderr
-
-
-def test_several_cards_are_printed_as_cuda_takes_them() -> None:
-    answer = json.loads(postroom("get", "-n", "2", "--name", "pair", "--json").stdout)
-    assert len(answer["ids"]) == 2
-    assert answer["environment"]["CUDA_VISIBLE_DEVICES"] == ",".join(answer["ids"])
-    assert answer["owner_pid"] == os.getpid()
-    postroom("release", answer["lease_id"], "--force")
-    assert owners() == {}
-
-
-def test_run_passes_environment_and_exit_code_on() -> None:
-    script = "echo $CUDA_DEVICE_ORDER $CUDA_VISIBLE_DEVICES $POSTROOM_GPU; exit 7"
-    done = postroom("run", "--gpus", "2", "--", "bash", "-c", script)
-    assert done.stdout == "PCI_BUS_ID 2 FAKE-2\n"
-    assert done.returncode == 7
-    assert owners() == {}
-
-
-def test_run_holds_the_card_until_the_last_child_is_gone(start: Start) -> None:
-    script = "sleep 600 & echo $!"
-    run = start(sys.executable, "-m", "postroom", "gpu", "run", "--", "bash", "-c", script)
-    child = int(line(run))
-    run.wait()
-    assert len(owners()) == 1
-    os.kill(child, signal.SIGKILL)
-    wait_until(lambda: owners() == {}, show=owners)
-
-
-def test_run_says_what_could_not_be_started() -> None:
-    missing = postroom("run", "--", "no-such-program")
-    assert (missing.returncode, "no-such-program" in missing.stderr) == (127, True)
-    assert postroom("run", "--", "/etc/passwd").returncode == 126
-    assert owners() == {}
-
-
-def test_run_leaves_signals_as_a_shell_would(start: Start) -> None:
-    done = postroom("run", "--", "grep", "SigIgn", "/proc/self/status")
-    ignored = int(done.stdout.split()[1], 16)
-    assert not ignored & 1 << (signal.SIGPIPE - 1)
-
-
-def test_every_listing_speaks_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ledger = open_ledger()
-    lease = ledger.try_acquire(LeaseRequest(cards=("FAKE-1",), name="demo", memory_mib=8192))
-    answers: dict[str, Any] = {}
-    for verb in ("list", "idle", "managed", "info", "queue", "log", "purge"):
-        done = postroom(verb, "--json")
-        assert (done.returncode, done.stderr) == (0, ""), verb
-        answers[verb] = json.loads(done.stdout)
-    card = answers["list"][1]
-    assert (card["state"], card["reserved_mib"]) == ("shared", 8192)
-    assert (card["leases"][0]["name"], card["leases"][0]["pid"]) == ("demo", os.getpid())
-    assert answers["idle"] == ["0", "2", "3"]
-    assert answers["managed"] == ["0", "1", "2", "3"]
-    assert [entry["what"] for entry in answers["log"]] == ["granted"]
-    assert answers["info"]["cards"][0]["uuid"] == "FAKE-0"
-    watched = postroom("watch", "--count", "1", "--json")
-    assert json.loads(watched.stdout) == answers["list"]
-    lease.release()
-
-
-def test_the_list_is_for_people_and_a_name_cannot_steer_the_terminal() -> None:
-    with open_ledger().try_acquire(LeaseRequest(cards=("FAKE-1",), name="night\x1b[2J\nshift")):
-        shown = postroom("list").stdout.splitlines()
-    assert len(shown) == 5
-    assert "night?[2J?shift" in shown[2]
-    assert str(os.getpid()) in shown[2]
-
-
-def test_foreign_use_shows_in_the_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("POSTROOM_FAKE_GPUS_FOLDER", str(tmp_path))
-    from postroom.gpus.cards import simulated
-
-    with simulated.Claim("FAKE-2", 5000):
-        card = json.loads(postroom("list", "--json").stdout)[2]
-    assert card["state"] == "foreign"
-    assert [(use["pid"], use["used_mib"]) for use in card["foreign"]] == [(os.getpid(), 5000)]
-
-
-def test_managing_quarantining_and_healing() -> None:
-    assert postroom("manage", "1,3").returncode == 0
-    assert postroom("idle").stdout.split() == ["1", "3"]
-    with open_ledger().try_acquire(LeaseRequest(cards=("FAKE-1",))):
-        refused = postroom("manage", "3")
-        assert refused.returncode == 2
-        assert "still held by" in refused.stderr
-        assert postroom("manage", "3", "--force").returncode == 0
-    assert postroom("managed").stdout.split() == ["3"]
-    postroom("manage", "all")
-    postroom("quarantine", "0", "--reason", "fans are silent")
-    assert "fans are silent" in postroom("list").stdout
-    assert postroom("idle").stdout.split() == ["1", "2", "3"]
-    postroom("heal", "0")
-    assert postroom("idle").stdout.split() == ["0", "1", "2", "3"]
-
-
-def test_wrong_use_is_a_sentence_and_code_2() -> None:
-    for arguments in (
-        ("get", "--gpus", "9"),
-        ("get", "--memory", "lots"),
-        ("get", "-n", "5"),
-        ("list", "--redis-server", "127.0.0.1", "--redis-port", "1"),
-        ("manage",),
-    ):
-        done = postroom(*arguments)
-        assert done.returncode == 2, arguments
-        assert done.stderr
-        assert "Traceback" not in done.stderr
-
-
-def test_a_holder_without_a_name_is_called_by_its_user() -> None:
-    with open_ledger().try_acquire(LeaseRequest(count=4)):
-        done = postroom("get", "--timeout", "0.05")
-    assert "waiting: card 0 is held by user " in done.stderr
+@pytest.mark.usefixtures("folder")
+def test_an_answer_that_nobody_reads_is_no_traceback(tmp_path: Path) -> None:
+    told, tell = os.pipe()
+    os.close(told)
+    command = [sys.executable, "-m", "postroom", "gpu", "idle"]
+    done = subprocess.run(command, stdout=tell, stderr=subprocess.PIPE, cwd=REPOSITORY)
+    os.close(tell)
+    assert (done.returncode, done.stderr) == (0, b"")

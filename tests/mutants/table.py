@@ -35,7 +35,7 @@ MINDER = "postroom/commands/minder.py"
 INTAKE = "postroom/dispatch/job_writer.py"
 NOTIFY = "postroom/queue/notify.py"
 CLEANING = "postroom/queue/cleaning.py"
-SHELF = "postroom/queue/run_reader.py"
+RUN_READER = "postroom/queue/run_reader.py"
 
 PACKER = "postroom/batch/memory_packer.py"
 PACKED = "tests/batch/test_memory_packer.py"
@@ -51,8 +51,8 @@ MUTANTS = [
     Mutant(
         "a fork does not write through what its parent prepared",
         BOX,
-        " and self._prepared_by == os.getpid():",
-        ":",
+        "self._prepared_fd >= 0 and self._prepared_by == os.getpid():",
+        "self._prepared_fd >= 0:",
         "tests/store/test_files.py",
     ),
     Mutant(
@@ -86,7 +86,7 @@ MUTANTS = [
     Mutant(
         "one line of an unknown kind measures at a time",
         PACKER,
-        "if held.kind.type in measured or ",
+        "if line.kind.type in measured or ",
         "if ",
         PACKED,
     ),
@@ -100,15 +100,15 @@ MUTANTS = [
     Mutant(
         "the large are placed before the small",
         "postroom/gpus/memory/placement.py",
-        "-(ask.memory_mib or 0)",
+        "-(request.memory_mib or 0)",
         "0",
         "tests/gpus/memory/test_placement.py",
     ),
     Mutant(
         "a card is drained for a line that finds no room",
         "postroom/gpus/memory/placement.py",
-        "drains=len(slots)",
-        "drains=0",
+        "most_drained=len(available)",
+        "most_drained=0",
         PACKED,
     ),
     Mutant(
@@ -179,8 +179,8 @@ MUTANTS = [
     Mutant(
         "a command is published by its minder before the worker is told",
         "postroom/commands/minder.py",
-        'return "done" if self._insist(write) else "dropped"',
-        'return "done"',
+        'return b"done" if self._insist(write) else b"dropped"',
+        'return b"done"',
         "tests/commands/test_minder.py",
     ),
     Mutant(
@@ -193,8 +193,8 @@ MUTANTS = [
     Mutant(
         "a command that ended well is not run again",
         "postroom/commands/minder.py",
-        "if folder.has_ended_well(errand.job_name):",
-        "if folder.has_ended_well(errand.name):",
+        "if folder.has_ended_well(attempt.job_name):",
+        "if folder.has_ended_well(attempt.name):",
         "tests/commands/test_minder.py",
     ),
     Mutant(
@@ -202,21 +202,28 @@ MUTANTS = [
         "postroom/session/guardian.py",
         "if dead and not self._relay.busy:",
         "if dead:",
-        "tests/processes/test_errands.py",
+        "tests/processes/test_warm_commands.py",
     ),
     Mutant(
         "a minder shares the agent's lock",
         "postroom/commands/minder.py",
-        "settle_in({lock, theirs.fileno(), *post.lease_fds})",
-        "settle_in({theirs.fileno(), *post.lease_fds})",
-        "tests/processes/test_errands.py",
+        "keep={lock, keep, *self.lease_fds}",
+        "keep={keep, *self.lease_fds}",
+        "tests/processes/test_warm_commands.py",
+    ),
+    Mutant(
+        "a worker ends with its guardian, also when that has not read everything",
+        "postroom/session/worker.py",
+        "with contextlib.suppress(ConnectionResetError):",
+        "with contextlib.nullcontext():",
+        "tests/session/test_worker.py",
     ),
     Mutant(
         "what a killed minder leaves is swept",
         "postroom/session/guardian.py",
         "            self._sweep(spared)\n",
         "",
-        "tests/processes/test_errands.py",
+        "tests/processes/test_warm_commands.py",
     ),
     Mutant(
         "a parcel that looks like another is compared as a whole",
@@ -249,7 +256,7 @@ MUTANTS = [
     Mutant(
         "what was ordered of a job is forgotten when it has ended unseen",
         STEWARD,
-        "self._dirty |= verdict is not None and self.orders.forget(job)",
+        "self._dirty |= ended_well is not None and self.orders.forget(job)",
         "pass",
         "tests/dispatch/test_request_executor.py",
     ),
@@ -327,7 +334,7 @@ MUTANTS = [
     Mutant(
         "the name of a durable result is synced",
         RUNS,
-        "                files.sync_folder(base.answered(info.run))\n            return True",
+        "                files.sync_folder(base.result_folder(info.run))\n            return True",
         "                pass\n            return True",
         "tests/store/test_runs.py",
     ),
@@ -341,7 +348,7 @@ MUTANTS = [
     Mutant(
         "a durable result is synced before a Master hands it out",
         GATHERER,
-        "            self._files.sync_folder(self._base.answered(run))\n",
+        "            self._files.sync_folder(self._base.result_folder(run))\n",
         "            pass\n",
         "tests/dispatch/test_dispatcher.py",
     ),
@@ -355,21 +362,21 @@ MUTANTS = [
     Mutant(
         "whoever finds a name taken follows the chain",
         RUNS,
-        '            first += reach(files, base.result(info.run, first), "results")\n',
+        '            first += count_jobs(files, base.result(info.run, first), "results")\n',
         "            first += 1\n",
         "tests/store/test_runs.py",
     ),
     Mutant(
         "whoever finds a name taken drops only what is covered",
         RUNS,
-        '            first += reach(files, base.result(info.run, first), "results")\n',
+        '            first += count_jobs(files, base.result(info.run, first), "results")\n',
         "            return True\n",
         "tests/store/test_runs.py",
     ),
     Mutant(
         "an appended parcel goes behind its rival's",
         RUNS,
-        '        first += reach(files, base.parcel(info.run, first), "jobs")\n',
+        '        first += count_jobs(files, base.parcel(info.run, first), "jobs")\n',
         "        first += 1\n",
         "tests/store/test_runs.py",
     ),
@@ -418,7 +425,7 @@ MUTANTS = [
     Mutant(
         "whoever appends looks whether the run has left",
         ROLL,
-        "        if not self._file.lies_at(self._path):\n",
+        "        if not self._file.is_at(self._path):\n",
         "        if False:\n",
         "tests/store/test_append_log.py",
     ),
@@ -430,10 +437,9 @@ MUTANTS = [
         "tests/store/test_append_log.py",
     ),
     Mutant(
-        "the name of a durable roll is synced",
-        ROLL,
-        "            # Whoever made it may have died before its name was safe.\n"
-        "            files.sync_folder(base.asked(run))\n",
+        "the name of a durable append log is safe before anybody appends",
+        RUNS,
+        '            files.write_new(f"{place}/jobs.log", [b""], sync=info.durable)\n',
         "            pass\n",
         "tests/store/test_append_log.py",
     ),
@@ -492,30 +498,30 @@ MUTANTS = [
     Mutant(
         "a run is seen whole or not at all",
         RUNS,
-        "        files.move(place, asked)\n        place = asked\n",
-        "        place = asked\n",
+        "        files.move(place, folder)\n        place = folder\n",
+        "        place = folder\n",
         "tests/store/test_runs.py",
     ),
     Mutant(
         "mailboxes are read before results",
         DISPATCH,
         "        for agent_id in list_agents(self._files, self._base):\n"
-        "            self._meet(agent_id)\n"
-        "        self._registry.recover(asked, self._out)\n",
+        "            self._add_agent(agent_id)\n"
+        "        self._registry.recover(submitted, self._out)\n",
         "        register = self._registry\n"
-        "        covered = {run: register.covered(run) for run in asked}\n"
+        "        covered = {run: register.covered(run) for run in submitted}\n"
         "        for agent_id in list_agents(self._files, self._base):\n"
-        "            self._meet(agent_id)\n"
+        "            self._add_agent(agent_id)\n"
         "        register.covered = covered.__getitem__  # type: ignore[method-assign]\n"
-        "        register.recover(asked, self._out)\n"
+        "        register.recover(submitted, self._out)\n"
         "        del register.covered\n",
         "tests/dispatch/test_dispatcher.py",
     ),
     Mutant(
         "a letter that is out is not sent again",
         REGISTER,
-        "queue.recover(firsts, end, sent, covered, places)",
-        "queue.recover(firsts, end, [], covered, places)",
+        "queue.recover(firsts, end, sent, covered, offsets)",
+        "queue.recover(firsts, end, [], covered, offsets)",
         "tests/dispatch/test_dispatcher.py",
     ),
     Mutant(
@@ -541,7 +547,7 @@ MUTANTS = [
         DISPATCH,
         "                self._files.remove(self._base.agent_info(agent.agent_id))\n"
         "            if agent.letter is not None:\n"
-        "                self._collector.gather(agent, agent.letter)\n",
+        "                self._collector.collect(agent, agent.letter)\n",
         "                self._files.remove(self._base.agent_info(agent.agent_id))\n",
         "tests/dispatch/test_dispatcher.py",
     ),
@@ -556,7 +562,7 @@ MUTANTS = [
     Mutant(
         "results are gathered once more when a mailbox is empty",
         DISPATCH,
-        "            self._collector.gather(agent, letter)\n            agent.letter = None\n",
+        "            self._collector.collect(agent, letter)\n            agent.letter = None\n",
         "            agent.letter = None\n",
         "tests/dispatch/test_dispatcher.py",
     ),
@@ -579,14 +585,14 @@ MUTANTS = [
         "a mailbox is empty before it is filled",
         DISPATCH,
         "        if agent.box.size():\n            self._clean_box(agent, agent.box.read())\n"
-        "        # From",
-        "        # From",
+        "        # It counts",
+        "        # It counts",
         "tests/dispatch/test_dispatcher.py",
     ),
     Mutant(
         "holes in a chain are filled, and nothing beside them",
         DISPATCH,
-        "            left = self._collector.gather_behind(letter, reached)\n",
+        "            left = self._collector.collect_behind_gap(letter, reached)\n",
         "            pass\n",
         "tests/dispatch/test_dispatcher.py",
     ),
@@ -600,7 +606,7 @@ MUTANTS = [
     Mutant(
         "a run that a listing misses is looked for",
         REGISTER,
-        "            if not self._files.exists(self._base.asked(run)):\n"
+        "            if not self._files.exists(self._base.run_folder(run)):\n"
         "                del self.runs[run]\n",
         "            del self.runs[run]\n",
         "tests/dispatch/test_dispatcher.py",
@@ -623,15 +629,15 @@ MUTANTS = [
     Mutant(
         "a job with a history travels alone",
         SCHEDULE,
-        "            limit = first + 1  # an attempt",
-        "            pass  # an attempt",
+        "            limit = first + 1  # a letter",
+        "            pass  # a letter",
         "tests/dispatch/test_run_queue.py",
     ),
     Mutant(
         "what is covered does not wait",
         SCHEDULE,
-        "self._waiting = gaps(asked, [*sent, *covered])",
-        "self._waiting = gaps(asked, [*sent, *counted])",
+        "self._waiting = gaps(n_jobs, [*sent, *covered])",
+        "self._waiting = gaps(n_jobs, [*sent, *counted])",
         "tests/dispatch/test_run_queue.py",
     ),
     Mutant(
@@ -704,21 +710,21 @@ MUTANTS = [
     Mutant(
         "what waits for a job that failed never begins",
         STANDING,
-        "if other in self._scheduling[job].after and not verdict.ok:",
-        "if not verdict.ok and False:",
+        "if other in self._scheduling[job].after and not ended_well:",
+        "if not ended_well and False:",
         "tests/dispatch/test_request_executor.py",
     ),
     Mutant(
         "a held job is not ready",
         STANDING,
-        "if self._missing.get(job) or self._orders.held.get(name, scheduling.held):",
+        "if self._missing.get(job) or is_held(self._orders, name, scheduling):",
         "if self._missing.get(job):",
         "tests/dispatch/test_request_executor.py",
     ),
     Mutant(
         "a job goes only to a session that has what it needs",
         STANDING,
-        "if heap and seat.has(gpus, memory_mib):",
+        "if heap and capacity.has(gpus, memory_mib):",
         "if heap:",
         "tests/dispatch/test_request_executor.py",
     ),
@@ -767,8 +773,8 @@ MUTANTS = [
     Mutant(
         "being stopped counts as no failure",
         MINDER,
-        'return Failure(Outcome.CANCELLED, "stopped", told.reason), "stopped"',
-        'return Failure(Outcome.CANCELLED, "stopped", told.reason), "failed"',
+        'return Failure(Outcome.CANCELLED, "stopped", order.reason), "stopped"',
+        'return Failure(Outcome.CANCELLED, "stopped", order.reason), "failed"',
         "tests/processes/test_queue.py::test_what_is_preempted_goes_on_from_its_checkpoint",
     ),
     Mutant(
@@ -839,7 +845,7 @@ MUTANTS = [
         "postroom/web/log_reader.py",
         "here = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC",
         "here = os.O_RDONLY | os.O_CLOEXEC",
-        "tests/text/test_safe_text.py",
+        "tests/web/test_log_reader.py",
     ),
     Mutant(
         "the page looks only while somebody listens",
@@ -851,9 +857,23 @@ MUTANTS = [
     Mutant(
         "a form of the page leads back to the page",
         "postroom/web/forms.py",
-        "return path if _BACK.fullmatch(path) else usual",
-        "return path or usual",
+        "return path if _BACK.fullmatch(path) else default",
+        "return path or default",
         "tests/web/test_forms.py",
+    ),
+    Mutant(
+        "runs of equal priority take turns",
+        "postroom/dispatch/send_order.py",
+        "return -priority, age <= last, age",
+        "return -priority, False, age",
+        "tests/queue/test_waiting_order.py",
+    ),
+    Mutant(
+        "a listing shows the order of the dispatcher, from one priority to the next too",
+        "postroom/queue/waiting_order.py",
+        "                    last = run.age\n",
+        "",
+        "tests/queue/test_waiting_order.py",
     ),
     Mutant(
         "a message that was sent is not sent again",
@@ -867,18 +887,18 @@ MUTANTS = [
         CLEANING,
         ' or logged_until(files, f"{place}/jobs.log") != logged:',
         ":",
-        "tests/queue/test_cleaning.py::test_a_job_that_is_appended_at_the_last_moment_stays",
+        "tests/queue/test_cleaning.py",
     ),
     Mutant(
         "only a folder that is unchanged for a while is taken as seen",
-        SHELF,
+        RUN_READER,
         "settled = time.time_ns() - changed > _TICK_NS",
         "settled = True",
-        "tests/queue/test_cleaning.py::test_two_results_of_one_tick_are_both_seen",
+        "tests/queue/test_run_reader.py::test_two_results_of_one_tick_are_both_seen",
     ),
     Mutant(
         "a bad result is looked at again",
-        SHELF,
+        RUN_READER,
         "if not self.counts.get(first):",
         "if first not in self.counts:",
         "tests/queue/test_result_cache.py",

@@ -40,8 +40,8 @@ Members = list[tuple[str, bytes]]
 def parcel_of(values: list[Any], kind: str = "jobs", first: int = 0) -> bytes:
     tree, members = encode(values, first=first)
     text = json.dumps(tree).encode()
-    mark = Trailer(kind, first, len(values))
-    return b"".join(pack(mark, [("jobs.json", [text]), *members]))
+    trailer = Trailer(kind, first, len(values))
+    return b"".join(pack(trailer, [("jobs.json", [text]), *members]))
 
 
 ORIGINALS = [
@@ -70,7 +70,7 @@ def read(data: bytes) -> tuple[Parcel, list[Any]]:
     for name in parcel.names:
         parcel.member(name)
     tree = parcel.json("jobs.json")
-    count = min(parcel.mark.jobs, 100)
+    count = min(parcel.trailer.jobs, 100)
     return parcel, [decode(tree, parcel, position) for position in range(count)]
 
 
@@ -163,8 +163,8 @@ def members_of(data: bytes) -> Members:
 def repack(data: bytes, members: Members) -> bytes:
     """A faultless parcel around members that may be anything; or the original, if it cannot be."""
     try:
-        mark = Parcel("p.npz", data).mark
-        return b"".join(pack(mark, [(name, [raw]) for name, raw in members]))
+        trailer = Parcel("p.npz", data).trailer
+        return b"".join(pack(trailer, [(name, [raw]) for name, raw in members]))
     except ValueError:
         return data
 
@@ -241,13 +241,13 @@ def lie_in_json(rng: random.Random, data: bytes) -> bytes:
     tree = json.loads(members[0][1])
     nodes: list[tuple[Any, Any]] = []
 
-    def gather(node: Any) -> None:
+    def collect(node: Any) -> None:
         for key in list(node) if isinstance(node, dict) else range(len(node)):
             nodes.append((node, key))
             if isinstance(node[key], dict | list):
-                gather(node[key])
+                collect(node[key])
 
-    gather(tree)
+    collect(tree)
     (owner, key), (giver, given) = rng.choice(nodes), rng.choice(nodes)
     odd = (
         None,
@@ -289,7 +289,7 @@ def lie_in_members(rng: random.Random, data: bytes) -> bytes:
 
 
 def reseal(data: bytes, directory_at: int, directory_size: int) -> bytes:
-    """The file with both checksums of its mark made right."""
+    """The file with both checksums of its trailer made right."""
     directory_crc = b"%08x" % zlib.crc32(data[directory_at : directory_at + directory_size])
     line = data[-TRAILER_SIZE:-18] + directory_crc + b" "
     return data[:-TRAILER_SIZE] + line + b"%08x\n" % zlib.crc32(line)
@@ -330,7 +330,7 @@ LYING: list[Callable[[random.Random, bytes], bytes]] = [
 def check_against_numpy(data: bytes, parcel: Parcel) -> None:
     """What was accepted is what anyone's reader finds, and the file is the only one to say it."""
     members = [(name, [bytes(parcel.member(name))]) for name in parcel.names]
-    assert b"".join(pack(parcel.mark, members)) == data
+    assert b"".join(pack(parcel.trailer, members)) == data
     opened = {name: array for name, array in parcel.opened.items() if name.endswith(".npy")}
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         for name, array in opened.items():

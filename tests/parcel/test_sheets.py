@@ -11,13 +11,13 @@ from postroom.errors import BadFileError, PayloadError
 from postroom.parcel.container import Buffer, pack
 from postroom.parcel.jsonable import weight
 from postroom.parcel.sheets import (
-    Done,
     Failure,
+    JobEnd,
     JobOptions,
     JobSheet,
-    Origin,
     Outcome,
     OutcomeSheet,
+    RanBy,
     pack_data,
     pack_jobs,
     pack_outcomes,
@@ -25,7 +25,7 @@ from postroom.parcel.sheets import (
 )
 from postroom.parcel.trailer import Trailer, read_trailer
 
-MAKER = Origin("0", "cpu", 1, 2.0)
+RAN_BY = RanBy("0", "cpu", 1, 2.0)
 
 
 def joined(chunks: list[Buffer]) -> bytes:
@@ -43,34 +43,34 @@ def test_jobs_come_back_with_their_names_options_and_arguments() -> None:
 
 
 def test_failures_do_not_shift_the_results_behind_them() -> None:
-    failed = Done(failure=Failure(Outcome.FAILED, "ValueError", "no", "trace"), seconds=0.5)
-    done = [Done(np.full(2, 0)), failed, Done(np.full(2, 2)), failed, Done(np.full(2, 4))]
-    sheet = OutcomeSheet("p", joined(pack_outcomes(7, done, MAKER)))
+    failed = JobEnd(failure=Failure(Outcome.FAILED, "ValueError", "no", "trace"), seconds=0.5)
+    done = [JobEnd(np.full(2, 0)), failed, JobEnd(np.full(2, 2)), failed, JobEnd(np.full(2, 4))]
+    sheet = OutcomeSheet("p", joined(pack_outcomes(7, done, RAN_BY)))
     assert [sheet.done(7 + n).value[0] for n in (0, 2, 4)] == [0, 2, 4]
     assert sheet.done(8).failure == failed.failure
     assert sheet.seconds == [0.0, 0.5, 0.0, 0.5, 0.0]
-    assert sheet.maker == MAKER
+    assert sheet.ran_by == RAN_BY
 
 
-def test_a_mark_says_whether_a_job_has_wishes_or_failed() -> None:
+def test_a_trailer_says_whether_a_job_has_scheduling_options_or_failed() -> None:
     def flags(chunks: list[Buffer]) -> str:
         return read_trailer("p", joined(chunks)).flags
 
-    failed = Done(failure=Failure(Outcome.FAILED, "ValueError", "no"))
+    failed = JobEnd(failure=Failure(Outcome.FAILED, "ValueError", "no"))
     assert (
         flags(pack_jobs(0, "m:f", JobOptions(), None, [{}, {"scheduling": {"held": True}}])) == "w"
     )
     assert flags(pack_jobs(0, "m:f", JobOptions(), None, [{"scheduling": {}}, {}])) == ""
     assert flags(pack_jobs(0, "m:f", JobOptions(), None, [{"scheduling": np.ones(2)}])) == ""
-    assert flags(pack_outcomes(0, [Done(1), failed], MAKER)) == "f"
-    assert flags(pack_outcomes(0, [Done(1)], MAKER)) == ""
-    assert flags(pack_outcomes(0, [failed], MAKER)) == "f"
-    assert flags(pack_outcomes(0, [Done({})], MAKER)) == ""
+    assert flags(pack_outcomes(0, [JobEnd(1), failed], RAN_BY)) == "f"
+    assert flags(pack_outcomes(0, [JobEnd(1)], RAN_BY)) == ""
+    assert flags(pack_outcomes(0, [failed], RAN_BY)) == "f"
+    assert flags(pack_outcomes(0, [JobEnd({})], RAN_BY)) == ""
 
 
 def test_a_parcel_of_another_kind_is_refused() -> None:
     jobs = joined(pack_jobs(0, "m:f", JobOptions(), None, [{}]))
-    results = joined(pack_outcomes(0, [Done(1)], MAKER))
+    results = joined(pack_outcomes(0, [JobEnd(1)], RAN_BY))
     for sheet, data in ((JobSheet, results), (OutcomeSheet, jobs)):
         with pytest.raises(BadFileError, match="is a parcel of"):
             sheet("p", data)
@@ -129,7 +129,7 @@ def test_an_outcome_that_is_nested_too_deep_is_a_bad_file(monkeypatch: pytest.Mo
     value: dict[str, object] = {}
     for _ in range(200):
         value = {"x": value}
-    data = b"".join(pack_outcomes(3, [Done(value)], Origin("0", "", 1, 0.0)))
+    data = b"".join(pack_outcomes(3, [JobEnd(value)], RanBy("0", "", 1, 0.0)))
     with pytest.raises(BadFileError):
         OutcomeSheet("x", data).done(3)
 
@@ -145,7 +145,7 @@ def test_parcels_of_earlier_versions_are_read_for_ever(tag: str) -> None:
     assert jobs.arguments(8)["x"].tolist() == [1.0, 2.0, 3.0]
     assert jobs.arguments(8)["k"] == 1
     results = OutcomeSheet("results", (FROZEN / f"results-{tag}.npz").read_bytes())
-    assert results.maker == Origin("0", "GPU-1", 42, 1700000000.25, attempt=3)
+    assert results.ran_by == RanBy("0", "GPU-1", 42, 1700000000.25, attempt=3)
     assert results.seconds == [0.25, 0.5, 1e-6]
     assert results.done(7).value["y"].tolist() == [0, 1]
     assert results.done(9).value["y"].tolist() == [1, 2]
@@ -172,7 +172,7 @@ def test_a_sheet_is_read_whatever_the_order_of_its_fields() -> None:
     turned = json.dumps(dict(reversed(json.loads(GOOD).items()))).encode()
     for text in (GOOD, turned, GOOD.replace(b"0.5", b"0.5 "), GOOD.replace(b",", b" , ")):
         sheet = sheet_of(text)
-        assert (sheet.seconds, sheet.maker.started_at, sheet.value(0)) == ([0.5], 1.25, 7)
+        assert (sheet.seconds, sheet.ran_by.started_at, sheet.value(0)) == ([0.5], 1.25, 7)
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_a_sheet_of_outcomes_that_lies_is_a_bad_file(old: bytes, new: bytes) -> 
 
 def test_who_changes_a_result_changes_no_other() -> None:
     """Results that are alike are read once."""
-    parcels = [b"".join(pack_outcomes(n, [Done({"x": [1]})], MAKER)) for n in range(2)]
+    parcels = [b"".join(pack_outcomes(n, [JobEnd({"x": [1]})], RAN_BY)) for n in range(2)]
     one, other = (OutcomeSheet("x", data) for data in parcels)
     one.value(0)["x"].append(2)
     assert (one.value(0), other.value(1)) == ({"x": [1]}, {"x": [1]})

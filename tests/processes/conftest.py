@@ -1,4 +1,4 @@
-"""A post room of real sessions for each test, and ways to look at their processes."""
+"""Real sessions for each test, and ways to look at their processes."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from pathlib import Path
 
 import pytest
 
+from postroom import testing
 from postroom.master import Master
-from postroom.testing import Sessions, sessions, wait_until
+from postroom.testing import RealSessions, wait_until
 
 
 @pytest.fixture
-def room(tmp_path: Path) -> Iterator[Sessions]:
-    """Sessions on a new base, none of which outlives the test."""
+def sessions(tmp_path: Path) -> Iterator[RealSessions]:
+    """RealSessions on a new base, none of which outlives the test."""
     project = tmp_path / "project"
     project.mkdir()
     shutil.copy(Path(__file__).with_name("kernels.py"), project)
-    with sessions(tmp_path / "base", import_folder=project) as opened:
+    with testing.sessions(tmp_path / "base", import_folder=project) as opened:
         yield opened
 
 

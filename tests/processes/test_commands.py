@@ -16,11 +16,11 @@ import psutil
 import pytest
 
 from postroom.parcel.sheets import OutcomeSheet
-from postroom.session.guardian import PACKAGE_PARENT
 from postroom.store.base import open_base
 from postroom.store.files import LocalFiles
 from postroom.store.runs import list_firsts, list_runs, read_notes
 from postroom.system import cgroups
+from postroom.system.own_python import PACKAGE_PARENT
 from postroom.system.process_tree import mark_of, sweep
 from postroom.testing import wait_until
 from tests.groups import needs_groups
@@ -76,7 +76,7 @@ class Bench:
         base = open_base(self.output / ".base")
         found: dict[int, str] = {}
         for run in list_runs(FILES, base):
-            for first in list_firsts(FILES, base.answered(run)):
+            for first in list_firsts(FILES, base.result_folder(run)):
                 path = base.result(run, first)
                 sheet = OutcomeSheet(path, Path(path).read_bytes())
                 for job in range(first, first + sheet.count):
@@ -139,7 +139,7 @@ def test_every_line_has_its_folder_and_its_outcome(bench: Bench) -> None:
     assert bench.read("job_1") in ("1 FAKE-0\n", "1 FAKE-1\n")
     assert bench.read("job_2") == "x\n"
     assert "exit code 3" in done.stderr
-    assert "run the failed again: postroom run jobs.txt" in done.stderr
+    assert "run failed jobs again: postroom run jobs.txt" in done.stderr
     rows = json.loads((bench.output / "results.json").read_text())
     assert [(row["name"], row["outcome"], row["exit"]) for row in rows] == [
         ("job_1", "ok", 0),
@@ -335,7 +335,7 @@ def test_stopped_it_leaves_nothing_running_and_blames_nobody(bench: Bench, how: 
     wait_until(lambda: not any(child.is_running() for child in children), what="the last process")
     if how == "Ctrl-C":
         assert process.returncode == 130
-        assert "go on with: postroom run jobs.txt" in said
+        assert "continue with: postroom run jobs.txt" in said
     assert bench.having("SUCCESS") == ["job_1"]
     assert bench.having("FAILURE") == []
     assert bench.notes() == []

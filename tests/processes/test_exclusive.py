@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import threading
 from itertools import combinations
 from pathlib import Path
 
 from postroom import Job
-from postroom.session.gpu_sharing import GpuSharing
-from postroom.store.base import create_base
-from postroom.testing import Sessions, wait_until
+from postroom.testing import RealSessions
 
 KINDS = ("exclusive", "ordinary")
 
 
 def test_an_exclusive_job_never_overlaps_another_on_its_card(
-    room: Sessions, tmp_path: Path
+    sessions: RealSessions, tmp_path: Path
 ) -> None:
     for agent_id in ("0", "0b", "0c"):
-        room.start(agent_id, gpu="0")
+        sessions.start(agent_id, gpu="0")
     log = tmp_path / "log"
     jobs = [
         Job("kernels:occupy", log=str(log), kind=kind, card="0", exclusive=kind == "exclusive")
         for kind in KINDS * 25
     ]
-    with room.master() as master:
+    with sessions.master() as master:
         assert master.run(jobs).failures() == []
     rows = [line.split() for line in log.read_text().splitlines()]
     assert len(rows) == len(jobs)
@@ -37,58 +34,41 @@ def test_an_exclusive_job_never_overlaps_another_on_its_card(
     assert [pair for pair in overlaps if "exclusive" in pair] == []
 
 
-def test_ordinary_jobs_share_a_card_at_the_same_time(room: Sessions, tmp_path: Path) -> None:
-    room.start("0", gpu="0")
-    room.start("0b", gpu="0")
+def test_ordinary_jobs_share_a_card_at_the_same_time(
+    sessions: RealSessions, tmp_path: Path
+) -> None:
+    sessions.start("0", gpu="0")
+    sessions.start("0b", gpu="0")
     folder = str(tmp_path)
     jobs = [
         Job("kernels:meet", folder=folder, me="a", other="b"),
         Job("kernels:meet", folder=folder, me="b", other="a"),
     ]
-    with room.master() as master:
+    with sessions.master() as master:
         assert master.run(jobs).failures() == []
 
 
-def test_an_exclusive_job_does_not_wait_for_other_cards(room: Sessions, tmp_path: Path) -> None:
-    room.start("0", gpu="0")
-    room.start("1", gpu="1")
+def test_an_exclusive_job_does_not_wait_for_other_cards(
+    sessions: RealSessions, tmp_path: Path
+) -> None:
+    sessions.start("0", gpu="0")
+    sessions.start("1", gpu="1")
     folder = str(tmp_path)
     jobs = [
         Job("kernels:meet", folder=folder, me="a", other="b", exclusive=True),
         Job("kernels:meet", folder=folder, me="b", other="a", exclusive=True),
     ]
-    with room.master() as master:
+    with sessions.master() as master:
         assert master.run(jobs).failures() == []
 
 
-def test_the_death_of_a_worker_gives_the_card_back(room: Sessions, tmp_path: Path) -> None:
-    room.start("0", gpu="0")
-    room.start("0b", gpu="0")
+def test_the_death_of_a_worker_gives_the_card_back(sessions: RealSessions, tmp_path: Path) -> None:
+    sessions.start("0", gpu="0")
+    sessions.start("0b", gpu="0")
     log = str(tmp_path / "log")
     jobs = [
         Job("kernels:die", log=log, until=3, exclusive=True),
         *(Job("kernels:double", x=n) for n in range(20)),
     ]
-    with room.master() as master:
+    with sessions.master() as master:
         assert master.run(jobs).results() == ["survived", *(n * 2 for n in range(20))]
-
-
-def test_a_stream_of_ordinary_jobs_does_not_starve_an_exclusive_one(tmp_path: Path) -> None:
-    base = create_base(tmp_path / "base")
-    ordinary, exclusive = GpuSharing(base, "GPU-x"), GpuSharing(base, "GPU-x")
-    ordinary.enter()
-    had_it = threading.Event()
-
-    def have_it_alone() -> None:
-        with exclusive.alone():
-            had_it.set()
-
-    waiting = threading.Thread(target=have_it_alone)
-    waiting.start()
-
-    def next_job() -> bool:
-        ordinary.enter()
-        return had_it.is_set()
-
-    wait_until(next_job, what="the exclusive job's turn")
-    waiting.join()

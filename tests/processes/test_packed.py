@@ -116,7 +116,7 @@ def test_a_killed_first_run_lets_the_next_of_its_kind_measure(packed: Packed) ->
 def test_what_no_card_can_hold_is_an_error_at_once(packed: Packed) -> None:
     done = packed.run("-c", "echo never", "--memory", "30G", gpus="")
     assert done.returncode == 2
-    assert "asks for 30G of a card, and the largest, card 0, has 24G" in done.stderr
+    assert "needs 30G of GPU memory, but the largest GPU, 0, has only 24G" in done.stderr
     assert packed.having("INFO") == []
 
 

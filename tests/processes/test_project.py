@@ -125,7 +125,7 @@ def test_hot_agents_serve_two_runs_with_the_same_warm_workers(project: Path) -> 
     first_start = start_agents(project, 4, "./my base")
     assert first_start.returncode == 0, first_start.stderr
     assert first_start.stdout.count(" started (pid ") == 4
-    assert "agent.py stop" in first_start.stdout and "postroom.log" in first_start.stdout
+    assert "postroom agents stop" in first_start.stdout and "postroom.log" in first_start.stdout
     again = start_agents(project, 4, "my base/")
     assert again.stdout.count("lives already") == 4
 
@@ -184,7 +184,7 @@ def test_settings_come_from_options_then_variables_then_the_file(project: Path) 
     [
         ("import missing_package\ndef expensive_task(): pass\n", "missing_package"),
         ("def expensive_task(:\n", "line 1"),
-        ("def another_name(): pass\n", "defines no 'expensive_task'"),
+        ("def another_name(): pass\n", "does not define 'expensive_task'"),
         ("raise SystemExit(3)\ndef expensive_task(): pass\n", "SystemExit"),
     ],
 )
@@ -234,8 +234,8 @@ def test_64_mb_of_shared_data_are_loaded_once_per_session_for_200_jobs(project: 
         dedent("""
         import numpy as np
         from postroom import Job, Master
-        from postroom.session.launch import hired
-        with Master("base") as master, hired(master.base, 2, say=print):
+        from postroom.session.sessions import Sessions
+        with Master("base") as master, Sessions(master.base, 2):
             shared = np.arange(1 << 23, dtype=np.float64)
             jobs = [Job("expensive_task:pick", n=n) for n in range(200)]
             assert master.run(jobs, shared).results() == [float(n) for n in range(200)]
@@ -257,7 +257,7 @@ def test_ctrl_c_keeps_what_is_done_and_resume_does_the_rest(project: Path) -> No
         main.send_signal(signal.SIGINT)
         _, words = main.communicate(timeout=60)
     assert main.returncode == 130
-    assert "of 40 jobs are done and kept; go on with: python main.py --resume" in words
+    assert "of 40 jobs are done and kept; resume with: python main.py --resume" in words
     kept = set(os.listdir(base / "result_pool" / the_run(base)))
 
     resumed = python(project, "main.py", "--resume")

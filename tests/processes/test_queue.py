@@ -10,50 +10,53 @@ from typing import Any
 import pytest
 
 from postroom import Job
+from postroom.commands.spec import CommandSpec
 from postroom.master import Master
 from postroom.parcel.sheets import Failure, Outcome, OutcomeSheet
-from postroom.queue.submission import QueuedCommand, submit
+from postroom.queue.submission import submit
 from postroom.store.files import LocalFiles
 from postroom.store.job_ids import JobId
 from postroom.store.requests import Request, RequestVerb, ask, is_settled
 from postroom.store.runs import read_notes, read_parcel_bytes
-from postroom.testing import Sessions
+from postroom.testing import RealSessions
 
 from .conftest import drive, running
 
 FILES = LocalFiles()
 
 
-def queue(room: Sessions, command: str, **fields: Any) -> JobId:
-    made = QueuedCommand(command, cwd=str(room.import_folder), **{"grace_s": 5.0, **fields})
-    return submit(FILES, room.base, [made])[0]
+def queue(sessions: RealSessions, command: str, **fields: Any) -> JobId:
+    made = CommandSpec(command, cwd=str(sessions.import_folder), **{"grace_s": 5.0, **fields})
+    return submit(FILES, sessions.base, [made])[0]
 
 
-def outcome(room: Sessions, job: JobId) -> Failure | None:
-    path = room.base.result(job.run, job.number)
+def outcome(sessions: RealSessions, job: JobId) -> Failure | None:
+    path = sessions.base.result(job.run, job.number)
     return OutcomeSheet(path, read_parcel_bytes(FILES, path)).done(job.number).failure
 
 
-def wait_for(master: Master, room: Sessions, job: JobId) -> Failure | None:
-    result = room.base.result(job.run, job.number)
+def wait_for(master: Master, sessions: RealSessions, job: JobId) -> Failure | None:
+    result = sessions.base.result(job.run, job.number)
     drive(master, lambda: os.path.exists(result), what=f"the end of {job}")
-    return outcome(room, job)
+    return outcome(sessions, job)
 
 
-def request(master: Master, room: Sessions, verb: RequestVerb, *jobs: JobId, **fields: Any) -> None:
-    name = ask(FILES, room.base, Request(verb, jobs=jobs, by="ada", **fields))
-    drive(master, lambda: is_settled(FILES, room.base, name), what=verb.value)
+def request(
+    master: Master, sessions: RealSessions, verb: RequestVerb, *jobs: JobId, **fields: Any
+) -> None:
+    name = ask(FILES, sessions.base, Request(verb, jobs=jobs, by="ada", **fields))
+    drive(master, lambda: is_settled(FILES, sessions.base, name), what=verb.value)
 
 
 @pytest.fixture(params=["warm", "commands only"])
-def session(request: pytest.FixtureRequest, room: Sessions) -> Sessions:
+def session(request: pytest.FixtureRequest, sessions: RealSessions) -> RealSessions:
     """A session that keeps a worker warm, or one that has nothing to keep warm."""
-    room.start(options=() if request.param == "warm" else ("--preload", ""))
-    return room
+    sessions.start(options=() if request.param == "warm" else ("--preload", ""))
+    return sessions
 
 
 def test_a_running_command_is_killed_with_all_that_it_started(
-    session: Sessions, tmp_path: Path
+    session: RealSessions, tmp_path: Path
 ) -> None:
     begun, name = tmp_path / "begun", f"nap{os.getpid()}"
     os.symlink("/bin/sleep", tmp_path / name)
@@ -68,7 +71,9 @@ def test_a_running_command_is_killed_with_all_that_it_started(
     assert read_notes(FILES, session.base, job.run) == []
 
 
-def test_what_is_preempted_goes_on_from_its_checkpoint(session: Sessions, tmp_path: Path) -> None:
+def test_what_is_preempted_goes_on_from_its_checkpoint(
+    session: RealSessions, tmp_path: Path
+) -> None:
     begun = tmp_path / "begun"
     job = queue(
         session,
@@ -90,7 +95,7 @@ def test_what_is_preempted_goes_on_from_its_checkpoint(session: Sessions, tmp_pa
     assert "outcome:  stopped" in (folder / "attempts/1/INFO").read_text()
 
 
-def test_a_command_past_its_time_may_go_on_too(session: Sessions) -> None:
+def test_a_command_past_its_time_may_go_on_too(session: RealSessions) -> None:
     job = queue(
         session,
         """if test -e $POSTROOM_CHECKPOINT/saved; then exit 0; fi
@@ -105,7 +110,7 @@ def test_a_command_past_its_time_may_go_on_too(session: Sessions) -> None:
     assert failure is not None and failure.outcome is Outcome.TIMED_OUT
 
 
-def test_one_killed_from_outside_is_said_to_be(session: Sessions, tmp_path: Path) -> None:
+def test_one_killed_from_outside_is_said_to_be(session: RealSessions, tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     job = queue(session, f"echo $$ > {pid}.new; mv {pid}.new {pid}; sleep 600")
     with session.master() as master:
@@ -115,20 +120,20 @@ def test_one_killed_from_outside_is_said_to_be(session: Sessions, tmp_path: Path
     assert failure is not None and failure.kind == "killed from outside"
 
 
-def test_a_task_is_killed_and_its_session_goes_on(room: Sessions, tmp_path: Path) -> None:
-    room.start()
+def test_a_task_is_killed_and_its_session_goes_on(sessions: RealSessions, tmp_path: Path) -> None:
+    sessions.start()
     begun = tmp_path / "begun"
-    with room.master() as master:
+    with sessions.master() as master:
         pool = master.submit([Job("kernels:hang", log=str(begun))])
         drive(master, begun.exists, what="the task")
-        request(master, room, RequestVerb.KILL, JobId(pool.run, 0))
+        request(master, sessions, RequestVerb.KILL, JobId(pool.run, 0))
         pool.wait(60)
         assert pool[0].outcome is Outcome.CANCELLED
         assert master.run([Job("kernels:double", x=2)])[0].result() == 4
-    assert [note.kind for note in read_notes(FILES, room.base, pool.run)] == ["stopped"]
+    assert [note.kind for note in read_notes(FILES, sessions.base, pool.run)] == ["stopped"]
 
 
-def test_orders_outlive_the_master_and_the_guardian(session: Sessions, tmp_path: Path) -> None:
+def test_orders_outlive_the_master_and_the_guardian(session: RealSessions, tmp_path: Path) -> None:
     begun = tmp_path / "begun"
     job = queue(session, f"touch {begun}; sleep 600")
     held = queue(session, "true")

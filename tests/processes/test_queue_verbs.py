@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from postroom.store.snapshot import snapshot
-from postroom.testing import Sessions, wait_until
+from postroom.testing import RealSessions, wait_until
 
 # Says that it is there, and goes on until it is told to stop; then from where it was.
 SAVING = """
@@ -29,14 +29,14 @@ while true; do sleep 600 & wait; done
 class Desk:
     """Calls verbs on a base."""
 
-    def __init__(self, room: Sessions) -> None:
-        self.room = room
-        self.environment = {**room.environment, "POSTROOM_BASE": room.base.root}
+    def __init__(self, sessions: RealSessions) -> None:
+        self.sessions = sessions
+        self.environment = {**sessions.environment, "POSTROOM_BASE": sessions.base.root}
 
     def call(self, *words: str, code: int = 0) -> str:
         done = subprocess.run(
             [sys.executable, "-m", "postroom", *words],
-            cwd=self.room.import_folder,
+            cwd=self.sessions.import_folder,
             env=self.environment,
             capture_output=True,
             text=True,
@@ -51,19 +51,21 @@ class Desk:
         return shown
 
     def wait_for(self, job: str, state: str) -> dict[str, Any]:
-        self.room.wait_until(lambda: self.show(job)["job"]["state"] == state, what=f"{job} {state}")
+        self.sessions.wait_until(
+            lambda: self.show(job)["job"]["state"] == state, what=f"{job} {state}"
+        )
         return self.show(job)
 
 
 @pytest.fixture
-def inbox(room: Sessions) -> Iterator[Desk]:
+def inbox(sessions: RealSessions) -> Iterator[Desk]:
     """A Master in a process of its own, and one session."""
-    room.start(options=("--preload", ""))
-    words = [sys.executable, "-m", "postroom", "master", room.base.root]
-    master = subprocess.Popen(words, env=room.environment, stderr=subprocess.DEVNULL)
+    sessions.start(options=("--preload", ""))
+    words = [sys.executable, "-m", "postroom", "master", sessions.base.root]
+    master = subprocess.Popen(words, env=sessions.environment, stderr=subprocess.DEVNULL)
     try:
-        room.wait_until(lambda: snapshot(room.base, runs=False).master_pid == master.pid)
-        yield Desk(room)
+        sessions.wait_until(lambda: snapshot(sessions.base, runs=False).master_pid == master.pid)
+        yield Desk(sessions)
     finally:
         master.send_signal(signal.SIGTERM)
         master.wait(60)
@@ -92,7 +94,7 @@ def test_a_job_is_submitted_watched_killed_and_rerun(inbox: Desk, tmp_path: Path
 def test_a_pause_saves_a_checkpoint_from_which_the_job_goes_on(inbox: Desk) -> None:
     job = inbox.call("submit", SAVING)
     inbox.wait_for(job, "running")
-    inbox.room.wait_until(lambda: inbox.call("logs", job) == "from 0")
+    inbox.sessions.wait_until(lambda: inbox.call("logs", job) == "from 0")
     inbox.call("pause", "--preempt")
     paused = inbox.wait_for(job, "paused")
     assert paused["job"]["reason"].endswith("postroom resume")

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from postroom import Job
+from postroom import Job, testing
 from postroom.errors import BaseFolderError
 from postroom.store.snapshot import snapshot
-from postroom.testing import Sessions, sessions
+from postroom.testing import RealSessions
 
 from .conftest import drive
 
@@ -49,12 +49,12 @@ def disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
 
 
 @pytest.fixture
-def room(tmp_path: Path, disk: Path) -> Iterator[Sessions]:
-    """Sessions on a base on that disk."""
+def sessions(tmp_path: Path, disk: Path) -> Iterator[RealSessions]:
+    """RealSessions on a base on that disk."""
     project = tmp_path / "project"
     project.mkdir()
     shutil.copy(Path(__file__).with_name("kernels.py"), project)
-    with sessions(disk / "base", import_folder=project) as opened:
+    with testing.sessions(disk / "base", import_folder=project) as opened:
         yield opened
 
 
@@ -66,23 +66,25 @@ def right() -> list[bytes]:
     return [bytes([n % 251]) * SIZE for n in range(JOBS)]
 
 
-def listed(room: Sessions) -> list[dict[str, object]]:
+def listed(sessions: RealSessions) -> list[dict[str, object]]:
     """What `agent.py list` says."""
-    command = [sys.executable, "agent.py", "list", room.base.root, "--json"]
+    command = [sys.executable, "agent.py", "list", sessions.base.root, "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     agents: list[dict[str, object]] = json.loads(done.stdout)
     return agents
 
 
 @pytest.mark.parametrize("disk", ["size=1m"], indirect=True)
-def test_a_full_disk_blocks_and_says_so_and_then_all_is_done(room: Sessions, disk: Path) -> None:
-    room.start()
-    with room.master() as master:
+def test_a_full_disk_blocks_and_says_so_and_then_all_is_done(
+    sessions: RealSessions, disk: Path
+) -> None:
+    sessions.start()
+    with sessions.master() as master:
         pool = master.submit(blobs())
         filler = disk / "filler"
         fill(filler, leave=6 * PAGE)  # enough for a letter, too little for a result
-        drive(master, lambda: snapshot(room.base).agents[0].state == "blocked", what="blocked")
-        assert listed(room)[0]["state"] == "blocked"
+        drive(master, lambda: snapshot(sessions.base).agents[0].state == "blocked", what="blocked")
+        assert listed(sessions)[0]["state"] == "blocked"
         assert pool.n_done == 0
         filler.unlink()
         assert pool.wait(60).results() == right()
@@ -96,10 +98,12 @@ def fill(path: Path, *, leave: int) -> None:
 
 
 @pytest.mark.parametrize("disk", ["size=4m,nr_inodes=100"], indirect=True)
-def test_a_disk_without_inodes_blocks_and_then_all_is_done(room: Sessions, disk: Path) -> None:
-    room.start()
+def test_a_disk_without_inodes_blocks_and_then_all_is_done(
+    sessions: RealSessions, disk: Path
+) -> None:
+    sessions.start()
     fillers = []
-    with room.master() as master:
+    with sessions.master() as master:
         pool = master.submit(blobs())
         drive(master, lambda: master.acting)
         with pytest.raises(OSError, match="No space left"):
@@ -107,7 +111,7 @@ def test_a_disk_without_inodes_blocks_and_then_all_is_done(room: Sessions, disk:
                 filler = disk / f"filler-{len(fillers)}"
                 filler.touch()
                 fillers.append(filler)
-        drive(master, lambda: snapshot(room.base).agents[0].state == "blocked", what="blocked")
+        drive(master, lambda: snapshot(sessions.base).agents[0].state == "blocked", what="blocked")
         for filler in fillers:
             filler.unlink()
         assert pool.wait(60).results() == right()
@@ -115,60 +119,60 @@ def test_a_disk_without_inodes_blocks_and_then_all_is_done(room: Sessions, disk:
 
 @pytest.mark.parametrize("disk", ["size=1m"], indirect=True)
 def test_a_full_disk_at_submit_is_one_sentence_and_nothing_is_handed_in(
-    room: Sessions, disk: Path
+    sessions: RealSessions, disk: Path
 ) -> None:
-    with room.master() as master:
+    with sessions.master() as master:
         fill(disk / "filler", leave=4096)
         with pytest.raises(
-            BaseFolderError, match=r"cannot hand in jobs .*: No space left on device"
+            BaseFolderError, match=r"cannot submit jobs .*: No space left on device"
         ):
             master.submit(Job("kernels:double", x=bytes(9000)) for _ in range(3))
-        assert os.listdir(room.base.job_pool) == []
+        assert os.listdir(sessions.base.job_pool) == []
         (disk / "filler").unlink()
         assert len(master.submit([Job("kernels:double", x=1)])) == 1
 
 
 @pytest.mark.parametrize("disk", ["size=1m"], indirect=True)
-def test_a_session_on_a_full_disk_can_be_stopped(room: Sessions, disk: Path) -> None:
-    room.start()
-    with room.master() as master:
+def test_a_session_on_a_full_disk_can_be_stopped(sessions: RealSessions, disk: Path) -> None:
+    sessions.start()
+    with sessions.master() as master:
         master.submit(blobs())
         fill(disk / "filler", leave=6 * PAGE)
-        drive(master, lambda: snapshot(room.base).agents[0].state == "blocked", what="blocked")
-    assert room.stop() == 0
+        drive(master, lambda: snapshot(sessions.base).agents[0].state == "blocked", what="blocked")
+    assert sessions.stop() == 0
 
 
 @pytest.mark.parametrize("disk", ["size=4m"], indirect=True)
 def test_a_read_only_base_is_refused_in_a_sentence_and_works_again_later(
-    room: Sessions, disk: Path
+    sessions: RealSessions, disk: Path
 ) -> None:
-    with room.master() as master:
+    with sessions.master() as master:
         run = master.submit(blobs()).run
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
     with pytest.raises(BaseFolderError, match="Read-only file system"):
-        room.master()
-    room.start(wait=False)
-    assert room.guardians["0"].wait(60) == 2
-    assert "Read-only file system" in Path(room.words("0")).read_text()
-    assert "Traceback" not in Path(room.words("0")).read_text()
-    assert listed(room) == []
+        sessions.master()
+    sessions.start(wait=False)
+    assert sessions.guardians["0"].wait(60) == 2
+    assert "Read-only file system" in Path(sessions.words("0")).read_text()
+    assert "Traceback" not in Path(sessions.words("0")).read_text()
+    assert listed(sessions) == []
     subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
-    room.start()
-    with room.master() as master:
+    sessions.start()
+    with sessions.master() as master:
         assert master.resume(run).wait(60).results() == right()
 
 
 @pytest.mark.parametrize("disk", ["size=4m"], indirect=True)
 def test_a_disk_that_turns_read_only_under_a_worker_blocks_it_until_it_turns_back(
-    room: Sessions,
+    sessions: RealSessions,
 ) -> None:
     if shutil.which("strace") is None:
         pytest.skip("a disk in use cannot be remounted; strace can say the same, and is missing")
-    room.start()
+    sessions.start()
     changing = "openat,linkat,link,rename,unlink,pwrite64,ftruncate"
     strace = subprocess.Popen(
         [
-            *("strace", "-f", "-p", str(room.worker()), "-o", "/dev/null"),
+            *("strace", "-f", "-p", str(sessions.worker()), "-o", "/dev/null"),
             *("-e", f"trace={changing}", "-e", f"inject={changing}:error=EROFS"),
         ],
         stderr=subprocess.PIPE,
@@ -176,9 +180,11 @@ def test_a_disk_that_turns_read_only_under_a_worker_blocks_it_until_it_turns_bac
     assert strace.stderr is not None
     assert b"attached" in strace.stderr.readline()
     try:
-        with room.master() as master:
+        with sessions.master() as master:
             pool = master.submit(blobs())
-            drive(master, lambda: snapshot(room.base).agents[0].state != "idle", what="a letter")
+            drive(
+                master, lambda: snapshot(sessions.base).agents[0].state != "idle", what="a letter"
+            )
             for _ in range(10):
                 drive(master, lambda: True)
             assert not pool.done
@@ -191,10 +197,10 @@ def test_a_disk_that_turns_read_only_under_a_worker_blocks_it_until_it_turns_bac
 
 
 @pytest.mark.parametrize("disk", ["size=64m"], indirect=True)
-def test_64_open_files_are_enough(room: Sessions) -> None:
-    guardian = room.start(wait=False)
+def test_64_open_files_are_enough(sessions: RealSessions) -> None:
+    guardian = sessions.start(wait=False)
     resource.prlimit(guardian, resource.RLIMIT_NOFILE, (64, 64))
-    room.wait_until(room.ready)
+    sessions.wait_until(sessions.ready)
     script = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
@@ -208,9 +214,9 @@ with Master(sys.argv[1], import_folder=sys.argv[2]) as master:
     print(max(counted.results()))
 """
     done = subprocess.run(
-        [sys.executable, "-c", script, room.base.root, str(room.import_folder)],
+        [sys.executable, "-c", script, sessions.base.root, str(sessions.import_folder)],
         cwd=ROOT,
-        env=room.environment,
+        env=sessions.environment,
         capture_output=True,
         text=True,
         check=False,
@@ -222,41 +228,41 @@ with Master(sys.argv[1], import_folder=sys.argv[2]) as master:
 @pytest.mark.parametrize("disk", ["size=4m"], indirect=True)
 @pytest.mark.parametrize("busy", [True, False], ids=["at work", "idle"])
 def test_a_base_that_is_removed_is_said_and_every_process_ends(
-    room: Sessions, tmp_path: Path, busy: bool
+    sessions: RealSessions, tmp_path: Path, busy: bool
 ) -> None:
-    room.start()
+    sessions.start()
     never = str(tmp_path / "never")
-    with room.master() as master:
+    with sessions.master() as master:
         job = Job("kernels:wait_for", path=never) if busy else Job("kernels:double", x=1)
         pool = master.submit([job])
         if busy:
-            drive(master, lambda: snapshot(room.base).agents[0].state == "running")
+            drive(master, lambda: snapshot(sessions.base).agents[0].state == "running")
         else:
             pool.wait()
             pool = master.submit([Job("kernels:double", x=2)])
-        shutil.rmtree(room.base.root)
+        shutil.rmtree(sessions.base.root)
         with pytest.raises(BaseFolderError, match="was removed"):
             pool.wait(60)
         assert not pool.done
-        assert room.guardians["0"].wait(60) == 2
-    assert "was removed" in Path(room.words("0")).read_text()
-    assert "Traceback" not in Path(room.words("0")).read_text()
-    assert room.processes("0") == []
+        assert sessions.guardians["0"].wait(60) == 2
+    assert "was removed" in Path(sessions.words("0")).read_text()
+    assert "Traceback" not in Path(sessions.words("0")).read_text()
+    assert sessions.processes("0") == []
 
 
 @pytest.mark.parametrize("disk", ["size=4m"], indirect=True)
-def test_work_goes_on_when_the_log_cannot_be_written(room: Sessions) -> None:
-    for path in (room.base.log, room.base.events):
+def test_work_goes_on_when_the_log_cannot_be_written(sessions: RealSessions) -> None:
+    for path in (sessions.base.log, sessions.base.events):
         os.mkdir(path)
-    room.start()
-    with room.master() as master:
+    sessions.start()
+    with sessions.master() as master:
         assert master.run(blobs()).results() == right()
 
 
 @pytest.mark.parametrize("disk", ["size=4m"], indirect=True)
-def test_a_mailbox_that_is_removed_by_hand_comes_back(room: Sessions) -> None:
-    room.start()
-    os.unlink(room.base.mailbox("0"))
-    room.wait_until(room.ready, what="a new mailbox")
-    with room.master() as master:
+def test_a_mailbox_that_is_removed_by_hand_comes_back(sessions: RealSessions) -> None:
+    sessions.start()
+    os.unlink(sessions.base.mailbox("0"))
+    sessions.wait_until(sessions.ready, what="a new mailbox")
+    with sessions.master() as master:
         assert master.run(blobs()).results() == right()

@@ -14,7 +14,7 @@ import pytest
 
 from postroom.gpus.cards import simulated
 from postroom.jobs import Job
-from postroom.testing import PATIENCE_S, Sessions, wait_until
+from postroom.testing import PATIENCE_S, RealSessions, wait_until
 
 from .conftest import drive
 
@@ -32,75 +32,75 @@ def wait_for(path):
 
 
 @pytest.fixture
-def gate(room: Sessions, tmp_path: Path) -> Path:
+def gate(sessions: RealSessions, tmp_path: Path) -> Path:
     """The file that lets the job of `wait_for` end."""
-    assert room.import_folder is not None
-    Path(room.import_folder, "until.py").write_text(UNTIL)
+    assert sessions.import_folder is not None
+    Path(sessions.import_folder, "until.py").write_text(UNTIL)
     return tmp_path / "gate"
 
 
-def attempts(room: Sessions) -> list[Path]:
-    return list(Path(room.base.root, "attempts").glob("*/*.json"))
+def attempts(sessions: RealSessions) -> list[Path]:
+    return list(Path(sessions.base.root, "attempts").glob("*/*.json"))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_lets_the_job_in_hand_finish(
-    room: Sessions, gate: Path, number: signal.Signals
+    sessions: RealSessions, gate: Path, number: signal.Signals
 ) -> None:
-    room.start()
-    with room.master() as master:
+    sessions.start()
+    with sessions.master() as master:
         pool = master.submit([Job("until:wait_for", path=str(gate)) for _ in range(2)])
-        drive(master, lambda: master.agents() and room_is_at_work(room))
-        room.guardians["0"].send_signal(number)
-        wait_until(lambda: "finishing the job in hand" in Path(room.words("0")).read_text())
+        drive(master, lambda: master.agents() and is_at_work(sessions))
+        sessions.guardians["0"].send_signal(number)
+        wait_until(lambda: "finishing the running job" in Path(sessions.words("0")).read_text())
         gate.touch()
-        assert room.guardians["0"].wait(PATIENCE_S) == 0
+        assert sessions.guardians["0"].wait(PATIENCE_S) == 0
         drive(master, lambda: pool.n_done == 1)
-        assert attempts(room) == []
-        room.start("1", "1")
+        assert attempts(sessions) == []
+        sessions.start("1", "1")
         master.wait(pool)
         assert pool.n_failed == 0
 
 
-def test_a_second_signal_stops_at_once_and_the_job_is_given_on_without_blame(
-    room: Sessions, gate: Path
+def test_a_second_signal_stops_now_and_the_job_is_requeued_without_blame(
+    sessions: RealSessions, gate: Path
 ) -> None:
-    room.start()
-    with room.master() as master:
+    sessions.start()
+    with sessions.master() as master:
         pool = master.submit([Job("until:wait_for", path=str(gate))])
-        drive(master, lambda: room_is_at_work(room))
-        room.guardians["0"].send_signal(signal.SIGINT)
-        wait_until(lambda: "again to stop at once" in Path(room.words("0")).read_text())
-        room.guardians["0"].send_signal(signal.SIGINT)
-        assert room.guardians["0"].wait(PATIENCE_S) == 0
-        assert pool.n_done == 0 and attempts(room) == []
+        drive(master, lambda: is_at_work(sessions))
+        sessions.guardians["0"].send_signal(signal.SIGINT)
+        wait_until(lambda: "again to stop now" in Path(sessions.words("0")).read_text())
+        sessions.guardians["0"].send_signal(signal.SIGINT)
+        assert sessions.guardians["0"].wait(PATIENCE_S) == 0
+        assert pool.n_done == 0 and attempts(sessions) == []
         gate.touch()
-        room.start("1", "1")
+        sessions.start("1", "1")
         master.wait(pool)
         assert pool.agents.keys() == {"1"}
 
 
-def test_stop_now_ends_an_agent_that_is_at_work(room: Sessions, gate: Path) -> None:
-    room.start()
-    with room.master() as master:
+def test_stop_now_ends_an_agent_that_is_at_work(sessions: RealSessions, gate: Path) -> None:
+    sessions.start()
+    with sessions.master() as master:
         master.submit([Job("until:wait_for", path=str(gate))])
-        drive(master, lambda: room_is_at_work(room))
-        command = [sys.executable, "-m", "postroom", "agents", "stop", room.base.root, "--now"]
+        drive(master, lambda: is_at_work(sessions))
+        command = [sys.executable, "-m", "postroom", "agents", "stop", sessions.base.root, "--now"]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         assert "agent 0 stopped" in done.stdout
-        assert room.guardians["0"].wait(PATIENCE_S) == 0
+        assert sessions.guardians["0"].wait(PATIENCE_S) == 0
 
 
-def test_stopping_never_touches_a_process_that_took_over_the_pid(room: Sessions) -> None:
+def test_stopping_never_touches_a_process_that_took_over_the_pid(sessions: RealSessions) -> None:
     """A card of a dead session names a pid that somebody else has now."""
-    room.start()
+    sessions.start()
     innocent = subprocess.Popen(["sleep", "600"])
     try:
-        card = json.loads(Path(room.base.agent_info("0")).read_text())
-        room.kill()
+        card = json.loads(Path(sessions.base.agent_info("0")).read_text())
+        sessions.kill()
         card["pid"] = innocent.pid
-        Path(room.base.agent_info("0")).write_text(json.dumps(card))
-        command = [sys.executable, "-m", "postroom", "agents", "stop", room.base.root, "0"]
+        Path(sessions.base.agent_info("0")).write_text(json.dumps(card))
+        command = [sys.executable, "-m", "postroom", "agents", "stop", sessions.base.root, "0"]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         assert "does not live" in done.stdout
         assert innocent.poll() is None
@@ -109,30 +109,41 @@ def test_stopping_never_touches_a_process_that_took_over_the_pid(room: Sessions)
         innocent.wait()
 
 
-def test_a_worker_is_pinned_before_anything_is_imported(room: Sessions) -> None:
-    assert room.import_folder is not None
-    Path(room.import_folder, "pinned.py").write_text(
+def test_a_worker_is_pinned_before_anything_is_imported(sessions: RealSessions) -> None:
+    assert sessions.import_folder is not None
+    Path(sessions.import_folder, "pinned.py").write_text(
         "import os\n"
         "def pins():\n"
         "    return [os.environ.get(k) for k in ('CUDA_DEVICE_ORDER', 'CUDA_VISIBLE_DEVICES')]\n"
     )
-    room.start("0", "2")
-    with room.master() as master:
+    sessions.start("0", "2")
+    with sessions.master() as master:
         assert master.run([Job("pinned:pins")]).results() == [["PCI_BUS_ID", "2"]]
 
 
-def test_two_sessions_of_one_base_share_a_card_that_is_named_twice(room: Sessions) -> None:
-    start = [sys.executable, "-m", "postroom", "agents", "start", room.base.root, "--gpus", "0,0,1"]
-    done = subprocess.run(start, env=room.environment, capture_output=True, text=True, check=True)
+def test_two_sessions_of_one_base_share_a_card_that_is_named_twice(sessions: RealSessions) -> None:
+    start = [
+        sys.executable,
+        "-m",
+        "postroom",
+        "agents",
+        "start",
+        sessions.base.root,
+        "--gpus",
+        "0,0,1",
+    ]
+    done = subprocess.run(
+        start, env=sessions.environment, capture_output=True, text=True, check=True
+    )
     try:
         assert [f"agent {name} started" in done.stdout for name in ("0", "0b", "1")] == [True] * 3
     finally:
-        stop = [sys.executable, "-m", "postroom", "agents", "stop", room.base.root]
+        stop = [sys.executable, "-m", "postroom", "agents", "stop", sessions.base.root]
         subprocess.run(stop, check=True, capture_output=True)
 
 
 @pytest.fixture
-def driver(room: Sessions, tmp_path: Path) -> Path:
+def driver(sessions: RealSessions, tmp_path: Path) -> Path:
     """Real nvidia-ml-py on a stub of the driver with one card; returns the scenario's file."""
     compiler = shutil.which("gcc")
     if compiler is None:
@@ -142,68 +153,68 @@ def driver(room: Sessions, tmp_path: Path) -> Path:
     subprocess.run([str(compiler), "-shared", "-fPIC", "-o", library, STUB], check=True)
     scenario = tmp_path / "scenario"
     scenario.write_text(CARD)
-    del room.environment["POSTROOM_FAKE_GPUS"]
-    room.environment |= {"LD_LIBRARY_PATH": str(library.parent), "NVML_STUB": str(scenario)}
+    del sessions.environment["POSTROOM_FAKE_GPUS"]
+    sessions.environment |= {"LD_LIBRARY_PATH": str(library.parent), "NVML_STUB": str(scenario)}
     return scenario
 
 
-def test_exclusive_mode_is_set_and_put_back(room: Sessions, driver: Path) -> None:
+def test_exclusive_mode_is_set_and_put_back(sessions: RealSessions, driver: Path) -> None:
     modes = Path(f"{driver}.mode")
     modes.write_text("0 2\n")  # somebody had set it to PROHIBITED
-    room.start("0", "0", options=["--exclusive"])
+    sessions.start("0", "0", options=["--exclusive"])
     assert modes.read_text().split("\n")[1] == "0 3"
-    assert room.stop() == 0
+    assert sessions.stop() == 0
     assert modes.read_text().splitlines() == ["0 2", "0 3", "0 2"]
 
 
 def test_a_refused_exclusive_mode_is_said_and_the_session_works(
-    room: Sessions, driver: Path
+    sessions: RealSessions, driver: Path
 ) -> None:
     driver.write_text(CARD + "mode_refused 0\n")
-    room.start("0", "0", options=["--exclusive"])
-    assert "could not be set" in Path(room.words("0")).read_text()
-    with room.master() as master:
+    sessions.start("0", "0", options=["--exclusive"])
+    assert "could not be set" in Path(sessions.words("0")).read_text()
+    with sessions.master() as master:
         assert master.run([Job("kernels:double", x=4)]).results() == [8]
 
 
-def test_foreign_processes_on_the_card_are_told_of(room: Sessions, driver: Path) -> None:
+def test_foreign_processes_on_the_card_are_told_of(sessions: RealSessions, driver: Path) -> None:
     driver.write_text(CARD + f"process 0 {os.getpid()} 5000 compute\n")
-    room.start("0", "0")
-    words = Path(room.words("0")).read_text()
+    sessions.start("0", "0")
+    words = Path(sessions.words("0")).read_text()
     assert f"pid {os.getpid()}" in words and "5000 MiB" in words
 
 
-def test_a_sick_card_is_refused_with_its_reason(room: Sessions, driver: Path) -> None:
+def test_a_sick_card_is_refused_with_its_reason(sessions: RealSessions, driver: Path) -> None:
     driver.write_text(CARD + "lost 0\n")
     with pytest.raises(AssertionError, match="lost"):
-        room.start("0", "0")
+        sessions.start("0", "0")
 
 
-def room_is_at_work(room: Sessions) -> bool:
-    path = Path(room.base.in_hand("0"))
+def is_at_work(sessions: RealSessions) -> bool:
+    path = Path(sessions.base.in_hand("0"))
     return path.exists() and path.read_bytes().startswith(b"running")
 
 
 def test_a_card_that_gets_sick_under_a_session_is_quarantined_and_its_job_given_on(
-    room: Sessions, tmp_path: Path
+    sessions: RealSessions, tmp_path: Path
 ) -> None:
     """Scripted while it runs: the worker dies, and then the driver calls the card lost."""
     cards = tmp_path / "cards"
     cards.mkdir(mode=0o700)
-    room.environment["POSTROOM_FAKE_GPUS_FOLDER"] = str(cards)
-    room.start("0", "0")
-    with room.master() as master:
+    sessions.environment["POSTROOM_FAKE_GPUS_FOLDER"] = str(cards)
+    sessions.start("0", "0")
+    with sessions.master() as master:
         log = str(tmp_path / "attempts")
         pool = master.submit([Job("kernels:die", log=log, until=2)])
         simulated.script(str(cards), {"FAKE-0": {"problem": "lost: fell off the bus"}})
-        drive(master, lambda: room.guardians["0"].poll() is not None)
-        assert "fell off the bus" in Path(room.words("0")).read_text()
-        room.start("1", "1")
+        drive(master, lambda: sessions.guardians["0"].poll() is not None)
+        assert "fell off the bus" in Path(sessions.words("0")).read_text()
+        sessions.start("1", "1")
         master.wait(pool)
         assert pool.results() == ["survived"]
     listed = subprocess.run(
         [sys.executable, "-m", "postroom", "gpu", "list", "--json"],
-        env=room.environment,
+        env=sessions.environment,
         capture_output=True,
         text=True,
         check=True,
@@ -213,17 +224,17 @@ def test_a_card_that_gets_sick_under_a_session_is_quarantined_and_its_job_given_
 
 
 def test_a_session_that_may_wait_gets_its_card_when_the_holder_ends(
-    room: Sessions, tmp_path: Path
+    sessions: RealSessions, tmp_path: Path
 ) -> None:
-    room.start("0", "0")
+    sessions.start("0", "0")
     command = [sys.executable, "-m", "postroom.session", "0", str(tmp_path / "other"), "--wait"]
     waiting = subprocess.Popen(
-        command, env=room.environment, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command, env=sessions.environment, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     try:
         assert waiting.stderr is not None
         assert "waiting for GPU 0: card 0 is held by 'session 0 of" in waiting.stderr.readline()
-        room.stop()
+        sessions.stop()
         assert "ready on GPU 0" in waiting.stderr.readline()
     finally:
         waiting.terminate()

@@ -11,76 +11,80 @@ from pathlib import Path
 import pytest
 
 from postroom import Job
-from postroom.parcel.sheets import Done, JobOptions, Origin, pack_jobs, pack_outcomes
+from postroom.parcel.sheets import JobEnd, JobOptions, RanBy, pack_jobs, pack_outcomes
 from postroom.store.files import LocalFiles
 from postroom.store.runs import first_missing
 from postroom.store.snapshot import snapshot
-from postroom.testing import Sessions
+from postroom.testing import RealSessions
 
 from .conftest import drive
 
 ROOT = Path(__file__).parent.parent.parent
 
 
-def agent_at_work(room: Sessions) -> str | None:
-    busy = [one.agent for one in snapshot(room.base).agents if one.state == "running"]
+def agent_at_work(sessions: RealSessions) -> str | None:
+    busy = [one.agent for one in snapshot(sessions.base).agents if one.state == "running"]
     return busy[0] if busy else None
 
 
 @pytest.mark.parametrize("victim", ["worker", "guardian"])
 def test_the_job_of_a_killed_process_is_given_to_another_agent(
-    room: Sessions, tmp_path: Path, victim: str
+    sessions: RealSessions, tmp_path: Path, victim: str
 ) -> None:
     for agent_id in ("0", "1"):
-        room.start(agent_id, gpu=agent_id)
+        sessions.start(agent_id, gpu=agent_id)
     end = tmp_path / "end"
-    with room.master() as master:
+    with sessions.master() as master:
         pool = master.submit([Job("kernels:wait_for", path=str(end))])
-        drive(master, lambda: agent_at_work(room), what="the job in an agent's hand")
-        first = agent_at_work(room)
+        drive(master, lambda: agent_at_work(sessions), what="the job in an agent's hand")
+        first = agent_at_work(sessions)
         assert first is not None
-        guardian = room.guardians[first].pid
-        os.kill(room.worker(first) if victim == "worker" else guardian, signal.SIGKILL)
-        drive(master, lambda: agent_at_work(room) not in (None, first), what="another's hand")
+        guardian = sessions.guardians[first].pid
+        os.kill(sessions.worker(first) if victim == "worker" else guardian, signal.SIGKILL)
+        drive(master, lambda: agent_at_work(sessions) not in (None, first), what="another's hand")
         end.touch()
         pool.wait(60)
         assert pool.results() == [str(end)]
         assert pool[0].agent != first
 
 
-def test_a_waiting_master_takes_over_from_a_killed_one(room: Sessions) -> None:
-    room.start()
-    command = [sys.executable, "-m", "postroom", "master", room.base.root]
+def test_a_waiting_master_takes_over_from_a_killed_one(sessions: RealSessions) -> None:
+    sessions.start()
+    command = [sys.executable, "-m", "postroom", "master", sessions.base.root]
     standing = [
-        subprocess.Popen(command, cwd=ROOT, env=room.environment, stderr=subprocess.DEVNULL)
+        subprocess.Popen(command, cwd=ROOT, env=sessions.environment, stderr=subprocess.DEVNULL)
         for _ in range(2)
     ]
     try:
-        room.wait_until(lambda: snapshot(room.base).master_pid in [one.pid for one in standing])
-        acting = snapshot(room.base).master_pid
+        sessions.wait_until(
+            lambda: snapshot(sessions.base).master_pid in [one.pid for one in standing]
+        )
+        acting = snapshot(sessions.base).master_pid
         for one in standing:
             if one.pid == acting:
                 one.kill()
                 one.wait()
-        with room.master() as client:
+        with sessions.master() as client:
             run = client.submit([Job("kernels:double", x=n) for n in range(10)], keep=True).run
-        room.wait_until(
-            lambda: first_missing(LocalFiles(), room.base, run, 0, 10) == 10, what="the results"
+        sessions.wait_until(
+            lambda: first_missing(LocalFiles(), sessions.base, run, 0, 10) == 10, what="the results"
         )
-        assert snapshot(room.base).master_pid in {one.pid for one in standing} - {acting}
+        assert snapshot(sessions.base).master_pid in {one.pid for one in standing} - {acting}
     finally:
         for one in standing:
             one.kill()
             one.wait()
 
 
-def test_a_client_that_waits_takes_over_from_a_killed_master(room: Sessions) -> None:
-    room.start()
-    command = [sys.executable, "-m", "postroom", "master", room.base.root]
-    standing = subprocess.Popen(command, cwd=ROOT, env=room.environment, stderr=subprocess.DEVNULL)
+def test_a_client_that_waits_takes_over_from_a_killed_master(sessions: RealSessions) -> None:
+    sessions.start()
+    command = [sys.executable, "-m", "postroom", "master", sessions.base.root]
+    standing = subprocess.Popen(
+        command, cwd=ROOT, env=sessions.environment, stderr=subprocess.DEVNULL
+    )
     try:
-        room.wait_until(lambda: snapshot(room.base).master_pid == standing.pid)
-        with room.master() as client:
+        sessions.wait_until(lambda: snapshot(sessions.base).master_pid == standing.pid)
+        with sessions.master() as client:
             pool = client.submit([Job("kernels:double", x=n) for n in range(10)])
             client.step(0.0)
             assert not client.acting
@@ -93,17 +97,17 @@ def test_a_client_that_waits_takes_over_from_a_killed_master(room: Sessions) -> 
         standing.wait()
 
 
-def test_a_new_master_goes_on_among_thousands_of_one_job_parcels(room: Sessions) -> None:
+def test_a_new_master_goes_on_among_thousands_of_one_job_parcels(sessions: RealSessions) -> None:
     many = 2000
-    with room.master() as master:
+    with sessions.master() as master:
         pool = master.submit([])
-        files, maker = LocalFiles(), Origin("0", "", 0, 0.0)
+        files, ran_by = LocalFiles(), RanBy("0", "", 0, 0.0)
         for number in range(many):
             chunks = pack_jobs(number, "kernels:double", JobOptions(), None, [{"x": number}])
-            files.write_new(room.base.parcel(pool.run, number), chunks)
+            files.write_new(sessions.base.parcel(pool.run, number), chunks)
             if number % 20:
-                chunks = pack_outcomes(number, [Done(2 * number)], maker)
-                files.write_new(room.base.result(pool.run, number), chunks)
-    room.start()
-    with room.master() as master:
+                chunks = pack_outcomes(number, [JobEnd(2 * number)], ran_by)
+                files.write_new(sessions.base.result(pool.run, number), chunks)
+    sessions.start()
+    with sessions.master() as master:
         assert master.resume(pool.run).wait(100).results() == [2 * n for n in range(many)]

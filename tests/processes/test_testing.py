@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from postroom import Job
+from postroom import Job, testing
 from postroom.system.process_tree import MARK, mark_of
-from postroom.testing import Sessions, sessions, wait_until
+from postroom.testing import RealSessions, wait_until
 
 
 def test_waiting_in_vain_shows_what_the_folder_holds(tmp_path: Path) -> None:
@@ -33,23 +33,23 @@ def test_a_process_that_outlives_its_session_is_ended_and_fails_the_test(tmp_pat
     base = tmp_path / "base"
     with (
         pytest.raises(AssertionError, match="1 processes outlived their sessions"),
-        sessions(base) as room,
+        testing.sessions(base) as sessions,
     ):
-        room.start()
+        sessions.start()
         environment = {**os.environ, MARK: mark_of(str(base), "0")}
-        room.stop()
+        sessions.stop()
         stray = subprocess.Popen(["sleep", "1000"], env=environment)
     assert stray.wait(60) == -9
 
 
-def test_a_session_that_cannot_start_says_why(room: Sessions) -> None:
+def test_a_session_that_cannot_start_says_why(sessions: RealSessions) -> None:
     with pytest.raises(AssertionError, match=r"session x ended: .*77"):
-        room.start("x", gpu="77")
+        sessions.start("x", gpu="77")
 
 
-def test_an_example_from_the_module_itself_works(room: Sessions) -> None:
-    room.start("0")
-    with room.master() as master:
+def test_an_example_from_the_module_itself_works(sessions: RealSessions) -> None:
+    sessions.start("0")
+    with sessions.master() as master:
         assert master.run([Job("kernels:double", x=4)]).results() == [8]
-    os.kill(room.worker("0"), 9)
-    room.wait_until(lambda: room.ready("0"))
+    os.kill(sessions.worker("0"), 9)
+    sessions.wait_until(lambda: sessions.ready("0"))

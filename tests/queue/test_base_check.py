@@ -18,7 +18,7 @@ DOUBLE = "def double(x):\n    return x * 2\n"
 
 
 def worst(findings: list[Finding], word: str) -> str:
-    """The level of the finding that speaks of something."""
+    """The level of the findings that mention a text."""
     (level,) = {finding.level for finding in findings if word in finding.what}
     return level
 
@@ -31,12 +31,12 @@ def everything(folder: Path) -> list[tuple[str, int, int]]:
 
 
 def test_a_sound_base_has_no_faults_and_is_left_as_it_was(tmp_path: Path) -> None:
-    with in_one_process(tmp_path, DOUBLE) as room:
-        room.run([Job("kernels:double", x=1)])
-        room.master.close()
-        before = everything(Path(room.base.root))
-        findings = list(examine(room.base.root))
-        assert everything(Path(room.base.root)) == before
+    with in_one_process(tmp_path, DOUBLE) as running:
+        running.run([Job("kernels:double", x=1)])
+        running.master.close()
+        before = everything(Path(running.base.root))
+        findings = list(examine(running.base.root))
+        assert everything(Path(running.base.root)) == before
     levels = {finding.level for finding in findings if "agent" not in finding.what}
     assert "error" not in levels
     assert worst(findings, "locks exclude") == "ok"
@@ -47,12 +47,12 @@ def test_no_base_is_one_finding(tmp_path: Path) -> None:
     assert finding.level == "error"
 
 
-def test_bad_parcels_orphans_strays_and_rejects_are_found(tmp_path: Path) -> None:
-    with in_one_process(tmp_path, DOUBLE) as room:
-        pool = room.run([Job("kernels:double", x=1)])
-        room.master.close()
-        root = Path(room.base.root)
-        Path(room.base.result(pool.run, 5)).write_bytes(b"garbage")
+def test_bad_parcels_orphans_old_files_and_rejected_files_are_found(tmp_path: Path) -> None:
+    with in_one_process(tmp_path, DOUBLE) as running:
+        pool = running.run([Job("kernels:double", x=1)])
+        running.master.close()
+        root = Path(running.base.root)
+        Path(running.base.result(pool.run, 5)).write_bytes(b"garbage")
         (root / "result_pool" / "gone").mkdir()
         (root / "result_pool" / "gone" / "000000000.npz").touch()
         (root / "rejected" / "x.reason").touch()
@@ -63,23 +63,23 @@ def test_bad_parcels_orphans_strays_and_rejects_are_found(tmp_path: Path) -> Non
         findings = list(examine(root))
     assert worst(findings, "a bad parcel") == "error"
     assert worst(findings, "belong to no run") == "note"
-    assert worst(findings, "put aside") == "warning"
+    assert worst(findings, "rejected/") == "warning"
     assert worst(findings, "older than a day") == "note"
-    assert worst(findings, "others may look into data") == "warning"
+    assert worst(findings, "other users can read data") == "warning"
     assert worst(findings, "folders are missing: attempts") == "error"
     assert all(finding.advice for finding in findings if finding.level in ("error", "warning"))
 
 
 def test_a_dead_agent_is_found(tmp_path: Path) -> None:
-    with in_one_process(tmp_path, DOUBLE) as room:
-        findings = list(examine(room.base.root))
+    with in_one_process(tmp_path, DOUBLE) as running:
+        findings = list(examine(running.base.root))
         assert worst(findings, "agent 0 is dead") == "warning"
 
 
 def test_an_unfinished_run_without_a_master_is_found(tmp_path: Path) -> None:
-    with in_one_process(tmp_path, DOUBLE) as room:
-        room.master.submit([Job("kernels:double", x=1)])
-        assert worst(list(examine(room.base.root)), "1 jobs are not done") == "note"
+    with in_one_process(tmp_path, DOUBLE) as running:
+        running.master.submit([Job("kernels:double", x=1)])
+        assert worst(list(examine(running.base.root)), "1 jobs are not done") == "note"
 
 
 def test_the_filesystem_is_named() -> None:
@@ -105,12 +105,12 @@ def test_the_command_speaks_json_and_its_exit_code_tells(
     assert {"level", "what", "advice"} == set(json.loads(done.stdout)[0])
 
 
-def test_a_roll_that_has_lost_a_job_is_an_error(tmp_path: Path) -> None:
-    with in_one_process(tmp_path, DOUBLE, inboxes=0) as room:
-        pool = room.master.open()
+def test_an_append_log_that_has_lost_a_job_is_an_error(tmp_path: Path) -> None:
+    with in_one_process(tmp_path, DOUBLE, inboxes=0) as running:
+        pool = running.master.open()
         for x in range(3):
             pool.submit(Job("kernels:double", x=x))
-        assert not [f for f in examine(room.base.root) if "has lost" in f.what]
-        path = Path(room.base.append_log(pool.run))
+        assert not [f for f in examine(running.base.root) if "has lost" in f.what]
+        path = Path(running.base.append_log(pool.run))
         path.write_bytes(bytes(64) + path.read_bytes()[64:])
-        assert worst(list(examine(room.base.root)), "has lost 1 jobs, the first is 0") == "error"
+        assert worst(list(examine(running.base.root)), "has lost 1 jobs, the first is 0") == "error"

@@ -1,4 +1,4 @@
-"""Why a job waits and when it should start, with agents and a Master that are only made up."""
+"""Why a job waits and when it should start; agents and scheduler are made up."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def agent(
     return AgentStatus(name, state, gpu, "card", 1, 0.0, None, None, 0, memory_mib=memory_mib)
 
 
-def staffed(view: QueueView, *agents: AgentStatus, orders: Orders | None = None) -> BaseState:
-    """A look at the base as if a Master acted on it, with these agents."""
-    base_state = view.look()
+def with_agents(view: QueueView, *agents: AgentStatus, orders: Orders | None = None) -> BaseState:
+    """The state of the base as if a scheduler and these agents were running."""
+    base_state = view.read_state()
     base_state.agents = list(agents)
     base_state.master_pid = 7
     base_state.orders = orders or base_state.orders
     return base_state
 
 
-def give(base_state: BaseState, job: JobId, agent_id: str, *, for_s: float) -> None:
-    """As if an agent had had a job in hand for some time."""
+def set_running(base_state: BaseState, job: JobId, agent_id: str, *, for_s: float) -> None:
+    """As if an agent had been running a job for some time."""
     base_state.running[job] = AgentStatus(
         agent_id, "running", "u0", "card", 1, 0.0, job.run, job.number, 0,
         first=job.number, job_since=base_state.at - for_s, memory_mib=24 << 10,
@@ -45,26 +45,34 @@ def why(base_state: BaseState, job: JobId, state: str = "queued") -> str:
     return Estimator(base_state, "BASE").why(base_state.readers[job.run], job.number, state)
 
 
-def test_who_or_what_is_missing_is_named_with_the_remedy(base: Base, view: QueueView) -> None:
+def test_a_reason_says_what_is_missing_and_what_to_do(base: Base, view: QueueView) -> None:
     (job,) = queue(base, "a")
-    base_state = view.look()
-    assert why(base_state, job) == "no Master acts; start one with: postroom master BASE --detach"
-    assert "no agent lives; start one with" in why(staffed(view), job)
-    assert "no agent lives" in why(staffed(view, agent("0", state="dead")), job)
-    drained = staffed(view, agent("0"), orders=Orders(drained={"0"}))
+    base_state = view.read_state()
+    assert (
+        why(base_state, job)
+        == "no scheduler is running; start it with: postroom master BASE --detach"
+    )
+    assert "no agent is running; start one with" in why(with_agents(view), job)
+    assert "no agent is running" in why(with_agents(view, agent("0", state="dead")), job)
+    drained = with_agents(view, agent("0"), orders=Orders(drained={"0"}))
     assert "all agents are drained" in why(drained, job)
-    assert why(staffed(view, agent("0")), job) == "it is next"
+    assert why(with_agents(view, agent("0")), job) == "it is next"
 
 
-def test_cards_and_memory_that_nobody_has_are_said(base: Base, view: QueueView) -> None:
+def test_gpus_and_memory_that_no_agent_has_are_named(base: Base, view: QueueView) -> None:
     (two,) = queue(base, "a", gpus=2)
     (large,) = queue(base, "b", memory_mib=40 << 10)
-    base_state = staffed(view, agent("0"))
-    assert why(base_state, two) == "no agent has the 2 cards that it needs"
-    assert why(base_state, large) == "no agent has a card with the 40G that it needs"
-    base_state = staffed(view, agent("0", gpu="u0,u1", memory_mib=48 << 10))
+    base_state = with_agents(view, agent("0"))
+    assert why(base_state, two) == (
+        "no agent has the 2 GPUs that it needs; start one with: postroom agents add BASE '0,1;'"
+    )
+    assert why(base_state, large) == (
+        "no agent has a GPU with the 40G that it needs; start an agent on a larger GPU, or submit "
+        "the job again with a smaller --memory"
+    )
+    base_state = with_agents(view, agent("0", gpu="u0,u1", memory_mib=48 << 10))
     assert why(base_state, two) == "it is next"
-    assert why(base_state, large) == "1 job is before it"
+    assert why(base_state, large) == "1 job is ahead of it"
 
 
 def test_a_pause_says_how_to_end_it(base: Base, view: QueueView) -> None:
@@ -74,46 +82,48 @@ def test_a_pause_says_how_to_end_it(base: Base, view: QueueView) -> None:
         (Orders(paused_projects={"vae"}), "postroom resume --project vae"),
         (Orders(paused_runs={job.run}), f"postroom resume --run {job.run[-6:]}"),
     ):
-        assert why(staffed(view, orders=orders), job, "paused").endswith(end_it)
+        assert why(with_agents(view, orders=orders), job, "paused").endswith(end_it)
 
 
-def test_the_start_is_reckoned_from_what_jobs_of_the_project_took(
+def test_the_start_is_estimated_from_the_last_jobs_of_the_project(
     base: Base, view: QueueView
 ) -> None:
     jobs = queue(base, *map(str, range(6)))
-    base_state = staffed(view, agent("0"))
-    give(base_state, jobs[0], "0", for_s=0.5)
-    oracle = Estimator(base_state, "BASE")
+    base_state = with_agents(view, agent("0"))
+    set_running(base_state, jobs[0], "0", for_s=0.5)
+    estimator = Estimator(base_state, "BASE")
     reader = base_state.readers[jobs[0].run]
-    assert oracle.when(reader, 1, "queued")[1] is None, "nothing has ended yet, so nobody knows"
+    assert estimator.when(reader, 1, "queued")[1] is None, "no job has ended yet, so it is unknown"
     end(base, jobs[5])  # it took 1.5 s
-    base_state = staffed(view, agent("0"), agent("1"))
-    give(base_state, jobs[0], "0", for_s=0.5)
-    give(base_state, jobs[1], "1", for_s=0.0)
-    base_state.ready[0].plain = [(2, 5)]
-    oracle = Estimator(base_state, "BASE")
-    starts = [oracle.when(reader, number, "queued") for number in (2, 3, 4)]
+    base_state = with_agents(view, agent("0"), agent("1"))
+    set_running(base_state, jobs[0], "0", for_s=0.5)
+    set_running(base_state, jobs[1], "1", for_s=0.0)
+    base_state.ready[0].ranges = [(2, 5)]
+    estimator = Estimator(base_state, "BASE")
+    starts = [estimator.when(reader, number, "queued") for number in (2, 3, 4)]
     assert [place for place, _ in starts] == [1, 2, 3]
     after = [at - base_state.at for _, at in starts if at is not None]
     assert after == pytest.approx([1.0, 1.5, 2.5])
 
 
-def test_what_other_projects_took_says_nothing(base: Base, view: QueueView) -> None:
+def test_other_projects_do_not_count(base: Base, view: QueueView) -> None:
     (other,) = queue(base, "other", project="q")
     end(base, other)
     first, second = queue(base, "a", "b", project="p")
-    base_state = staffed(view, agent("0"))
+    base_state = with_agents(view, agent("0"))
     reader = base_state.readers[first.run]
     assert Estimator(base_state, "BASE").when(reader, first.number, "queued") == (1, base_state.at)
     assert Estimator(base_state, "BASE").when(reader, second.number, "queued") == (2, None)
 
 
-def test_a_job_that_is_late_is_expected_any_moment(base: Base, view: QueueView) -> None:
+def test_a_job_that_takes_longer_than_usual_may_end_at_any_moment(
+    base: Base, view: QueueView
+) -> None:
     jobs = queue(base, "a", "b", "c")
     end(base, jobs[2])
-    base_state = staffed(view, agent("0"))
-    give(base_state, jobs[0], "0", for_s=1000.0)
-    base_state.ready[0].plain = [(1, 2)]
+    base_state = with_agents(view, agent("0"))
+    set_running(base_state, jobs[0], "0", for_s=1000.0)
+    base_state.ready[0].ranges = [(1, 2)]
     _, at = Estimator(base_state, "BASE").when(base_state.readers[jobs[0].run], 1, "queued")
     assert at == pytest.approx(base_state.at)
     assert base_state.at <= time.time()

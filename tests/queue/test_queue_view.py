@@ -1,4 +1,4 @@
-"""What a View shows of a base, without any process."""
+"""What listings show of a base, without any process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from postroom.queue.queue_view import QueueView
 from postroom.store.base import Base
 from postroom.store.job_ids import JobId, UnknownJobError
 from postroom.store.requests import Orders, write_orders
-from postroom.store.runs import Note, write_note
 from tests.in_one_process import in_one_process
 from tests.queue.kit import FAILURE, FILES, end, queue
 
@@ -60,7 +59,7 @@ def test_the_queue_is_in_the_order_in_which_it_will_run(base: Base, view: QueueV
     queue(base, "x", "y", project="q")
     queue(base, "urgent", project="q", priority=5)
     assert [name for name, _ in shown(view)] == ["urgent", "a", "x", "b", "y", "c", "d"]
-    orders = Orders(places={low[3]: -1.0}, priorities={low[2]: 7})
+    orders = Orders(positions={low[3]: -1.0}, priorities={low[2]: 7})
     write_orders(FILES, base, orders)
     assert [name for name, _ in shown(view)] == ["c", "urgent", "d", "x", "a", "y", "b"]
     assert view.jobs().jobs[0].priority == 7
@@ -97,11 +96,11 @@ def test_filters_choose_and_pages_follow_one_another(base: Base, view: QueueView
     run = page.jobs[0].run
     assert view.jobs(run=run[-6:]).total == 7
     assert view.jobs(user="nobody else").total == 0
-    with pytest.raises(Exception, match="no job is ever 'broken'"):
+    with pytest.raises(Exception, match="there is no state 'broken'"):
         view.jobs(state="broken")
 
 
-def test_a_view_that_is_kept_sees_what_is_new(base: Base, view: QueueView) -> None:
+def test_a_view_that_is_kept_shows_what_is_new(base: Base, view: QueueView) -> None:
     jobs = queue(base, *map(str, range(20)))
     for number, job in enumerate(jobs):
         assert view.overview().counts.get("ok", 0) == number
@@ -111,21 +110,10 @@ def test_a_view_that_is_kept_sees_what_is_new(base: Base, view: QueueView) -> No
     assert view.overview().counts == {"queued": 1, "ok": 20}
 
 
-def test_every_attempt_is_shown_with_its_reason(base: Base, view: QueueView) -> None:
-    (job,) = queue(base, "a")
-    write_note(FILES, base, Note(job.run, job.number, 1, "lost", "0", "its agent died", 7.0))
-    detail = view.job(job)
-    assert [(one.number, one.outcome, one.reason) for one in detail.attempts] == [
-        (1, "lost", "its agent died")
-    ]
-    end(base, job)
-    assert [one.outcome for one in view.job(job).attempts] == ["lost", "ok"]
-
-
 def test_runs_from_python_are_listed_with_their_tasks(tmp_path: Path) -> None:
-    with in_one_process(tmp_path, "def double(x, y=0):\n    return x * 2\n") as room:
-        pool = room.run([Job("kernels:double", x=n) for n in range(5)])
-        with QueueView(room.base) as view:
+    with in_one_process(tmp_path, "def double(x, y=0):\n    return x * 2\n") as running:
+        pool = running.run([Job("kernels:double", x=n) for n in range(5)])
+        with QueueView(running.base) as view:
             rows = view.jobs().jobs
             assert {row.command for row in rows} == {"kernels:double(x)"}
             assert {row.state for row in rows} == {"ok"}
@@ -134,7 +122,7 @@ def test_runs_from_python_are_listed_with_their_tasks(tmp_path: Path) -> None:
             assert sum(one.name.count("jobs") or 1 for one in view.history(since=0, until=1e12))
 
 
-def test_a_job_that_is_not_there_is_said_to_be_not_there(base: Base, view: QueueView) -> None:
+def test_an_unknown_job_is_an_error(base: Base, view: QueueView) -> None:
     (job,) = queue(base, "a")
     for unknown in (JobId(job.run, 1), JobId("nothing", 0)):
         with pytest.raises(UnknownJobError, match="there is no job"):
@@ -148,7 +136,7 @@ def test_everything_shown_can_be_written_as_json(base: Base, view: QueueView) ->
         assert json.loads(json.dumps(dataclasses.asdict(shown_)))
 
 
-def test_a_spoilt_run_hides_itself_and_nothing_else(base: Base, view: QueueView) -> None:
+def test_a_damaged_run_hides_only_itself(base: Base, view: QueueView) -> None:
     (job,) = queue(base, "a", project="p")
     queue(base, "b", project="q")
     Path(base.run_info(job.run)).write_text("garbage")

@@ -1,4 +1,4 @@
-"""What was learned of many results is not learned again, and is never the truth."""
+"""Results are read once and cached; the cache is never trusted more than the results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COUNTS = {"failed": 3, "ok": 22}
 
 
 class Counting(LocalFiles):
-    """Counts the ends of files that were read."""
+    """Counts how many trailers were read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Counting(LocalFiles):
 
 @pytest.fixture
 def run(base: Base) -> str:
-    """A run that is over, with its folder unchanged for a while."""
+    """A finished run whose folder has not changed for a while."""
     jobs = queue(base, *map(str, range(25)))
     for job in jobs:
         end(base, job, FAILURE if job.number in (3, 7, 24) else None)
@@ -40,28 +40,28 @@ def run(base: Base) -> str:
 
 
 def settle(base: Base, run: str) -> None:
-    place = base.answered(run)
+    place = base.result_folder(run)
     os.utime(place, (os.stat(place).st_mtime - 1,) * 2)
 
 
-def look(base: Base) -> tuple[dict[str, int], int]:
+def count_jobs(base: Base) -> tuple[dict[str, int], int]:
     files = Counting()
     with QueueView(base, files) as view:
         return view.overview().counts, files.tails
 
 
-def test_results_are_read_once_by_whoever_comes_first(base: Base, run: str) -> None:
-    assert look(base) == (COUNTS, 25)
-    assert look(base) == (COUNTS, 0)
+def test_results_are_read_once(base: Base, run: str) -> None:
+    assert count_jobs(base) == (COUNTS, 25)
+    assert count_jobs(base) == (COUNTS, 0)
     with QueueView(base) as view:
         assert [row.number for row in view.jobs(state="failed").jobs] == [24, 7, 3]
 
 
-def test_what_came_after_is_seen(base: Base, run: str) -> None:
-    look(base)
+def test_new_results_are_seen(base: Base, run: str) -> None:
+    count_jobs(base)
     (job,) = queue(base, "more")
     end(base, job, FAILURE)
-    assert look(base) == ({"failed": 4, "ok": 22}, 1)
+    assert count_jobs(base) == ({"failed": 4, "ok": 22}, 1)
 
 
 @pytest.mark.parametrize(
@@ -76,16 +76,16 @@ def test_what_came_after_is_seen(base: Base, run: str) -> None:
         '{"version":1,"changed_ns":1,"counts":[],"failures":{},"ended_at":{}}',
     ],
 )
-def test_a_tally_that_makes_no_sense_is_none(base: Base, run: str, text: str) -> None:
+def test_a_bad_cache_is_ignored(base: Base, run: str, text: str) -> None:
     Path(base.result_cache(run)).write_text(text)
     Path(base.result_cache(run)).chmod(0o600)
-    assert look(base) == (COUNTS, 25)
+    assert count_jobs(base) == (COUNTS, 25)
 
 
-def test_a_result_that_was_put_aside_is_not_counted(base: Base, run: str) -> None:
-    look(base)
+def test_a_result_that_was_moved_away_is_not_counted(base: Base, run: str) -> None:
+    count_jobs(base)
     os.unlink(base.result(run, 3))
-    assert look(base)[0] == {"queued": 1, "failed": 2, "ok": 22}
+    assert count_jobs(base)[0] == {"queued": 1, "failed": 2, "ok": 22}
 
 
 def test_a_bad_result_is_read_again_when_a_good_one_takes_its_place(
@@ -101,10 +101,10 @@ def test_a_bad_result_is_read_again_when_a_good_one_takes_its_place(
     assert view.overview().counts == {"ok": 1}
 
 
-def test_a_tally_comes_back_as_it_was_and_leaves_with_its_run(base: Base, run: str) -> None:
+def test_a_cache_is_read_as_it_was_written_and_removed_with_its_run(base: Base, run: str) -> None:
     cache = ResultCache(5, {0: 1, 7: 3}, {7: {8: "timed out"}}, {0: 1.5})
-    assert ResultCache.decode(cache.encode()) == cache
-    look(base)
+    assert ResultCache.decode("cache", cache.encode()) == cache
+    count_jobs(base)
     assert FILES.exists(base.result_cache(run))
     make_old(base, run)
     assert clean(QueueView(base), older_than_s=60).runs == [run]

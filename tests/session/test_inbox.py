@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from postroom.parcel.sheets import Done, Failure, JobOptions, JobSheet, Outcome, pack_jobs
+from postroom.parcel.sheets import Failure, JobEnd, JobOptions, JobSheet, Outcome, pack_jobs
 from postroom.session.inbox import HOLD_S, PUBLISH_BYTES, PUBLISH_S, Inbox, Step
 from postroom.store.files import LocalFiles
 from postroom.store.mailbox import Letter, read_in_hand
@@ -29,8 +29,8 @@ def send(room: PostRoom, *fields: Any, agent_id: str = "0", **more: Any) -> Lett
     return letter
 
 
-def fails(info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> Done:
-    return Done(failure=Failure(Outcome.FAILED, "ValueError", f"no {job}", "Traceback: ..."))
+def fails(info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> JobEnd:
+    return JobEnd(failure=Failure(Outcome.FAILED, "ValueError", f"no {job}", "Traceback: ..."))
 
 
 def finish(inbox: Inbox) -> None:
@@ -73,7 +73,7 @@ def test_the_mailbox_is_emptied_only_after_the_results_are_out(tmp_path: Path) -
 def test_each_step_does_at_most_one_job(room: PostRoom) -> None:
     done: list[int] = []
 
-    def run_job(info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> Done:
+    def run_job(info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> JobEnd:
         done.append(job)
         return double(info, sheet, job, attempt)
 
@@ -99,7 +99,7 @@ def test_results_wait_a_moment_for_company_and_no_longer(room: PostRoom) -> None
 
 def test_a_large_result_is_published_at_once(room: PostRoom) -> None:
     room.run(2)
-    inbox = room.inbox(run_job=lambda *_: Done(1, nbytes=PUBLISH_BYTES))
+    inbox = room.inbox(run_job=lambda *_: JobEnd(1, nbytes=PUBLISH_BYTES))
     send(room, 1, 1, "r", 0, 0, 2)
     inbox.step()
     inbox.step()
@@ -148,9 +148,9 @@ def test_a_range_may_reach_over_several_parcels(room: PostRoom) -> None:
 def test_the_line_in_hand_names_the_job_before_it_is_begun(room: PostRoom) -> None:
     seen = []
 
-    def run_job(info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> Done:
+    def run_job(info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> JobEnd:
         seen.append(read_in_hand(room.files, room.base, "0"))
-        return Done(job)
+        return JobEnd(job)
 
     room.run(2)
     inbox = room.inbox(run_job=run_job)
@@ -235,14 +235,14 @@ class TestFailures:
         inbox = room.inbox()
         send(room, 1, 1, "r", 0, 0, 1)
         finish(inbox)
-        assert os.listdir(room.base.answered("r")) == []
+        assert os.listdir(room.base.result_folder("r")) == []
         (note,) = read_notes(room.files, room.base, "r")
         assert note.kind == "lost"
         assert box_size(room) == 0
 
     def test_a_result_that_cannot_travel_is_a_failure_that_says_so(self, room: PostRoom) -> None:
         room.run(2)
-        inbox = room.inbox(run_job=lambda c, s, job, a: Done(object() if job else 1))
+        inbox = room.inbox(run_job=lambda c, s, job, a: JobEnd(object() if job else 1))
         send(room, 1, 1, "r", 0, 0, 2)
         finish(inbox)
         assert room.values() == {0: 1, 1: "failed"}
@@ -286,7 +286,7 @@ class TestBlocking:
         send(room, 1, 1, "r", 0, 0, 1)
         files.full = True
         finish(inbox)
-        os.rename(room.base.answered("r"), f"{room.base.trash}/r")
+        os.rename(room.base.result_folder("r"), f"{room.base.trash}/r")
         files.full = False
         finish(inbox)
         send(room, 1, 2, "s", 0, 0, 1)
@@ -354,7 +354,7 @@ class TestALongJob:
     def test_what_is_behind_it_is_left_to_others_and_what_was_before_it_published(
         self, room: PostRoom
     ) -> None:
-        def run_job(info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> Done:
+        def run_job(info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> JobEnd:
             if job == 2:
                 inbox.linger()
                 assert set(room.values()) == {0, 1}
@@ -370,7 +370,7 @@ class TestALongJob:
         assert box_size(room) == 0
 
     def test_the_rest_goes_to_another_while_it_runs(self, room: PostRoom) -> None:
-        def run_job(info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> Done:
+        def run_job(info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> JobEnd:
             if job == 1:
                 inbox.linger()
                 for _ in range(4):
@@ -391,7 +391,7 @@ class TestALongJob:
         assert sorted(first for _, first, _ in room.delivered) == [0, 1, 2, 3, 4]
 
     def test_a_letter_that_takes_longer_than_it_should_is_given_back(self, room: PostRoom) -> None:
-        def slow(info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> Done:
+        def slow(info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> JobEnd:
             room.clock.now += HOLD_S / 2
             return double(info, sheet, job, attempt)
 
@@ -403,7 +403,7 @@ class TestALongJob:
         assert box_size(room) == 0
 
     def test_a_single_job_may_take_as_long_as_it_likes(self, room: PostRoom) -> None:
-        def slow(info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> Done:
+        def slow(info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> JobEnd:
             inbox.linger()
             room.clock.now += 100 * HOLD_S
             return double(info, sheet, job, attempt)
@@ -416,7 +416,7 @@ class TestALongJob:
 
 
 def test_a_command_is_not_begun_before_the_tasks_before_it_are_published(room: PostRoom) -> None:
-    def errand(info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> Done | None:
+    def by_minder(info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> JobEnd | None:
         if job == 0:
             return double(info, sheet, job, attempt)
         append_results(room, made, job)
@@ -425,7 +425,7 @@ def test_a_command_is_not_begun_before_the_tasks_before_it_are_published(room: P
     made = room.run(1)
     append(room.files, room.base, made, lambda first: pack_jobs(
         first, "commands:run", JobOptions(), None, [{"x": first}]), guess=1)  # fmt: skip
-    inbox = room.inbox(run_job=errand)
+    inbox = room.inbox(run_job=by_minder)
     send(room, 1, 1, "r", 0, 0, 2)
     finish(inbox)
     assert room.values() == {0: 0, 1: "by its minder"}

@@ -10,14 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from postroom.parcel.sheets import Done, OutcomeSheet
+from postroom.parcel.sheets import JobEnd, OutcomeSheet
 from postroom.store.base import Base, number_of
 from postroom.store.runs import Note
 
 from .disk import Disk
 
 if TYPE_CHECKING:
-    from .errands import Command
+    from .commands import Command
 
 MOST_LOST = 3  # the promise, not the package's constant
 
@@ -46,7 +46,7 @@ class Submission:
     more: list[Plan]  # appended later, one by one
     keep: bool
     parcels: int  # how many jobs share a parcel
-    logged: bool = False  # it is opened empty, and its jobs go into a roll
+    logged: bool = False  # it is opened empty, and its jobs go into an append log
     run: str | None = None  # once it was told that it is accepted
     jobs: dict[int, Plan] = field(default_factory=dict)  # every number that was given out
     killed: set[int] = field(default_factory=set)  # whose end somebody asked for
@@ -147,7 +147,7 @@ class Checker:
         """Somebody asked for a job's end: from now on it may be cancelled."""
         submission.killed.add(job)
 
-    def report(self, submission: Submission, job: int, done: Done) -> None:
+    def report(self, submission: Submission, job: int, done: JobEnd) -> None:
         """A Master handed out a result: it must be true, and stay."""
         said = self._describe(done)
         if job not in submission.jobs:
@@ -157,12 +157,12 @@ class Checker:
             raise Violation(f"job {job} of {submission.run}: reported {before}, then {said}")
         self._judge(submission, job, done)
 
-    def _describe(self, done: Done) -> tuple[str, Any]:
+    def _describe(self, done: JobEnd) -> tuple[str, Any]:
         if done.failure is not None:
             return done.failure.outcome.value, done.failure.message
         return "ok", done.value
 
-    def _judge(self, submission: Submission, job: int, done: Done) -> None:
+    def _judge(self, submission: Submission, job: int, done: JobEnd) -> None:
         plan = submission.jobs[job]
         where = f"job {job} of {submission.run} ({plan})"
         outcome, value = self._describe(done)
@@ -198,13 +198,13 @@ class Checker:
         """Compare the files with the history."""
         for submission in self.submissions:
             assert submission.run is not None
-            names = sorted(disk.folder(self._base.answered(submission.run)).entries)
+            names = sorted(disk.folder(self._base.result_folder(submission.run)).entries)
             covered = self._covered(disk, submission.run, names)
             known = {job: done for job, done in covered.items() if job in submission.jobs}
             self._compare(disk, submission, known)
 
-    def _covered(self, disk: Disk, run: str, names: list[str]) -> dict[int, Done]:
-        covered: dict[int, Done] = {}
+    def _covered(self, disk: Disk, run: str, names: list[str]) -> dict[int, JobEnd]:
+        covered: dict[int, JobEnd] = {}
         for name in names:
             first = number_of(name)
             assert first is not None, name
@@ -218,7 +218,7 @@ class Checker:
                 covered[job] = sheet.done(job)
         return covered
 
-    def _compare(self, disk: Disk, submission: Submission, covered: dict[int, Done]) -> None:
+    def _compare(self, disk: Disk, submission: Submission, covered: dict[int, JobEnd]) -> None:
         for job, done in covered.items():
             self._judge(submission, job, done)
             if not self._notes_lost:
@@ -229,7 +229,7 @@ class Checker:
             if self._describe(covered[job]) != said:
                 raise Violation(f"job {job} of {submission.run}: {said} changed on disk")
 
-    def _check_notes(self, disk: Disk, submission: Submission, job: int, done: Done) -> None:
+    def _check_notes(self, disk: Disk, submission: Submission, job: int, done: JobEnd) -> None:
         assert submission.run is not None
         kinds = []
         for name in disk.folder(self._base.attempts(submission.run)).entries:

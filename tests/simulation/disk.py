@@ -237,7 +237,7 @@ class SimulatedBox:
 
 
 class SimulatedAppendFile:
-    """A roll through an open descriptor."""
+    """An append log through an open descriptor."""
 
     def __init__(self, files: SimulatedFiles, node: Node) -> None:
         self._files = files
@@ -274,7 +274,7 @@ class SimulatedAppendFile:
         self._files.operation()
         self._node.stable = self._node.data
 
-    def lies_at(self, path: str) -> bool:
+    def is_at(self, path: str) -> bool:
         self._files.operation(path)
         return self._node.links > 0
 

@@ -9,15 +9,15 @@ from postroom.commands.attempt import LINGER_S
 from postroom.errors import BaseFolderError, PostroomError
 from postroom.jobs import Job, JobPool
 from postroom.master import Master
-from postroom.parcel.sheets import Done, Failure, JobSheet, Outcome
+from postroom.parcel.sheets import Failure, JobEnd, JobSheet, Outcome
 from postroom.session.inbox import Inbox, Step, TryAgain
 from postroom.store.base import Base
 from postroom.store.journal import NullJournal
 from postroom.store.runs import RunInfo, close_outboxes, take_back_letter
 
 from .checker import Checker, Plan, Submission
+from .commands import Relayed, attempt_of, perform
 from .disk import Disk, SimulatedFiles, SimulatedLock
-from .errands import Ask, errand_of, perform
 from .kernel import Kernel, Process
 
 ROOT = "/base"
@@ -186,37 +186,37 @@ class Session:
         self.stopping = False
         self.lock = lock
         machine.checker.sweep(self.agent_id)
-        self._lay_down(process, files, "its agent died", blame=True)
+        self._take_back(process, files, "its agent died", blame=True)
         while not self.stopping:
-            asks: list[Ask] = []
-            worker = self._start_worker(process, lock, asks)
-            while worker.alive or self._minds(asks):
-                self._pass_on(process, lock, asks)
-                process.sleep(0.02 if asks else 0.2)
+            relayed: list[Relayed] = []
+            worker = self._start_worker(process, lock, relayed)
+            while worker.alive or self._runs_command(relayed):
+                self._pass_on(process, lock, relayed)
+                process.sleep(0.02 if relayed else 0.2)
             machine.checker.sweep(self.agent_id)
-            self._lay_down(process, files, "its worker died", blame=not self.stopping)
+            self._take_back(process, files, "its worker died", blame=not self.stopping)
         close_outboxes(files, base, self.agent_id)
         files.remove(base.mailbox(self.agent_id))
         lock.release()
 
-    def _minds(self, asks: list[Ask]) -> bool:
-        """While a minder has a command in hand, a dead worker's letter is not laid down."""
-        return any(ask.minder is not None and ask.minder.alive for ask in asks)
+    def _runs_command(self, relayed: list[Relayed]) -> bool:
+        """While a minder runs a command, a dead worker's letter is not taken back."""
+        return any(each.minder is not None and each.minder.alive for each in relayed)
 
-    def _pass_on(self, process: Process, lock: SimulatedLock, asks: list[Ask]) -> None:
-        """Give errands to minders, and sweep behind those that died."""
+    def _pass_on(self, process: Process, lock: SimulatedLock, relayed: list[Relayed]) -> None:
+        """Give attempts to minders, and sweep behind those that died."""
         machine = self._machine
-        for ask in asks:
-            if ask.minder is None:
-                mind = functools.partial(ask.mind, machine)
-                ask.minder = machine.kernel.spawn(f"minder {self.agent_id}", mind, parent=process)
-                ask.minder.survives = True
-                lock.hand_down(ask.minder)
-            elif not ask.minder.alive and not ask.word:
+        for each in relayed:
+            if each.minder is None:
+                mind = functools.partial(each.mind, machine)
+                each.minder = machine.kernel.spawn(f"minder {self.agent_id}", mind, parent=process)
+                each.minder.survives = True
+                lock.hand_down(each.minder)
+            elif not each.minder.alive and not each.word:
                 machine.checker.sweep(self.agent_id)
-                ask.word = "lost"
+                each.word = "lost"
 
-    def _lay_down(
+    def _take_back(
         self, process: Process, files: SimulatedFiles, reason: str, *, blame: bool
     ) -> None:
         machine = self._machine
@@ -230,33 +230,33 @@ class Session:
             except OSError:
                 process.sleep(0.1)
 
-    def _start_worker(self, process: Process, lock: SimulatedLock, asks: list[Ask]) -> Process:
-        work = functools.partial(self._work, process, asks)
+    def _start_worker(
+        self, process: Process, lock: SimulatedLock, relayed: list[Relayed]
+    ) -> Process:
+        work = functools.partial(self._work, process, relayed)
         worker = self._machine.kernel.spawn(f"worker {self.agent_id}", work, parent=process)
         worker.survives = self._forked
         lock.hand_down(worker)
         return worker
 
-    def _work(self, guardian: Process, asks: list[Ask], process: Process) -> None:
+    def _work(self, guardian: Process, relayed: list[Relayed], process: Process) -> None:
         machine = self._machine
 
-        def run_job(info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> Done | None:
+        def run_job(info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> JobEnd | None:
             arguments = sheet.arguments(job)
             plan = machine.checker.execute(info.run, job, attempt, arguments)
             if not plan.command:
                 return run(machine, process, info, plan, job, attempt)
-            errand = errand_of(
-                self.agent_id, info, sheet, job, attempt=attempt, failed=inbox.failed
-            )  # fmt: skip
+            made = attempt_of(info, sheet, job, attempt=attempt, failed=inbox.failed)
             if self._forked:
-                ended = perform(machine, process, errand, plan, inbox.linger)
+                ended = perform(machine, process, self.agent_id, made, plan, inbox.linger)
                 if ended.again is not None:
                     raise TryAgain(ended.again, "it failed")
                 return ended.done
-            asks[:] = [ask := Ask(info, errand, plan)]
-            while not ask.word:
+            relayed[:] = [mine := Relayed(self.agent_id, info, made, plan)]
+            while not mine.word:
                 process.sleep(LINGER_S)
-                if not ask.word:
+                if not mine.word:
                     inbox.linger()
             return None
 
@@ -281,7 +281,7 @@ class Session:
 
 def run(
     machine: Machine, process: Process, info: RunInfo, plan: Plan, job: int, attempt: int
-) -> Done:
+) -> JobEnd:
     """The kernel: does what the job's plan says."""
     if plan.seconds:
         process.sleep(plan.seconds)
@@ -289,6 +289,6 @@ def run(
         process.die()
     if plan.kind == "fails" or attempt <= plan.fails:
         failure = Failure(Outcome.FAILED, "ValueError", f"attempt {attempt} of {plan.token}")
-        return Done(failure=failure, seconds=plan.seconds)
+        return JobEnd(failure=failure, seconds=plan.seconds)
     serial = machine.checker.record(info.run, job, plan, attempt)
-    return Done({"serial": serial}, seconds=plan.seconds or 0.0001)
+    return JobEnd({"serial": serial}, seconds=plan.seconds or 0.0001)

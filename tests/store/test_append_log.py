@@ -56,7 +56,7 @@ def path(room: PostRoom) -> Path:
 
 
 def values(room: PostRoom) -> list[Any]:
-    """What every job of the roll is passed, in order."""
+    """What every job of the log is passed, in order."""
     found: list[Any] = []
     for sheet in read_sheets(room.files, room.base, "r"):
         assert sheet.first == len(found)
@@ -77,7 +77,7 @@ def test_jobs_are_numbered_by_their_place(room: PostRoom) -> None:
     assert logged_until(room.files, room.base.append_log("r")) == 9
 
 
-def test_a_run_without_a_roll_has_no_jobs(room: PostRoom) -> None:
+def test_a_run_without_a_log_has_no_jobs(room: PostRoom) -> None:
     assert values(room) == []
     assert logged_until(room.files, room.base.append_log("r")) == 0
     assert reader(room).read_on(sync=True) == []
@@ -205,7 +205,7 @@ def cut(room: PostRoom, data: bytes, follower: AppendLogReader) -> list[Record]:
     return follower.read_on(sync=False)
 
 
-def test_a_copy_of_a_roll_in_the_data_of_a_job_counts_for_nothing(room: PostRoom) -> None:
+def test_a_copy_of_a_log_in_the_data_of_a_job_counts_for_nothing(room: PostRoom) -> None:
     append_log = writer(room)
     for x in "abc":
         append_log.append(1, parcel(x))
@@ -269,7 +269,7 @@ def test_large_parcels_have_files_of_their_own(room: PostRoom) -> None:
     for x in ("a", large, "b"):
         append_log.append(1, parcel(x))
     assert path(room).stat().st_size < 5000
-    (apart,) = Path(room.base.asked("r")).glob("*.npz")
+    (apart,) = Path(room.base.run_folder("r")).glob("*.npz")
     with zipfile.ZipFile(apart) as archive:
         assert "x.npy" in archive.namelist()
     a, found, b = values(room)
@@ -300,7 +300,7 @@ def test_a_record_holds_what_its_header_says(room: PostRoom) -> None:
         JobSheet("p", b"".join(other), number=7)
 
 
-def test_a_long_roll_is_read_in_parts(room: PostRoom, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_log_is_read_in_parts(room: PostRoom, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(append_log_module, "RECORD_BYTES", 2048)
     monkeypatch.setattr(append_log_module, "_LONGEST", 64 + 2048)
     monkeypatch.setattr(append_log_module, "_CHUNK", 2 * (64 + 2048))
@@ -357,13 +357,15 @@ class Watched(LocalFiles):
 
 def test_a_durable_record_is_synced_before_its_submitter_is_told(tmp_path: Path) -> None:
     room = PostRoom(tmp_path, files := Watched())
-    room.run(0, append_log=True)
+    room.run(0, append_log=True, durable=True)
+    assert path(room).exists()
+    assert files.said[-1] == "sync names", "before anybody appends"
+    files.said.clear()
     append_log = writer(room, durable=True)
-    assert files.said == ["sync names"]
     append_log.append(1, parcel("a"))
-    assert files.said == ["sync names", "append", "sync"]
+    assert files.said == ["append", "sync"]
     writer(room).append(1, parcel("b"))
-    assert files.said == ["sync names", "append", "sync", "append"]
+    assert files.said == ["append", "sync", "append"]
 
 
 def test_no_durable_job_is_begun_before_its_record_is_safe(tmp_path: Path) -> None:
@@ -394,10 +396,10 @@ def fail() -> None:
 def test_nobody_is_told_that_a_job_is_in_a_run_that_has_left(room: PostRoom) -> None:
     append_log = writer(room)
     append_log.append(1, parcel("a"))
-    os.rename(room.base.asked("r"), f"{room.base.trash}/r")
+    os.rename(room.base.run_folder("r"), f"{room.base.trash}/r")
     with pytest.raises(FileNotFoundError):
         append_log.append(1, parcel("b"))
-    os.rename(f"{room.base.trash}/r", room.base.asked("r"))
+    os.rename(f"{room.base.trash}/r", room.base.run_folder("r"))
     assert append_log.append(1, parcel("c")).number == 2
 
 
@@ -418,15 +420,17 @@ def test_a_record_is_carved_out_by_hand_as_the_docs_say(room: PostRoom) -> None:
         assert loaded["x"].tolist() == [[2, 2, 2]]
 
 
-def test_a_run_is_a_roll_or_parcels_never_both(tmp_path: Path) -> None:
-    """What is open has a roll; a list that was handed in is appended to by parcels."""
+def test_a_run_is_a_log_or_parcels_never_both(tmp_path: Path) -> None:
+    """What is open has a log; a list that was handed in is appended to by parcels."""
     with in_one_process(tmp_path, KERNELS) as office_room:
         master = office_room.master
         opened, listed = master.open(), master.submit([Job("kernels:double", x=0)])
         for pool in (opened, listed):
             master.extend(pool, [Job("kernels:double", x=n) for n in range(3)])
             pool.submit(Job("kernels:double", x=7))
-        names = [sorted(os.listdir(office_room.base.asked(pool.run))) for pool in (opened, listed)]
+        names = [
+            sorted(os.listdir(office_room.base.run_folder(pool.run))) for pool in (opened, listed)
+        ]
         assert names[0] == ["jobs.log", "run.json", "wanted.lock"]
         assert [name for name in names[1] if name.endswith(".npz")] == [
             "000000000.npz", "000000001.npz", "000000004.npz",
@@ -435,7 +439,7 @@ def test_a_run_is_a_roll_or_parcels_never_both(tmp_path: Path) -> None:
         assert office_room.finish(listed).results() == [0, 0, 2, 4, 14]
 
 
-def test_a_forked_child_cannot_append_to_its_parents_roll(tmp_path: Path) -> None:
+def test_a_forked_child_cannot_append_to_its_parents_log(tmp_path: Path) -> None:
     with in_one_process(tmp_path, KERNELS, inboxes=0) as room:
         pool = room.master.open()
         pool.submit(Job("kernels:double", x=0))

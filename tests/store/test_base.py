@@ -42,7 +42,7 @@ def test_a_folder_with_other_things_in_it_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_missing_base_says_how_to_make_one(tmp_path: Path) -> None:
-    with pytest.raises(BaseFolderError, match=r"start_agent\.sh"):
+    with pytest.raises(BaseFolderError, match="postroom agents start 1"):
         open_base(tmp_path / "none")
 
 

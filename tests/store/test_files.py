@@ -229,9 +229,9 @@ def test_what_is_done_ahead_changes_nothing_but_when(tmp_path: Path) -> None:
     files.prepare(str(tmp_path / "absent" / "folder"))
 
 
-def test_what_was_prepared_cannot_be_published_from_a_drawer_that_was_shut(tmp_path: Path) -> None:
+def test_what_was_prepared_cannot_be_published_from_a_closed_outbox(tmp_path: Path) -> None:
     files = LocalFiles()
-    outbox = tmp_path / "drawer"
+    outbox = tmp_path / "outbox"
     outbox.mkdir()
     files.prepare(f"{outbox}/one")
     outbox.rename(tmp_path / "trash")

@@ -16,15 +16,15 @@ from postroom.store.runs import (
     Note,
     RunInfo,
     append,
-    asked_until,
     close_outboxes,
     count_covered,
+    count_jobs,
+    count_submitted,
     create_run,
     first_missing,
     list_firsts,
     list_runs,
     publish_results,
-    reach,
     read_note,
     read_notes,
     read_run_info,
@@ -53,18 +53,18 @@ def publish(room: PostRoom, made: RunInfo, first: int, values: list[Any], **more
     return publish_results(room.files, room.base, made, first, stop, pack, **more)
 
 
-class TestCards:
-    def test_a_card_comes_back_as_it_was_written(self, room: PostRoom) -> None:
+class TestRunInfo:
+    def test_a_run_info_comes_back_as_it_was_written(self, room: PostRoom) -> None:
         made = room.run(3, kernels={"a:b": "1"}, project="mine")
         assert read_run_info(room.files, room.base, "r") == made
 
     @pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"version": 2}', b'{"version": 1}'])
-    def test_a_bad_card_is_refused(self, data: bytes) -> None:
+    def test_a_bad_run_info_is_refused(self, data: bytes) -> None:
         with pytest.raises(BadFileError):
             RunInfo.decode("run.json", data)
 
-    def test_a_card_cannot_name_a_path(self) -> None:
-        with pytest.raises(BadFileError, match="plain name"):
+    def test_a_run_info_cannot_name_a_path(self) -> None:
+        with pytest.raises(BadFileError, match="cannot be the name of a run"):
             RunInfo.decode("run.json", info("../x").encode())
 
 
@@ -120,8 +120,8 @@ class TestAppending:
 
         assert append(room.files, room.base, made, pack, guess=3) == 5
         assert seen == [3, 5]
-        assert list_firsts(room.files, room.base.asked("r")) == [0, 3, 5]
-        assert asked_until(room.files, room.base, "r", [0, 3, 5]) == 6
+        assert list_firsts(room.files, room.base.run_folder("r")) == [0, 3, 5]
+        assert count_submitted(room.files, room.base, "r", [0, 3, 5]) == 6
         assert os.listdir(room.base.tmp) == []
 
     def test_a_wrong_guess_finds_the_end(self, room: PostRoom) -> None:
@@ -129,26 +129,26 @@ class TestAppending:
         assert append(room.files, room.base, made, lambda n: jobs(n, 1), guess=0) == 4
 
 
-class TestReach:
+class TestCountingJobs:
     def test_it_is_read_from_the_end_of_the_file(self, room: PostRoom) -> None:
         room.run(7)
-        assert reach(room.files, room.base.parcel("r", 0), "jobs") == 7
-        assert reach(room.files, room.base.parcel("r", 7), "jobs") == 0
+        assert count_jobs(room.files, room.base.parcel("r", 0), "jobs") == 7
+        assert count_jobs(room.files, room.base.parcel("r", 7), "jobs") == 0
 
     def test_a_parcel_under_another_name_or_kind_is_refused(self, room: PostRoom) -> None:
         room.run(7)
         os.link(room.base.parcel("r", 0), room.base.parcel("r", 9))
-        with pytest.raises(BadFileError, match="as its name does not say"):
-            reach(room.files, room.base.parcel("r", 9), "jobs")
-        with pytest.raises(BadFileError, match="as its name does not say"):
-            reach(room.files, room.base.parcel("r", 0), "results")
+        with pytest.raises(BadFileError, match="its name is wrong"):
+            count_jobs(room.files, room.base.parcel("r", 9), "jobs")
+        with pytest.raises(BadFileError, match="its name is wrong"):
+            count_jobs(room.files, room.base.parcel("r", 0), "results")
 
     def test_half_a_parcel_is_refused(self, room: PostRoom) -> None:
         room.run(1)
         path = Path(room.base.parcel("r", 0))
         path.write_bytes(path.read_bytes()[:-1])
         with pytest.raises(BadFileError):
-            reach(room.files, str(path), "jobs")
+            count_jobs(room.files, str(path), "jobs")
 
 
 class TestPublishing:
@@ -308,7 +308,7 @@ class TestLayingDown:
         self._leave(room, InHand("running", "1.1", 4))
         assert self._lay_down(room, blame=False) == (self.LETTER, None)
 
-    def test_the_drawers_are_shut_before_anybody_looks_at_results(self, room: PostRoom) -> None:
+    def test_outboxes_are_closed_before_results_are_read(self, room: PostRoom) -> None:
         """What is published after the look would be covered again by whoever gets the range."""
         made = room.run(8)
         self._leave(room, InHand("running", "1.1", 4))
@@ -333,7 +333,7 @@ class TestLayingDown:
 
 
 class TestDrawers:
-    def test_what_lies_in_a_shut_drawer_can_no_longer_be_published(self, room: PostRoom) -> None:
+    def test_what_is_in_a_closed_outbox_can_no_longer_be_published(self, room: PostRoom) -> None:
         made = room.run(2)
         outbox = room.base.new_outbox("0")
         room.files.make_folder(outbox)
@@ -347,7 +347,7 @@ class TestDrawers:
         assert room.values() == {}
 
     def test_a_file_that_lost_its_name_cannot_be_linked(self, tmp_path: Path) -> None:
-        """What the drawers stand on: link(2) refuses a file without names, by any way to it."""
+        """What outboxes rely on: link(2) refuses a file without names, by any way to it."""
         path = tmp_path / "file"
         fd = os.open(path, os.O_RDWR | os.O_CREAT)
         path.unlink()
@@ -356,7 +356,7 @@ class TestDrawers:
             os.link(f"/proc/self/fd/{fd}", tmp_path / "again", src_dir_fd=fd)
         os.close(fd)
 
-    def test_the_drawers_of_others_stay_open(self, room: PostRoom) -> None:
+    def test_the_outboxes_of_other_agents_stay_open(self, room: PostRoom) -> None:
         for agent_id in ("1", "10", "0-1"):
             room.files.make_folder(room.base.new_outbox(agent_id))
         close_outboxes(room.files, room.base, "0")
@@ -364,7 +364,7 @@ class TestDrawers:
         left = sorted(name.rpartition(".")[0] for name in os.listdir(room.base.tmp))
         assert left == ["outbox.0-1", "outbox.10"]
 
-    def test_a_drawer_that_was_moved_but_not_emptied_is_emptied(self, room: PostRoom) -> None:
+    def test_an_outbox_that_was_moved_but_not_emptied_is_emptied(self, room: PostRoom) -> None:
         outbox = room.base.new_outbox("0")
         aside = outbox.replace(room.base.tmp, room.base.trash)
         room.files.make_folder(aside)

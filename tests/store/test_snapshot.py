@@ -4,7 +4,7 @@ from pathlib import Path
 
 from postroom.jobs import Job
 from postroom.session.inbox import Step
-from postroom.store.agents import VERSION, AgentInfo
+from postroom.store.agents import PROTOCOL, AgentInfo
 from postroom.store.base import Base
 from postroom.store.snapshot import snapshot
 from postroom.system.processes import myself
@@ -14,7 +14,7 @@ DOUBLE = "def double(x):\n    return x * 2\n"
 
 
 def write_card(
-    base: Base, agent_id: str, *, started: int | None = None, version: int = VERSION
+    base: Base, agent_id: str, *, started: int | None = None, protocol: int = PROTOCOL
 ) -> None:
     me = myself()
     info = AgentInfo(
@@ -26,7 +26,7 @@ def write_card(
         me.pid,
         started or me.started_ticks,
         since=1.0,
-        version=version,
+        protocol=protocol,
     )
     Path(base.agent_info(agent_id)).write_bytes(info.encode())
 
@@ -46,7 +46,7 @@ def test_a_snapshot_tells_idle_running_and_dead_agents_apart(tmp_path: Path) -> 
         assert states["2"].state == "starting"
         room.finish(pool)
         assert [agent.state for agent in snapshot(room.base).agents[:2]] == ["idle", "dead"]
-        write_card(room.base, "0", version=VERSION - 1)
+        write_card(room.base, "0", protocol=PROTOCOL - 1)
         assert snapshot(room.base).agents[0].state == "outdated"
 
 

@@ -47,7 +47,7 @@ def test_packages_and_installed_modules_are_found(tmp_path: Path) -> None:
 def test_the_project_comes_before_what_is_installed(tmp_path: Path) -> None:
     (tmp_path / "json.py").write_text("def mine(): pass")
     assert source_version(str(tmp_path), "json:mine")
-    with pytest.raises(KernelError, match="defines no 'dumps'"):
+    with pytest.raises(KernelError, match="does not define 'dumps'"):
         source_version(str(tmp_path), "json:dumps")
 
 

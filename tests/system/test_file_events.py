@@ -54,7 +54,7 @@ def test_what_changed_while_nobody_waited_asks_for_a_look(tmp_path: Path) -> Non
 def test_a_file_that_changes_without_an_event_is_seen_while_things_move(tmp_path: Path) -> None:
     waiter = Waiter([str(tmp_path)])
     waiter.wait(0.0, lambda: False)
-    waiter.stir(float("inf"))
+    waiter.expect_more(float("inf"))
     asked = iter([False, False, True])
     assert not waiter.wait(60.0, lambda: next(asked))
     waiter.close()
@@ -95,7 +95,7 @@ class NoInotify:
         return -1
 
 
-def test_a_bell_rings_for_what_is_put_into_a_folder_that_came_later(tmp_path: Path) -> None:
+def test_a_folder_watcher_sees_what_is_put_into_a_folder_that_came_later(tmp_path: Path) -> None:
     rung: list[str] = []
     with FolderWatcher(str(tmp_path), rung.append):
         (tmp_path / "run").mkdir()
@@ -109,14 +109,14 @@ def test_a_ring_ends_a_wait_and_is_known_by_its_name(tmp_path: Path) -> None:
     waiter = Waiter([str(tmp_path)])
     waiter.wait(0.0, lambda: False)
     waiter.take_names()
-    threading.Timer(0.05, waiter.ring, ["run"]).start()
+    threading.Timer(0.05, waiter.notify, ["run"]).start()
     assert waiter.wait(60.0, lambda: False)
     assert waiter.take_names() == {"run"}
     waiter.close()
 
 
 def test_a_look_at_a_lock_does_not_ring(tmp_path: Path) -> None:
-    """The Master looks whether a run is wanted: heard by its own bell, that would never end."""
+    """The Master looks whether a run is wanted: if that woke it, it would never end."""
     (tmp_path / "run").mkdir()
     lock = str(tmp_path / "run" / "wanted.lock")
     files = LocalFiles()
@@ -175,8 +175,8 @@ def test_a_fork_closes_nothing_that_is_not_its_own(tmp_path: Path) -> None:
     waiter = Waiter([str(tmp_path)])
     child = os.fork()
     if not child:
-        bell = waiter._bell
+        bell = waiter._wake_fd
         waiter.__del__()
-        os._exit(waiter._bell != bell)
+        os._exit(waiter._wake_fd != bell)
     assert os.waitpid(child, 0)[1] == 0
     waiter.close()

@@ -1,4 +1,4 @@
-"""A page on a base of its own, in this process or as one, and requests as rude as they come."""
+"""A page on a base of its own, in this process or in another one."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import httpx
 import pytest
 
-from postroom.queue.submission import QueuedCommand, submit
+from postroom.commands.spec import CommandSpec
+from postroom.queue.submission import submit
 from postroom.store.base import Base, create_base
 from postroom.store.files import LocalFiles
 from postroom.store.job_ids import JobId
@@ -30,11 +32,11 @@ SCRIPT = "<script>alert('x')</script>"
 
 @dataclass
 class Page:
-    """One page that is being served."""
+    """A running page server."""
 
     base: Base
     port: int
-    keys: AccessToken
+    token: AccessToken
     jobs: list[JobId] = field(default_factory=list)
 
     @property
@@ -43,23 +45,23 @@ class Page:
 
     @property
     def bearer(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self.keys.token}"}
+        return {"Authorization": f"Bearer {self.token.secret}"}
 
     @property
     def cookie(self) -> str:
-        return f"{self.keys.cookie_name}={self.keys.cookie}"
+        return f"{self.token.cookie_name}={self.token.cookie}"
 
     def say(self, raw: bytes, *, timeout_s: float = 20.0) -> tuple[int, str]:
-        """Send bytes as they are; return the status and everything that came back (0: nothing)."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout_s) as line:
-            heard = b""
-            # What is cut while it is still being sent is refused as well.
+        """Send raw bytes; return the status (0: no answer) and the whole answer."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout_s) as connection:
+            answer = b""
+            # The server may close the connection while we are still sending.
             with contextlib.suppress(ConnectionError):
-                line.sendall(raw)
-                while chunk := line.recv(65536):
-                    heard += chunk
-        words = heard.split(b" ", 2)
-        return (int(words[1]) if len(words) > 1 else 0), heard.decode(errors="replace")
+                connection.sendall(raw)
+                while chunk := connection.recv(65536):
+                    answer += chunk
+        parts = answer.split(b" ", 2)
+        return (int(parts[1]) if len(parts) > 1 else 0), answer.decode(errors="replace")
 
     def listing(self) -> list[tuple[str, int, int]]:
         """Every file of the base, with its size and time of change."""
@@ -73,29 +75,37 @@ class Page:
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    """A page in this process, impatient, of a base with three jobs whose names are scripts."""
+    """A page with short time limits, of a base with three jobs whose names are scripts."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(request_guard, "BODY_S", 0.5)
         patch.setattr(server, "HEAD_S", 0.5)
         base = create_base(tmp_path_factory.mktemp("web") / "base")
-        asks = [QueuedCommand(f"echo {SCRIPT}", name=SCRIPT, cwd="/") for _ in range(3)]
+        asks = [CommandSpec(f"echo {SCRIPT}", name=SCRIPT, cwd="/") for _ in range(3)]
         jobs = submit(LocalFiles(), base, asks, project=SCRIPT)
         folder = base.job_folder(jobs[0].run, jobs[0].number)
         os.makedirs(folder)
         Path(folder, "0.OUT").write_text(f"{SCRIPT}\n\x1b[31mred\x1b[0m \x1b]0;title\x07\n")
-        keys = AccessToken(TOKEN)
+        token = AccessToken(TOKEN)
         listener = server.listen("127.0.0.1", 0)
-        app = create_app(base, keys, here="/")
+        app = create_app(base, token, here="/")
         serving = server.make_server(app)
         thread = threading.Thread(target=serving.run, kwargs={"sockets": [listener]})
         thread.start()
         try:
             wait_until(lambda: serving.started, what="the page")
-            yield Page(base, listener.getsockname()[1], keys, jobs)
+            yield Page(base, listener.getsockname()[1], token, jobs)
         finally:
             serving.should_exit = True
             thread.join(10)
             listener.close()
+
+
+@pytest.fixture
+def browser(page: Page) -> Iterator[httpx.Client]:
+    """A client that sends what a browser would."""
+    headers = {"Cookie": page.cookie, "Origin": page.address, "Accept": "text/html"}
+    with httpx.Client(base_url=page.address, headers=headers, timeout=60) as client:
+        yield client
 
 
 def start_page(

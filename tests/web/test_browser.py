@@ -1,4 +1,4 @@
-"""The page in a real browser, before real sessions and a standing Master."""
+"""The page in a real browser, with real sessions and a scheduler."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from postroom.queue.submission import QueuedCommand, submit
-from postroom.session.launch import stop_sessions
+from postroom.commands.spec import CommandSpec
+from postroom.queue.submission import submit
+from postroom.session.sessions import Sessions
 from postroom.store.files import LocalFiles
 from postroom.store.scheduling import SchedulingOptions
 from postroom.store.snapshot import AgentStatus, snapshot
-from postroom.testing import Sessions, sessions
+from postroom.testing import RealSessions, sessions
 
 from .conftest import chromium, start_page
 
@@ -42,11 +43,11 @@ DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 
 
 @dataclass
-class Desk:
-    """One browser before one page."""
+class Browser:
+    """One browser that shows one page."""
 
-    room: Sessions
-    browser: Any
+    sessions: RealSessions
+    chrome: Any
     address: str
     shots: Path | None
     requested: set[str] = field(default_factory=set)
@@ -58,7 +59,7 @@ class Desk:
 
     def open(self, path: str = "/", **options: Any) -> Any:
         """A new window, logged in, at a path of the page."""
-        context = self.browser.new_context(**options)
+        context = self.chrome.new_context(**options)
         context.set_default_timeout(PATIENCE_MS)
         window = context.new_page()
         window.on("request", lambda request: self.requested.add(request.url))
@@ -79,36 +80,36 @@ class Desk:
 
 
 @pytest.fixture(scope="module")
-def inbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     executable = chromium()
     from playwright.sync_api import sync_playwright
 
     folder = tmp_path_factory.mktemp("browser")
     wanted = os.environ.get("POSTROOM_SHOTS")  # a folder, for those who want to look
     shots = Path(wanted) if wanted else None
-    with sessions(folder / "base") as room, sync_playwright() as play:
-        room.environment |= {"POSTROOM_PRELOAD": ""}
-        room.start("0")
+    with sessions(folder / "base") as started, sync_playwright() as play:
+        started.environment |= {"POSTROOM_PRELOAD": ""}
+        started.start("0")
         master = subprocess.Popen(
-            [sys.executable, "-m", "postroom", "master", room.base.root],
-            env=room.environment,
+            [sys.executable, "-m", "postroom", "master", started.base.root],
+            env=started.environment,
             stderr=subprocess.DEVNULL,
         )
-        page, address = start_page(room.base, environment=room.environment)
-        browser = play.chromium.launch(executable_path=executable, args=FLAGS)
+        page, address = start_page(started.base, environment=started.environment)
+        chrome = play.chromium.launch(executable_path=executable, args=FLAGS)
         try:
-            yield Desk(room, browser, address, shots)
+            yield Browser(started, chrome, address, shots)
         finally:
-            browser.close()
+            chrome.close()
             for process in (page, master):
                 process.terminate()
                 process.wait(20)
-            # The Master's sessions are not the room's to end; and none is to wait for its job.
-            stop_sessions(room.base, [agent.agent for agent in living(room)], now=True, say=print)
+            # The scheduler has started sessions too; do not wait for their jobs.
+            Sessions(started.base).stop([agent.agent for agent in living(started)], now=True)
 
 
-def living(room: Sessions) -> list[AgentStatus]:
-    agents = snapshot(room.base, runs=False).agents
+def living(started: RealSessions) -> list[AgentStatus]:
+    agents = snapshot(started.base, runs=False).agents
     return [agent for agent in agents if agent.state != "dead"]
 
 
@@ -120,19 +121,19 @@ def press(window: Any, name: str) -> None:
     window.get_by_role("button", name=name, exact=True).click()
 
 
-def test_a_day_at_the_page(inbox: Desk) -> None:
-    window = inbox.open("/submit", viewport=DESKTOP)
+def test_a_day_at_the_page(browser: Browser) -> None:
+    window = browser.open("/submit", viewport=DESKTOP)
     assert "token" not in window.url
 
     # Three jobs, looked at before they are queued.
     window.get_by_label("Commands").fill(f"{COUNT}\nsleep 600\nsleep 600\n")
     window.get_by_label("Name").fill("count")
     window.get_by_label("Project").fill("demo")
-    press(window, "Show what would be queued")
+    press(window, "Preview")
     window.get_by_role("heading", name="3 jobs would be queued in project demo").wait_for()
-    assert os.listdir(inbox.room.base.job_pool) == []
-    inbox.shoot(window, "submit")
-    press(window, "Queue")
+    assert os.listdir(browser.sessions.base.job_pool) == []
+    browser.shoot(window, "submit")
+    press(window, "Submit")
     window.get_by_text("Queued 3 jobs").wait_for()
 
     # They run, one after another: there is one session.
@@ -143,7 +144,7 @@ def test_a_day_at_the_page(inbox: Desk) -> None:
         name: window.get_by_role("link", name=name, exact=True).get_attribute("href")
         for name in ("count-1", "count-2", "count-3")
     }
-    inbox.shoot(window, "jobs")
+    browser.shoot(window, "jobs")
 
     # The log grows while the page is open: nothing is loaded again.
     row.get_by_role("link", name="count-1").click()
@@ -158,45 +159,45 @@ def test_a_day_at_the_page(inbox: Desk) -> None:
     assert lines == [f"step {n}" for n in range(1, len(lines) + 1)]
     assert window.evaluate("window.same") is True
     assert window.locator("dd", has_text=re.compile(r"^\d+$")).count() > 0  # PID among them
-    inbox.shoot(window, "job")
+    browser.shoot(window, "job")
 
-    # The last gets a priority, so that it is next.
-    other = inbox.open(addresses["count-3"])
+    # The last job gets a priority, so that it is next.
+    other = browser.open(addresses["count-3"])
     other.get_by_label("Priority").fill("5")
     press(other, "Set")
-    other.get_by_text("now of priority 5").wait_for()
+    other.get_by_text("set to 5").wait_for()
 
-    # Killing asks first; "Leave it" leaves it.
+    # Killing asks first; "Cancel" cancels it.
     press(window, "Kill")
-    inbox.shoot(window, "sure")
-    press(window, "Leave it")
+    browser.shoot(window, "sure")
+    press(window, "Cancel")
     assert badge(window, "running").is_visible()
     press(window, "Kill")
     press(window, "Kill it")
     badge(window, "cancelled").wait_for()
-    badge(other, "running").wait_for()  # by news alone
-    third = inbox.open(addresses["count-2"])
+    badge(other, "running").wait_for()  # by a live update alone
+    third = browser.open(addresses["count-2"])
     assert badge(third, "queued").is_visible()
 
     # Paused, the queue begins nothing; resumed, it goes on.
-    window.goto(inbox.root)
+    window.goto(browser.root)
     press(window, "Pause the queue")
     window.get_by_text("The whole queue is paused").wait_for()
     badge(third, "paused").wait_for()
     press(other, "Kill")
     press(other, "Kill it")
     badge(other, "cancelled").wait_for()
-    window.get_by_text("Nothing runs.").wait_for()
+    window.get_by_text("No job is running.").wait_for()
     assert badge(third, "paused").is_visible()
-    inbox.shoot(window, "paused")
+    browser.shoot(window, "paused")
     press(window, "Resume the queue")
     badge(third, "running").wait_for()
 
     # What was killed is run again, as a new job that points to the old.
-    window.goto(inbox.root + str(addresses["count-1"]))
-    press(window, "Run again")
+    window.goto(browser.root + str(addresses["count-1"]))
+    press(window, "Rerun")
     window.get_by_text("queued again").wait_for()
-    assert window.url.split("?")[0] != inbox.root + str(addresses["count-1"])
+    assert window.url.split("?")[0] != browser.root + str(addresses["count-1"])
     assert window.locator("#to-earlier").get_attribute("href") == addresses["count-1"]
     badge(window, "queued").wait_for()
     press(third, "Kill")
@@ -204,25 +205,25 @@ def test_a_day_at_the_page(inbox: Desk) -> None:
     badge(window, "running").wait_for()
 
     # Agents are drained and filled again; the project is there, and so is the history.
-    window.goto(inbox.root + "/agents")
+    window.goto(browser.root + "/agents")
     press(window, "Drain agent 0")
     window.get_by_text("drained", exact=True).wait_for()
-    press(window, "Fill again agent 0")
+    press(window, "Undo drain agent 0")
     window.get_by_role("button", name="Drain agent 0", exact=True).wait_for()
-    window.get_by_label("Cards", exact=True).fill("1")
+    window.get_by_label("GPUs", exact=True).fill("1")
     press(window, "Add")
     window.locator("tr", has_text="GPU 1").get_by_text("idle", exact=True).wait_for()
     press(window, "Remove agent 1")
-    press(window, "Take it away")
+    press(window, "Remove it")
     window.locator("tr", has_text="GPU 1").get_by_text("idle", exact=True).wait_for(
         state="detached"
     )
-    window.goto(inbox.root + "/history?span=1h")
+    window.goto(browser.root + "/history?span=1h")
     assert window.locator(".gantt rect").count() > 0
     assert window.locator("tbody tr").count() == 4
-    window.goto(inbox.root + "/jobs?text=" + str(addresses["count-2"]).split("-")[-1])
-    assert window.url == inbox.root + str(addresses["count-2"])
-    assert inbox.complaints == []
+    window.goto(browser.root + "/jobs?text=" + str(addresses["count-2"]).split("-")[-1])
+    assert window.url == browser.root + str(addresses["count-2"])
+    assert browser.complaints == []
 
 
 PAGES = ["/", "/jobs", "/submit", "/sweep", "/projects", "/agents", "/history?span=1h", "/nowhere"]
@@ -240,34 +241,34 @@ def serious(window: Any, options: dict[str, Any] | None = None) -> list[str]:
     ]
 
 
-def test_nobody_is_kept_out(inbox: Desk) -> None:
+def test_every_page_is_accessible(browser: Browser) -> None:
     contrast = {"runOnly": ["color-contrast"]}
     sideways = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
-    window = inbox.open("/", viewport=DESKTOP, color_scheme="light")
+    window = browser.open("/", viewport=DESKTOP, color_scheme="light")
     job = window.locator("a.job").first
     for path in PAGES + ([str(job.get_attribute("href"))] if job.count() else []):
-        window.goto(inbox.root + path)
+        window.goto(browser.root + path)
         name = path.split("?")[0].strip("/").replace("/", "-") or "overview"
         name = "job" if name.startswith("jobs-") else name
         assert serious(window) == []
-        inbox.shoot(window, f"light-{name}")
+        browser.shoot(window, f"light-{name}")
         window.emulate_media(color_scheme="dark")
         if name in ("overview", "jobs", "job", "submit"):
             assert serious(window, contrast) == []
-        inbox.shoot(window, f"dark-{name}")
+        browser.shoot(window, f"dark-{name}")
         window.emulate_media(color_scheme="light")
         window.set_viewport_size(PHONE)
         assert not window.evaluate(sideways), f"{path} scrolls sideways"
-        inbox.shoot(window, f"phone-{name}")
+        browser.shoot(window, f"phone-{name}")
         window.set_viewport_size(DESKTOP)
     window.context.clear_cookies()
-    window.goto(inbox.root)
+    window.goto(browser.root)
     assert window.get_by_label("Token").is_visible()
     assert serious(window) == []
 
 
-def test_the_keyboard_and_the_theme(inbox: Desk) -> None:
-    window = inbox.open("/", color_scheme="light")
+def test_the_keyboard_and_the_theme(browser: Browser) -> None:
+    window = browser.open("/", color_scheme="light")
     window.keyboard.press("Tab")
     assert window.evaluate("document.activeElement.className") == "skip"
     window.keyboard.press("Enter")
@@ -276,7 +277,7 @@ def test_the_keyboard_and_the_theme(inbox: Desk) -> None:
     assert window.evaluate("document.activeElement.id") == "search"
     ground = "getComputedStyle(document.body).backgroundColor"
     light = window.evaluate(ground)
-    press(window, "Theme: as the system has it")
+    press(window, "Theme: system")
     press(window, "Theme: light")
     dark = window.evaluate(ground)
     assert dark != light
@@ -284,8 +285,8 @@ def test_the_keyboard_and_the_theme(inbox: Desk) -> None:
     assert window.evaluate(ground) == dark
 
 
-def test_a_hidden_page_holds_no_line(inbox: Desk) -> None:
-    window = inbox.open("/")
+def test_a_hidden_page_keeps_no_connection(browser: Browser) -> None:
+    window = browser.open("/")
     window.wait_for_function("() => document.documentElement.dataset.live === 'yes'")
     hide = """value => {
         Object.defineProperty(document, "hidden", { value, configurable: true });
@@ -297,23 +298,23 @@ def test_a_hidden_page_holds_no_line(inbox: Desk) -> None:
     window.wait_for_function("() => document.documentElement.dataset.live === 'yes'")
 
 
-def test_a_list_holds_still_while_jobs_are_chosen(inbox: Desk) -> None:
-    def hand_in(name: str) -> None:
-        asks = [QueuedCommand("true", name=name, cwd="/", scheduling=SchedulingOptions(held=True))]
-        submit(LocalFiles(), inbox.room.base, asks, project="still")
+def test_a_list_is_not_refreshed_while_jobs_are_selected(browser: Browser) -> None:
+    def add_job(name: str) -> None:
+        asks = [CommandSpec("true", name=name, cwd="/", scheduling=SchedulingOptions(held=True))]
+        submit(LocalFiles(), browser.sessions.base, asks, project="still")
 
-    hand_in("first")
-    window = inbox.open("/jobs?project=still")
+    add_job("first")
+    window = browser.open("/jobs?project=still")
     window.wait_for_function("() => document.documentElement.dataset.live === 'yes'")
-    hand_in("second")
-    window.get_by_role("link", name="second", exact=True).wait_for()  # by news alone
+    add_job("second")
+    window.get_by_role("link", name="second", exact=True).wait_for()  # by a live update alone
     window.evaluate(
         "() => document.body.addEventListener('htmx:beforeRequest', (e) => "
         "{ window.held = e.defaultPrevented; })"
     )
     box = window.locator("input[name=job]").first
     box.check()
-    hand_in("third")
+    add_job("third")
     window.wait_for_function("() => window.held === true")
     assert box.is_checked()
     assert window.get_by_role("link", name="third", exact=True).count() == 0
@@ -321,10 +322,10 @@ def test_a_list_holds_still_while_jobs_are_chosen(inbox: Desk) -> None:
     window.get_by_role("link", name="third", exact=True).wait_for()
 
 
-def test_no_request_has_left_the_host(inbox: Desk) -> None:
-    assert len(inbox.requested) >= 8
-    assert {urlsplit(url).hostname for url in inbox.requested} == {"127.0.0.1"}
-    window = inbox.open("/")
+def test_no_request_has_left_the_host(browser: Browser) -> None:
+    assert len(browser.requested) >= 8
+    assert {urlsplit(url).hostname for url in browser.requested} == {"127.0.0.1"}
+    window = browser.open("/")
     blocked = window.evaluate(
         """() => new Promise((tell) => {
             document.addEventListener("securitypolicyviolation", (event) => tell(event.blockedURI));

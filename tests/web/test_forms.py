@@ -1,9 +1,8 @@
-"""What forms ask for becomes requests, as the command line writes them."""
+"""Forms become the same requests as the commands of the command line."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -18,17 +17,9 @@ from .conftest import SCRIPT, Page
 FILES = LocalFiles()
 
 
-@pytest.fixture
-def browser(page: Page) -> Iterator[httpx.Client]:
-    """A client that sends what a browser would."""
-    headers = {"Cookie": page.cookie, "Origin": page.address, "Accept": "text/html"}
-    with httpx.Client(base_url=page.address, headers=headers, timeout=60) as client:
-        yield client
-
-
 def post(page: Page, browser: httpx.Client, path: str, **fields: Any) -> tuple[httpx.Response, str]:
     """Send a form; return the answer, and what the page behind it says."""
-    answer = browser.post(path, data={"form_key": page.keys.form, **fields})
+    answer = browser.post(path, data={"form_key": page.token.form_key, **fields})
     if answer.status_code != 303:
         return answer, answer.text
     shown = browser.get(answer.headers["location"]).text
@@ -48,18 +39,18 @@ def asked(page: Page, known: list[str]) -> list[Request]:
         ({"verb": "hold"}, "hold", None),
         ({"verb": "release"}, "release", None),
         ({"verb": "priority", "value": "-7"}, "priority", -7),
-        ({"verb": "first"}, "move", "first"),
-        ({"verb": "last"}, "move", "last"),
+        ({"verb": "move first"}, "move", "first"),
+        ({"verb": "move last"}, "move", "last"),
     ],
 )
-def test_jobs_are_asked_for_one_or_many(
+def test_each_button_writes_its_request(
     page: Page, browser: httpx.Client, fields: dict[str, str], verb: str, value: object
 ) -> None:
     known = pending(FILES, page.base)
     jobs = [str(job) for job in page.jobs[:2]]
-    answer, note = post(page, browser, "/jobs/act", job=jobs, back="/jobs", **fields)
+    answer, note = post(page, browser, "/act", job=jobs, back="/jobs", **fields)
     assert answer.headers["location"].startswith("/jobs?note=")
-    assert "no Master acts" in note
+    assert "no scheduler is running" in note
     (request,) = asked(page, known)
     assert (request.verb.value, request.value) == (verb, value)
     assert request.jobs == tuple(page.jobs[:2])
@@ -68,7 +59,7 @@ def test_jobs_are_asked_for_one_or_many(
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"verb": "kill"}, "No job was chosen"),
+        ({"verb": "kill"}, "No job is selected"),
         ({"verb": "explode", "job": "x/1"}, "explode"),
         ({"verb": "kill", "job": "../../etc/passwd"}, "not a job"),
         ({"verb": "kill", "job": "nowhere/1"}, "no job"),
@@ -82,32 +73,36 @@ def test_what_makes_no_sense_is_said_on_the_page_and_asks_for_nothing(
 ) -> None:
     before = page.listing()
     fields = {k: str(page.jobs[0]) if v == "HERE" else v for k, v in fields.items()}
-    _, note = post(page, browser, "/jobs/act", **fields)
+    _, note = post(page, browser, "/act", **fields)
     assert words in note
     assert page.listing() == before
 
 
 def test_the_queue_a_project_and_agents(page: Page, browser: httpx.Client) -> None:
     known = pending(FILES, page.base)
-    post(page, browser, "/queue/act", verb="pause", preempt="on")
-    post(page, browser, "/queue/act", verb="resume", project=SCRIPT)
-    post(page, browser, "/queue/act", verb="pause", run=page.jobs[0].run)
-    post(page, browser, "/agents/act", gpus="0,1")
+    post(page, browser, "/act", verb="pause", preempt="on")
+    post(page, browser, "/act", verb="resume", project=SCRIPT)
+    post(page, browser, "/act", verb="pause", run=page.jobs[0].run)
+    post(page, browser, "/act", verb="add", value="0,1")
     requests = asked(page, known)
     assert [request.verb.value for request in requests] == ["pause", "resume", "pause", "add"]
     assert (requests[0].everything, requests[0].preempt) == (True, True)
     assert requests[1].projects == (SCRIPT,)
     assert requests[2].runs == (page.jobs[0].run,)
     assert requests[3].value == "0,1"
-    for fields in ({"verb": "drain", "agent": "9"}, {"gpus": "0;rm -rf /"}, {"gpus": "9-1"}):
-        _, note = post(page, browser, "/agents/act", **fields)
+    for fields in (
+        {"verb": "drain", "agent": "9"},
+        {"verb": "add", "value": "0;rm -rf /"},
+        {"verb": "add", "value": "9-1"},
+    ):
+        _, note = post(page, browser, "/act", **fields)
         assert note
     assert len(asked(page, known)) == 4
 
 
 @pytest.mark.parametrize("back", ["//evil.example", "https://evil.example", "/\\evil", "/jobs?x"])
 def test_a_form_leads_back_to_this_page_only(page: Page, browser: httpx.Client, back: str) -> None:
-    answer, _ = post(page, browser, "/jobs/act", verb="kill", back=back)
+    answer, _ = post(page, browser, "/act", verb="kill", back=back)
     assert answer.headers["location"].startswith("/jobs?note=")
 
 
@@ -136,28 +131,8 @@ def test_one_job_alone_leads_to_its_page(page: Page, browser: httpx.Client) -> N
     (job,) = QueueView(page.base).jobs(project="one").jobs
     assert answer.headers["location"].startswith(f"/jobs/{job.id}?note=")
     assert note == f"Queued as {job.short}."
-    again, _ = post(page, browser, "/jobs/act", verb="rerun", job=job.id, back=f"/jobs/{job.id}")
+    again, _ = post(page, browser, "/act", verb="rerun", job=job.id, back=f"/jobs/{job.id}")
     found = {one.id: one for one in QueueView(page.base).jobs(project="one").jobs}
     assert len(found) == 2
     new = next(one for one in found.values() if one.rerun_of == job.id)
     assert again.headers["location"].startswith(f"/jobs/{new.id}?note=")
-
-
-def test_pages_of_jobs_lead_on_and_back(page: Page, browser: httpx.Client) -> None:
-    post(page, browser, "/submit", action="queue", commands="true\n" * 120, project="many")
-    first = browser.get("/jobs?project=many").text
-    assert "1 to 50 of 120" in first.replace("\u202f", "")
-    assert 'rel="prev"' not in first
-    last = browser.get("/jobs?project=many&first=100").text
-    assert "101 to 120 of 120" in last
-    assert 'rel="next"' not in last
-    assert "There are no more jobs" in browser.get("/jobs?project=many&first=500").text
-    assert "No job is like that" in browser.get("/jobs?text=nothing-like-that").text
-
-
-def test_what_is_not_there_is_a_sentence(page: Page, browser: httpx.Client) -> None:
-    for path in ("/nowhere", f"/jobs/{page.jobs[0].run}/99999", f"/jobs/{page.jobs[0]}/attempts/9"):
-        answer = browser.get(path)
-        assert answer.status_code in (400, 404)
-        assert "That did not work" in answer.text
-    assert "no job is ever" in browser.get("/jobs?state=happy").text.lower()

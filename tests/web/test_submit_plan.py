@@ -6,15 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from postroom.commands.spec import CommandSpec
 from postroom.errors import PostroomError
-from postroom.queue.submission import QueuedCommand, submit
+from postroom.queue.submission import submit
 from postroom.store.base import create_base
 from postroom.store.files import LocalFiles
-from postroom.web.submit_plan import Commands, Sweep, asks_of, commands_of, seconds, sweep_of
+from postroom.web.submit_plan import Commands, Sweep, commands_of, specs_of, sweep_of
 
 
-def asks(tmp_path: Path, wanted: Commands | Sweep) -> list[QueuedCommand]:
-    return asks_of(LocalFiles(), create_base(tmp_path / "base"), wanted, "/")
+def asks(tmp_path: Path, wanted: Commands | Sweep) -> list[CommandSpec]:
+    return specs_of(LocalFiles(), create_base(tmp_path / "base"), wanted, "/")
 
 
 def test_each_line_is_a_job_and_comments_are_none(tmp_path: Path) -> None:
@@ -28,7 +29,7 @@ def test_each_line_is_a_job_and_comments_are_none(tmp_path: Path) -> None:
 
 def test_all_wishes_of_a_form_arrive(tmp_path: Path) -> None:
     base = create_base(tmp_path / "base")
-    (earlier,) = submit(LocalFiles(), base, [QueuedCommand("true", cwd="/")])
+    (earlier,) = submit(LocalFiles(), base, [CommandSpec("true", cwd="/")])
     fields = {
         "commands": "train",
         "name": "one",
@@ -66,10 +67,10 @@ def test_a_sweep_is_every_combination_but_those_left_out(tmp_path: Path) -> None
         ({"commands": "# nothing"}, "at least one command"),
         ({"commands": "x", "env": "A"}, "NAME=VALUE"),
         ({"commands": "x", "env": "A B=1"}, "NAME=VALUE"),
-        ({"commands": "x", "timeout": "soon"}, "90s, 15m"),
+        ({"commands": "x", "timeout": "soon"}, "90s, 30m"),
         ({"commands": "x", "retries": "many"}, "no whole number"),
         ({"commands": "x", "priority": "9999999"}, "priority"),
-        ({"commands": "x", "memory": "much"}, "like 8G"),
+        ({"commands": "x", "memory": "much"}, "write 8G"),
         ({"commands": "x", "after": "ffffff/1"}, "no run"),
         ({"commands": "x", "cwd": "/not/there"}, "does not exist"),
         ({"commands": "x\0y"}, "zero byte"),
@@ -100,13 +101,3 @@ def test_a_sweep_that_goes_nowhere_is_a_sentence(
 ) -> None:
     with pytest.raises(PostroomError, match=words):
         asks(tmp_path, sweep_of({"template": "{a} {b}", "values": values, "where": where}))
-
-
-def test_times_are_read_with_their_units() -> None:
-    assert [seconds(text) for text in ("90", "90s", "15m", "2h", "1.5d")] == [
-        90,
-        90,
-        900,
-        7200,
-        129600,
-    ]

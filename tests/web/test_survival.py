@@ -1,4 +1,4 @@
-"""`kill -9` of the page and of the Master under load: jobs go on, the next ones show the truth."""
+"""`kill -9` of page and scheduler under load: jobs continue, and the next page is right."""
 
 from __future__ import annotations
 
@@ -29,17 +29,19 @@ def start_master(base: Base, environment: dict[str, str]) -> subprocess.Popen[by
     return subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
 
 
-def test_jobs_go_on_without_the_page_and_the_master(tmp_path: Path) -> None:
+def test_jobs_continue_without_the_page_and_the_scheduler(tmp_path: Path) -> None:
     touched = tmp_path / "touched"
     touched.mkdir()
     started: list[subprocess.Popen[Any]] = []
-    with sessions(tmp_path / "base") as room:
-        room.environment |= {"POSTROOM_PRELOAD": ""}
-        room.start("0")
-        room.start("1", "1")
+    with sessions(tmp_path / "base") as started_sessions:
+        started_sessions.environment |= {"POSTROOM_PRELOAD": ""}
+        started_sessions.start("0")
+        started_sessions.start("1", "1")
         try:
-            master = start_master(room.base, room.environment)
-            page, address = start_page(room.base, environment=room.environment)
+            master = start_master(started_sessions.base, started_sessions.environment)
+            page, address = start_page(
+                started_sessions.base, environment=started_sessions.environment
+            )
             started += [master, page]
             body = {
                 "commands": [
@@ -55,21 +57,23 @@ def test_jobs_go_on_without_the_page_and_the_master(tmp_path: Path) -> None:
             wait_until(lambda: len(os.listdir(touched)) == 2, what="two jobs running")
             running = {job["id"] for job in get(address, "/api/jobs?state=running")["jobs"]}
 
-            # Both at once, with two jobs in hand, the rest queued and a page listening.
-            news = httpx.stream("GET", address.split("/?")[0] + "/events", headers=HEADERS)
-            with news as answer:
+            # Kill both at once, with two running jobs, a queue and an open page.
+            updates = httpx.stream("GET", address.split("/?")[0] + "/events", headers=HEADERS)
+            with updates as answer:
                 next(answer.iter_raw())
                 for process in (page, master):
                     process.send_signal(signal.SIGKILL)
                     process.wait()
-            page, address = start_page(room.base, environment=room.environment)
+            page, address = start_page(
+                started_sessions.base, environment=started_sessions.environment
+            )
             started.append(page)
             look = get(address, "/api/overview")
             assert look["master_pid"] is None
             assert {job["id"] for job in look["running"]} == running
             assert look["counts"]["queued"] == JOBS - 2
 
-            # What is asked for while nobody acts is done by the next who does.
+            # The next scheduler carries out what was requested meanwhile.
             last = queued[-1]
             asked = httpx.post(
                 address.split("/?")[0] + "/api/requests/jobs",
@@ -78,16 +82,16 @@ def test_jobs_go_on_without_the_page_and_the_master(tmp_path: Path) -> None:
                 timeout=60,
             ).json()
             assert not asked["done"]
-            assert "no Master acts" in asked["text"]
+            assert "no scheduler is running" in asked["text"]
             (tmp_path / "go").touch()
-            started.append(start_master(room.base, room.environment))
+            started.append(start_master(started_sessions.base, started_sessions.environment))
             wait_until(
                 lambda: get(address, "/api/overview")["counts"].get("ok") == JOBS - 1,
                 what="all jobs done",
-                folder=room.base.root,
+                folder=started_sessions.base.root,
             )
             assert get(address, f"/api/jobs/{last}")["job"]["state"] == "cancelled"
-            # Each has run once: neither death cost a job or doubled one.
+            # Each job ran exactly once.
             assert sorted(os.listdir(touched), key=int) == [str(n) for n in range(JOBS - 1)]
             assert all((touched / str(n)).read_text() == "x\n" for n in range(JOBS - 1))
         finally:

@@ -1,6 +1,6 @@
-"""AMD cards, asked through amdsmi where ROCm brought it along.
+"""AMD cards, read through amdsmi, which comes with ROCm.
 
-Written from amdsmi's documentation and tested against a stand-in of it only.
+This follows the documentation of amdsmi; it was only tested against a stand-in.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ def cards() -> list[Card]:
     """List the AMD cards; an empty list where amdsmi is not installed."""
     try:
         import amdsmi
-    except (ImportError, OSError, KeyError):  # it loads its library while it is imported
+    except (ImportError, OSError, KeyError):  # the import loads its library
         return []
     failure: type[Exception] = amdsmi.AmdSmiException
     try:
         amdsmi.amdsmi_init()
     except failure as error:
-        raise GpuError(f"the AMD driver cannot be asked: {error}; see amd-smi") from None
+        raise GpuError(f"the AMD driver cannot be used: {error}; see amd-smi") from None
     try:
         handles = amdsmi.amdsmi_get_processor_handles()
         return [_card(amdsmi, index, handle) for index, handle in enumerate(handles)]
@@ -66,10 +66,10 @@ def _card(smi: Any, index: int, handle: Any) -> Card:
         ),
         power=_number(power.get("average_socket_power")),
         processes=tuple(usage),
-        problem="" if total_mib else "lost: its memory cannot be asked",
+        problem="" if total_mib else "lost: its memory cannot be read",
     )
 
 
 def _number(value: Any) -> int | None:
-    """Return a number; amdsmi says 'N/A' where it knows none."""
+    """Return a number, or None for the text 'N/A'."""
     return int(value) if isinstance(value, int | float) else None

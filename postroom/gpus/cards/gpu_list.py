@@ -1,4 +1,4 @@
-"""From what a user types to slots: `0,0,1`, `all`, `2-5`, `0,1;2,3`, `cpu`."""
+"""Reads a list of GPUs into slots: `0,0,1`, `all`, `2-5`, `0,1;2,3`, `cpu`."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ MOST_SLOTS = 1024
 
 @dataclass(frozen=True)
 class SlotSpec:
-    """One slot: the agent that serves it, and the card or cards that it has."""
+    """One slot: the id of its agent, and its card or cards."""
 
     agent: str
-    gpu: str  # as a session takes it: "0", "0,1", "cpu"
-    share: bool = False  # each job books its part of one of the cards
+    gpu: str  # as the argument of a session: "0", "0,1", "cpu"
+    share: bool = False  # each job reserves part of one of the cards
 
 
 def parse_gpus(text: str, known: Callable[[], Sequence[str]]) -> list[SlotSpec]:
-    """Read a list of GPUs. A repeated one is another slot; `;` separates slots of several cards.
+    """Read a list of GPUs. A repeated GPU is another slot; `;` separates slots of several GPUs.
 
-    `known` names the cards of this machine, and is asked only for `all`.
+    `known` returns the ids of the visible GPUs; it is only called for `all`.
     """
     grouped = ";" in text
     groups: list[tuple[str, ...]] = []
@@ -40,27 +40,27 @@ def parse_gpus(text: str, known: Callable[[], Sequence[str]]) -> list[SlotSpec]:
     if not groups:
         raise GpuError(f"--gpus {text!r} names no GPU: write it as 0,0,1 or all or cpu")
     if len(groups) > MOST_SLOTS:
-        raise GpuError(f"--gpus {text!r} makes {len(groups)} slots; at most {MOST_SLOTS}, please")
+        raise GpuError(f"--gpus {text!r} makes {len(groups)} slots; the limit is {MOST_SLOTS}")
     for group in groups:
         if len(set(group)) < len(group) or ("cpu" in group and len(group) > 1):
-            raise GpuError(f"a slot of several cards needs different ones, not {','.join(group)}")
-    places: list[SlotSpec] = []
+            raise GpuError(f"a slot of several GPUs needs different ones, not {','.join(group)}")
+    slots: list[SlotSpec] = []
     times: dict[tuple[str, ...], int] = {}
     for group in groups:
         times[group] = times.get(group, 0) + 1
         stem = re.sub(r"[^A-Za-z0-9_-]", "-", "-".join(group))
-        places.append(SlotSpec(stem + _suffix(times[group]), ",".join(group)))
-    return places
+        slots.append(SlotSpec(stem + _suffix(times[group]), ",".join(group)))
+    return slots
 
 
-def cards_of(places: Sequence[SlotSpec]) -> list[Card]:
-    """Return the cards of some slots, each of them once: for lines that share them by memory."""
+def cards_of(slots: Sequence[SlotSpec]) -> list[Card]:
+    """Return the cards of some slots, each once, for jobs that share them by memory."""
     from . import inventory
 
-    words = {place.gpu for place in places}
+    words = {slot.gpu for slot in slots}
     pairs = sorted(word for word in words if "," in word)
     if pairs:
-        raise GpuError(f"with --memory each job has a part of one card, not the pair {pairs[0]}")
+        raise GpuError(f"with --memory each job uses part of one GPU, not of the pair {pairs[0]}")
     cards = [inventory.find(word) for word in sorted(words - {"cpu"})]
     return sorted({card.uuid: card for card in cards}.values(), key=lambda card: card.index)
 
@@ -92,7 +92,7 @@ def _suffix(time: int) -> str:
 
 
 class GpuFile:
-    """A file that holds the list of GPUs, and is read again when it changes."""
+    """A file with the list of GPUs, read again when it changes."""
 
     def __init__(self, path: str, known: Callable[[], Sequence[str]]) -> None:
         self._path = path
@@ -100,7 +100,7 @@ class GpuFile:
         self._seen: tuple[int, int, int] | None = None
 
     def changed(self) -> list[SlotSpec] | None:
-        """The slots, if the file is not as it was at the last look; an empty file is no slots."""
+        """Return the slots if the file has changed since the last call; none for an empty file."""
         try:
             status = os.stat(self._path)
             seen = (status.st_mtime_ns, status.st_size, status.st_ino)
@@ -111,9 +111,9 @@ class GpuFile:
         except OSError as error:
             if self._seen is None:
                 raise GpuError(f"cannot read the list of GPUs: {error}") from None
-            return None  # being replaced: it will be back
+            return None  # it is being replaced: try again later
         words = [line.partition("#")[0].strip() for line in text.splitlines()]
         listed = ("," if ";" not in text else ";").join(filter(None, words))
-        places = parse_gpus(listed, self._known) if listed else []
+        slots = parse_gpus(listed, self._known) if listed else []
         self._seen = seen
-        return places
+        return slots

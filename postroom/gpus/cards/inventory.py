@@ -1,35 +1,35 @@
-"""What cards there are: the drivers' or simulated ones, in PCI order, as far as we may see them."""
+"""The visible cards, real or simulated, in PCI order."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...errors import GpuError
-from ...system.frozen import Frozen
 
-TYPE_CHECKING = False  # see `frozen`
 if TYPE_CHECKING:
+    from .forked_probe import ForkedProbe
     from .nvml import NvmlProbe
 
 
-class Usage(Frozen):
+class Usage(NamedTuple):
     """One process on a card."""
 
     pid: int
     user: str
     command: str
     used_mib: int
-    compute: bool = True  # False: it only draws (a desktop)
+    compute: bool = True  # False: graphics only (a desktop)
 
 
-class Card(Frozen):
+class Card(NamedTuple):
     """One GPU, or one MIG slice of a GPU; `index` is its number in PCI order.
 
-    What could not be asked is None. A card with `problem` set is known but sick or lost.
+    A value that the driver does not report is None. `problem` says why a card is sick or lost.
     """
 
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody calls
     uuid: str
     name: str
     memory_mib: int
@@ -43,59 +43,57 @@ class Card(Frozen):
 
     @property
     def visible_id(self) -> str:
-        """Return what CUDA_VISIBLE_DEVICES calls it: a number, and a uuid only for MIG slices."""
+        """Return its id in CUDA_VISIBLE_DEVICES: the index, or for a MIG slice the uuid."""
         return self.uuid if self.kind == "mig" else str(self.index)
 
     @property
     def free_mib(self) -> int | None:
-        """Return what is not in use at this moment, by anybody."""
+        """Return the memory that no process uses now."""
         return None if self.used_mib is None else self.memory_mib - self.used_mib
 
 
 def cards() -> list[Card]:
-    """List the cards in sight, in PCI order; an empty list when there are none.
+    """List the visible cards in PCI order; an empty list if there are none.
 
-    POSTROOM_FAKE_GPUS invents cards; CUDA_VISIBLE_DEVICES hides some. Raises `GpuError` when there
-    is a driver that does not answer as it should.
+    POSTROOM_FAKE_GPUS simulates cards; CUDA_VISIBLE_DEVICES hides some. Raises `GpuError` if a
+    driver is installed but fails.
     """
     with CardWatch() as watch:
         return watch.cards()
 
 
 class CardWatch:
-    """Asks for the cards again and again, keeping the child that asks the driver.
+    """Lists the cards repeatedly, through one child process that asks the driver.
 
-    The child starts at once, and gets ready while its maker does something else. `alone` says that
-    this process has one thread and is all ours: then the child is made faster.
+    The child starts at once and gets ready in the background; `child` is one that was forked.
     """
 
-    def __init__(self, *, alone: bool = False) -> None:
-        self._alone = alone
-        self._probe = None if "POSTROOM_FAKE_GPUS" in os.environ else self._start()
+    def __init__(self, child: ForkedProbe | None = None) -> None:
+        self._probe = None if "POSTROOM_FAKE_GPUS" in os.environ else self._start(child)
 
-    def _start(self) -> NvmlProbe:
+    def _start(self, child: ForkedProbe | None = None) -> NvmlProbe:
         from . import nvml
 
-        return nvml.NvmlProbe(alone=self._alone)
+        return nvml.NvmlProbe(child)
 
     def cards(self) -> list[Card]:
-        """List the cards in sight as they are now."""
+        """List the visible cards as they are now."""
         fake = os.environ.get("POSTROOM_FAKE_GPUS")
         if fake is not None:
-            from . import simulated as simulated
+            from . import simulated
 
             return visible(simulated.cards(fake), os.environ)
         self._probe = self._probe or self._start()
         found = self._probe.cards()
         if not found:
-            self.close()  # without a driver it has ended
+            self.close()  # without a driver the child has exited
             from . import amd
 
             found = amd.cards()
         return visible(found, os.environ)
 
     def close(self) -> None:
-        """End the child that asks the driver."""
+        """End the child process that asks the driver."""
         if self._probe is not None:
             self._probe.close()
             self._probe = None
@@ -108,27 +106,27 @@ class CardWatch:
 
 
 def visible(found: Sequence[Card], environment: os._Environ[str] | dict[str, str]) -> list[Card]:
-    """Return the cards that the environment leaves in sight, as CUDA and HIP read it."""
+    """Return the cards that the environment makes visible, by the rules of CUDA and HIP."""
     names = ["CUDA_VISIBLE_DEVICES"]
     if any(card.kind == "amd" for card in found):
         names = ["HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"]
-    wish = next((environment[name] for name in names if name in environment), None)
-    if wish is None:
+    ids = next((environment[name] for name in names if name in environment), None)
+    if ids is None:
         return list(found)
     chosen: list[Card] = []
-    for word in wish.split(","):
+    for word in ids.split(","):
         try:
             card = select(found, word.strip())
         except GpuError:
-            break  # as CUDA does: what follows an unknown id is hidden, too
+            break  # as in CUDA: everything after an unknown id is hidden
         if card in chosen:
-            return []  # as CUDA does: an id given twice hides everything
+            return []  # as in CUDA: a repeated id hides everything
         chosen.append(card)
     return sorted(chosen, key=lambda card: card.index)
 
 
 def select(found: Sequence[Card], selector: str) -> Card:
-    """Return the card with an index, a uuid, or the unique beginning of a uuid."""
+    """Return the card with an index, a uuid, or a unique prefix of a uuid."""
     if selector.isdecimal():
         matches = [card for card in found if card.index == int(selector)]
     else:
@@ -138,18 +136,29 @@ def select(found: Sequence[Card], selector: str) -> Card:
         return matches[0]
     known = ", ".join(f"{card.index} ({card.uuid})" for card in found) or "none"
     word = "more than one card" if matches else "no card"
-    raise GpuError(f"{word} is called {selector!r}; in sight: {known}")
+    raise GpuError(f"{word} is called {selector!r}; visible: {known}")
+
+
+def pick(found: Sequence[Card], selectors: str) -> list[Card]:
+    """Return the cards that a list such as `0,2` names, by index or uuid."""
+    chosen: list[Card] = []
+    for selector in selectors.split(","):
+        card = select(found, selector.strip())
+        if card in chosen:
+            raise GpuError(f"card {selector.strip()} is named twice")
+        chosen.append(card)
+    return chosen
 
 
 def find(selector: str) -> Card:
-    """Return the card in sight with an index, a uuid, or the unique beginning of a uuid."""
+    """Return the visible card with an index, a uuid, or a unique prefix of a uuid."""
     return select(cards(), selector)
 
 
 def pin(*chosen: Card) -> dict[str, str]:
-    """Return the environment that shows a process these cards and no other.
+    """Return the environment variables that make only these cards visible to a process.
 
-    An integer wherever possible: several frameworks fail on uuids, which only MIG slices need.
+    Cards are named by index if possible, since several frameworks fail on uuids.
     """
     ids = ",".join(card.visible_id for card in chosen)
     pinned = {
@@ -158,6 +167,6 @@ def pin(*chosen: Card) -> dict[str, str]:
         "POSTROOM_GPU": ",".join(card.uuid for card in chosen),
     }
     if any(card.kind == "amd" for card in chosen):
-        # One of the two only: ROCR renumbers the cards before HIP counts them.
+        # Only one of the two variables: ROCR renumbers the cards before HIP counts them.
         pinned = {"HIP_VISIBLE_DEVICES": ids, "POSTROOM_GPU": pinned["POSTROOM_GPU"]}
     return pinned

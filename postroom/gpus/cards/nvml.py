@@ -1,31 +1,24 @@
-"""NVIDIA cards, asked through NVML in a child process: a driver that hangs never hangs us.
+"""NVIDIA cards, read through NVML in a child process, so that a hanging driver never hangs us.
 
-The child is a new Python. A process that is alone (one thread, all of it ours, as `postroom gpu
-get` is) forks it instead, which takes a third of the time. Elsewhere that would not be safe: a fork
-of a process with threads may find locks that nobody will release, and a user's program may have
-talked to the driver already.
+The child is usually a new Python; `forked_probe` has a faster one for our own short commands.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import select
 import sys
 import time
 from contextlib import suppress
+from typing import Any
 
 from ...errors import GpuError
+from .forked_probe import END_S, ForkedProbe
 from .inventory import Card, Usage
 
-TYPE_CHECKING = False  # see `frozen`
-if TYPE_CHECKING:
-    from typing import Any, NoReturn
-
 PROBE = os.path.join(os.path.dirname(__file__), "nvml_probe.py")
-END_S = 0.5
-PATIENCE_S = 30.0  # a driver without persistence mode takes seconds to wake each card
+PATIENCE_S = 30.0  # without persistence mode the driver takes seconds to start each card
 
 DRIVER_NOT_LOADED = 9
 LIBRARY_NOT_FOUND = 12
@@ -39,13 +32,13 @@ def patience_s() -> float:
 
 
 class SpawnedProbe:
-    """A new Python that asks NVML."""
+    """A new Python process that calls NVML."""
 
     def __init__(self) -> None:
         import subprocess
 
-        # Without `site` it starts in a third of the time; the path is handed down instead.
-        # -P: this folder must not be on the child's path, where our `redis` would hide the other.
+        # -S: without `site` it starts in a third of the time; PYTHONPATH replaces it.
+        # -P: this folder must not be on the child's path, where our modules could hide others.
         path = os.pathsep.join(entry for entry in sys.path if entry)
         self._child = subprocess.Popen(
             [sys.executable, "-S", "-P", PROBE],
@@ -59,7 +52,7 @@ class SpawnedProbe:
         self._pipes = pipes
 
     def end(self) -> None:
-        """Kill it. One that is stuck in the kernel is left behind, not waited for."""
+        """Kill it; do not wait for one that hangs in the driver."""
         import subprocess
 
         for pipe in self._pipes:
@@ -71,61 +64,18 @@ class SpawnedProbe:
             self._child.wait(END_S)
 
 
-class ForkedProbe:
-    """A copy of this process that asks NVML."""
-
-    def __init__(self) -> None:
-        asked, self.ask = os.pipe()
-        self.answer, answers = os.pipe()
-        self.error, errors = os.pipe()
-        self._pid = os.fork()
-        if self._pid == 0:
-            _become_probe(asked, answers, errors)
-        for fd in (asked, answers, errors):
-            os.close(fd)
-
-    def end(self) -> None:
-        """Kill it. One that is stuck in the kernel is left behind, not waited for."""
-        os.kill(self._pid, 9)
-        deadline = time.monotonic() + END_S
-        # Its pipes are closed when it is dead, and not while it is stuck.
-        while (left_s := deadline - time.monotonic()) > 0:
-            if select.select([self.error], [], [], left_s)[0] and not os.read(self.error, 65536):
-                os.waitpid(self._pid, 0)
-                break
-        for fd in (self.ask, self.answer, self.error):
-            os.close(fd)
-
-
-def _become_probe(*pipes: int) -> NoReturn:
-    try:
-        # Out of the way first: any of the three numbers may be among them.
-        for place, fd in enumerate([fcntl.fcntl(fd, fcntl.F_DUPFD, 3) for fd in pipes]):
-            os.dup2(fd, place)
-        # Everything else, too: a child that is stuck must not keep the lock of a lease.
-        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-        sys.stdin, sys.stdout = open(0), open(1, "w")  # noqa: SIM115 - until the end
-        from . import nvml_probe
-
-        nvml_probe.main()
-    except BaseException as error:  # whatever it is, the parent tells it
-        os.write(2, f"{type(error).__name__}: {error}\n".encode())
-    finally:
-        os._exit(0)
-
-
 class NvmlProbe:
-    """A child that asks NVML again and again: for whoever needs the cards every second.
+    """A child process that reads the cards through NVML as often as it is asked.
 
-    It also remembers the critical errors (Xids) that the driver reported since it was started.
+    It also remembers the critical errors (Xids) that the driver has reported since the start.
     """
 
-    def __init__(self, *, alone: bool = False) -> None:
-        self._child = ForkedProbe() if alone else SpawnedProbe()
+    def __init__(self, child: ForkedProbe | None = None) -> None:
+        self._child = child or SpawnedProbe()
         self._closed = False
 
     def cards(self) -> list[Card]:
-        """List the NVIDIA cards; an empty list where there is no driver."""
+        """List the NVIDIA cards; an empty list if there is no driver."""
         answer = self._ask()
         if "error" in answer:
             return _explain(answer)
@@ -138,7 +88,7 @@ class NvmlProbe:
         try:
             answer: dict[str, Any] = json.loads(line)
         except ValueError:
-            # It is dead or dying: what it has said is all there is.
+            # It is dead or dying: report the end of its stderr.
             os.set_blocking(self._child.error, False)
             said = b""
             with suppress(BlockingIOError):
@@ -146,7 +96,7 @@ class NvmlProbe:
             self.close()
             last = said.decode(errors="replace").strip().splitlines()[-1:]
             raise GpuError(
-                f"NVML broke off: {last[0] if last else 'its process died'}; see nvidia-smi"
+                f"NVML failed: {last[0] if last else 'its process died'}; see nvidia-smi"
             ) from None
         return answer
 
@@ -160,7 +110,7 @@ class NvmlProbe:
                 self.close()
                 raise GpuError(
                     f"NVML has not answered for {limit_s:g} s: the driver hangs "
-                    "(see nvidia-smi and dmesg; a reboot is often the only cure)"
+                    "(see nvidia-smi and dmesg; often only a reboot helps)"
                 )
             part = os.read(fd, 65536)
             if not part:
@@ -182,13 +132,13 @@ class NvmlProbe:
 
 
 def decode(value: dict[str, Any]) -> Card:
-    """Turn an answer of the probe into a card."""
+    """Make a card of an answer of the child."""
     usage = tuple(Usage(**process) for process in value.pop("processes", ()))
     return Card(**value, processes=usage)
 
 
 def _explain(answer: dict[str, Any]) -> list[Card]:
-    """Turn an error of NVML into no cards, where that is the truth, or into a sentence."""
+    """Return no cards for an error that means so; raise GpuError for every other error."""
     code, message = answer["error"], answer["message"]
     if code == LIBRARY_NOT_FOUND or (code == DRIVER_NOT_LOADED and not _hardware()):
         return []
@@ -196,16 +146,16 @@ def _explain(answer: dict[str, Any]) -> list[Card]:
         raise GpuError("there is an NVIDIA card, but its driver is not loaded; see nvidia-smi")
     if code == VERSION_MISMATCH:
         raise GpuError(
-            "the NVIDIA driver was updated while it ran: reboot the machine or reload the driver"
+            "the NVIDIA driver was updated while it was loaded: reboot, or reload the driver"
         )
     if code == FUNCTION_NOT_FOUND:
         driver = answer.get("driver", "of this machine")
         raise GpuError(f"the NVIDIA driver {driver} is too old for Postroom: {message}")
-    raise GpuError(f"NVML cannot be asked: {message}; see nvidia-smi")
+    raise GpuError(f"NVML cannot be used: {message}; see nvidia-smi")
 
 
 def _hardware() -> bool:
-    """Say whether the machine has an NVIDIA display controller at all."""
+    """Whether the machine has an NVIDIA display controller."""
     import glob
 
     for path in glob.glob("/sys/bus/pci/devices/*/vendor"):

@@ -1,8 +1,7 @@
-"""The child process that talks to NVML: one line of JSON for each line that it reads.
+"""The child process that calls NVML: it answers each line on stdin with one line of JSON.
 
-NVML may hang for ever in the kernel (a card that fell off the bus, a driver that is being reset),
-so nothing else of Postroom calls it. This file is run by its path and imports nothing of the
-package.
+NVML may hang for ever (a card that fell off the bus, a driver that is being reset), so no other
+process of Postroom calls it. This file is run by its path and imports nothing of the package.
 """
 
 from __future__ import annotations
@@ -12,25 +11,22 @@ import os
 import pwd
 import sys
 from types import ModuleType
+from typing import Any
 
-# nvidia-ml-py imports `ctypes.util` and never uses it, which costs as much as a bare Python, for
-# all that comes with it. This process does nothing but ask, so an empty one will do.
+# nvidia-ml-py imports `ctypes.util` but never uses it; with all that it imports, this takes as long
+# as a bare Python. This process does nothing else, so an empty module is enough.
 if "ctypes.util" not in sys.modules:
     sys.modules["ctypes.util"] = ModuleType("ctypes.util")
     sys.modules["ctypes.util"].find_library = None  # type: ignore[attr-defined]
 import pynvml as nv
 
-TYPE_CHECKING = False  # see `frozen`
-if TYPE_CHECKING:
-    from typing import Any
-
 MIB = 1024 * 1024
 
-# Xids that a user's program causes on a healthy card (out-of-bounds access, a killed process): they
-# are no reason to distrust the card.
+# Xids that a user's program causes on a healthy card (out-of-bounds access, a killed process): the
+# card is not sick.
 USER_XIDS = {8, 13, 31, 32, 43, 45, 68, 69, 137}
 
-# What newer bindings raise for an unversioned call to an older driver; it is no NVMLError.
+# Newer bindings raise this for an unversioned call to an older driver; it is not an NVMLError.
 MISMATCH = getattr(nv, "NVMLLibraryMismatchError", ())
 
 RECOVERY = {
@@ -42,7 +38,7 @@ RECOVERY = {
 
 
 def attempt(call: Any, *arguments: Any, default: Any = None) -> Any:
-    """Ask for something that this card or driver may not know; a lost card is still an error."""
+    """Call a function that this card or driver may not support; raise if the card is lost."""
     try:
         return call(*arguments)
     except nv.NVMLError as error:
@@ -54,12 +50,12 @@ def attempt(call: Any, *arguments: Any, default: Any = None) -> Any:
 
 
 def text(value: Any) -> str:
-    """Return a string: older bindings answer with bytes."""
+    """Return a string; older bindings return bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
 def usage(handle: Any) -> list[dict[str, Any]]:
-    """List the processes on a card, with the users that they belong to."""
+    """List the processes on a card with their users."""
     found: dict[int, dict[str, Any]] = {}
     for kind, compute in (("Graphics", False), ("Compute", True)):
         for version in ("_v3", "_v2", ""):
@@ -79,7 +75,7 @@ def usage(handle: Any) -> list[dict[str, Any]]:
 
 
 def owner(pid: int) -> str:
-    """Name the user of a process; a question mark where it can't be seen, as from a container."""
+    """Return the user of a process, or `?` if it is not visible, as from a container."""
     try:
         uid = os.stat(f"/proc/{pid}").st_uid
     except OSError:
@@ -100,7 +96,7 @@ def command(pid: int) -> str:
 
 
 def sickness(handle: Any) -> str:
-    """Say what NVML itself holds against a card."""
+    """Return what is wrong with a card according to NVML, or an empty string."""
     fields = attempt(
         nv.nvmlDeviceGetFieldValues, handle, [nv.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION], default=()
     )
@@ -124,7 +120,7 @@ def sickness(handle: Any) -> str:
 
 
 class ProbeServer:
-    """NVML, initialised, with a memory of the critical events that it reported."""
+    """NVML, initialised, and the critical errors that it has reported."""
 
     def __init__(self) -> None:
         nv.nvmlInit()
@@ -136,22 +132,22 @@ class ProbeServer:
                 self.watch(index)
 
     def watch(self, index: int) -> None:
-        """Ask to be told of critical errors of a card."""
+        """Register for the critical errors of a card."""
         try:
             handle = nv.nvmlDeviceGetHandleByIndex(index)
             nv.nvmlDeviceRegisterEvents(handle, nv.nvmlEventTypeXidCriticalError, self.events)
         except nv.NVMLError:
-            return  # it has no events, or is lost: then its state says so
+            return  # it has no events, or is lost, which its state will show
 
     def hear(self) -> None:
-        """Take in the critical errors since the last time."""
+        """Read the critical errors since the last call."""
         while self.events is not None:
             try:
                 event = nv.nvmlEventSetWait(self.events, 0)
                 if event.eventData not in USER_XIDS:
                     self.xids[nv.nvmlDeviceGetIndex(event.device)] = event.eventData
             except nv.NVMLError:
-                return  # a time-out: there are no more
+                return  # a time-out: there are no more events
 
     def cards(self) -> list[dict[str, Any]]:
         """List the cards in PCI order; MIG slices are numbered after the cards."""
@@ -175,7 +171,7 @@ class ProbeServer:
         return found + slices
 
     def card(self, index: int, handle: Any) -> dict[str, Any]:
-        """Ask everything about one card."""
+        """Read all values of one card."""
         memory = nv.nvmlDeviceGetMemoryInfo(handle)
         rates = attempt(nv.nvmlDeviceGetUtilizationRates, handle)
         power = attempt(nv.nvmlDeviceGetPowerUsage, handle)
@@ -197,7 +193,7 @@ class ProbeServer:
         }
 
     def slices(self, index: int, handle: Any, whole: dict[str, Any]) -> list[dict[str, Any]]:
-        """List the MIG slices of a card; a card in MIG mode is only used through them."""
+        """List the MIG slices of a card; a card in MIG mode can only be used through them."""
         mode = attempt(nv.nvmlDeviceGetMigMode, handle, default=[0, 0])
         if mode[0] != nv.NVML_DEVICE_MIG_ENABLE:
             return []
@@ -222,7 +218,7 @@ class ProbeServer:
         return found
 
     def lost(self, index: int, handle: Any, error: Any) -> dict[str, Any]:
-        """Describe a card that does not answer any more."""
+        """Describe a card that does not answer."""
         uuid = name = None
         if handle is not None:
             try:

@@ -1,12 +1,12 @@
-"""Simulated cards, for tests, demonstrations and machines with none.
+"""Simulated cards for tests, demonstrations and machines without a GPU.
 
-`POSTROOM_FAKE_GPUS=4x24G` invents the cards. With `POSTROOM_FAKE_GPUS_FOLDER` they can be played
-with while others look on, from any process:
+`POSTROOM_FAKE_GPUS=4x24G` makes the cards. With `POSTROOM_FAKE_GPUS_FOLDER` any process can change
+them while others use them:
 
     folder/script.json        {"FAKE-1": {"problem": "lost: fell off the bus", "temperature": 91}}
-    folder/claim-<...>        memory that a simulated job has taken: locked, and gone with its owner
+    folder/claim-<...>        memory that a simulated job uses; locked until its process dies
 
-so that whatever asks for a card's memory and processes sees what NVML would show of a real job.
+So all code that reads the memory and the processes of a card sees what NVML would show.
 """
 
 from __future__ import annotations
@@ -17,27 +17,23 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 from ...errors import GpuError
 from ...system import processes
-from ...system.frozen import replace
 from ...system.shared_folder import lock_is_free, open_file
 from .inventory import Card, Usage
-
-TYPE_CHECKING = False  # see `frozen`
-if TYPE_CHECKING:
-    from typing import Any
 
 SPEC = re.compile(r"(?:(\d+)x)?(\d+)([GM])(?::(.+))?")
 FIELDS = {"name", "memory_mib", "used_mib", "utilisation", "temperature", "power", "problem"}
 
 
 class OutOfMemory(GpuError):
-    """A simulated card has no room for what a simulated job claims."""
+    """A simulated card has less free memory than a simulated job claims."""
 
 
 def cards(spec: str) -> list[Card]:
-    """Invent cards: `4x24G`, or `2x24G,2x80G:A100` for cards of several kinds."""
+    """Make cards: `4x24G`, or `2x24G,2x80G:A100` for several kinds."""
     found: list[Card] = []
     for part in filter(None, (part.strip() for part in spec.split(","))):
         match = SPEC.fullmatch(part)
@@ -50,11 +46,11 @@ def cards(spec: str) -> list[Card]:
             card = Card(index, f"FAKE-{index}", name or "Simulated", memory_mib, "fake", used_mib=0)
             found.append(card)
     folder = os.environ.get("POSTROOM_FAKE_GPUS_FOLDER")
-    return _play(found, folder) if folder else found
+    return _apply_folder(found, folder) if folder else found
 
 
 def script(folder: str, changes: dict[str, dict[str, Any]]) -> None:
-    """Change simulated cards while others look on: fields of `Card` by uuid; {} undoes it all."""
+    """Change fields of simulated cards, by uuid, for all processes; {} undoes all changes."""
     temporary = os.path.join(folder, f"new-{os.urandom(6).hex()}")
     with open(temporary, "x") as file:
         json.dump(changes, file)
@@ -62,7 +58,7 @@ def script(folder: str, changes: dict[str, dict[str, Any]]) -> None:
 
 
 class Claim:
-    """Memory of a simulated card, held until it is closed or its process dies."""
+    """Memory of a simulated card, used until the claim is closed or its process dies."""
 
     def __init__(self, uuid: str, memory_mib: int = 0) -> None:
         folder = os.environ.get("POSTROOM_FAKE_GPUS_FOLDER")
@@ -83,7 +79,7 @@ class Claim:
             raise
 
     def resize(self, memory_mib: int) -> None:
-        """Hold so much from now on; raises `OutOfMemory` and keeps what it had where it can't."""
+        """Use this much memory from now on; raise `OutOfMemory` if it is not free."""
         with _mutex(self._folder):
             card = next(
                 card
@@ -104,7 +100,7 @@ class Claim:
         os.pwrite(self._fd, json.dumps(value).ljust(200).encode(), 0)
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Release the memory."""
         with suppress(OSError):
             os.unlink(self._path)
             os.close(self._fd)
@@ -116,23 +112,23 @@ class Claim:
         self.close()
 
 
-def _play(found: list[Card], folder: str) -> list[Card]:
-    """Return the cards as the script and the claims have them now."""
+def _apply_folder(found: list[Card], folder: str) -> list[Card]:
+    """Return the cards with the changes of the script and the claims."""
     changes: dict[str, Any] = {}
     with suppress(OSError, ValueError), open(os.path.join(folder, "script.json")) as file:
         changes = json.load(file)
     usage: dict[str, list[Usage]] = {}
     for uuid, process in _claims(folder):
         usage.setdefault(uuid, []).append(process)
-    played = []
+    changed = []
     for card in found:
         change = changes.get(card.uuid, {})
         others = [Usage(**process) for process in change.get("processes", ())]
         on_card = (*usage.get(card.uuid, ()), *others)
         used_mib = sum(process.used_mib for process in on_card)
         plain = {key: value for key, value in change.items() if key in FIELDS}
-        played.append(replace(card, **({"used_mib": used_mib, "processes": on_card} | plain)))
-    return played
+        changed.append(card._replace(**({"used_mib": used_mib, "processes": on_card} | plain)))
+    return changed
 
 
 def _claims(folder: str) -> Iterator[tuple[str, Usage]]:

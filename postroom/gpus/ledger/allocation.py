@@ -1,238 +1,248 @@
-"""Who may take which card: a pure function of the cards, what is held, and the waiting line.
+"""Which request gets which cards: a pure function of the cards, the leases and the waiting list.
 
-Everybody who waits computes the same answer from the same facts, so nobody has to hand anything
-out. The rule is first come, first served, where it matters: a request takes what the requests
-before it cannot use. Those before it are walked in order; one that fits is given its cards, one
-that does not fit yet keeps what it has gathered so far:
+Every waiting process computes the same answer from the same facts, so no server has to hand out
+cards. The rule is first come, first served: a request takes what the requests before it cannot use.
+The waiting list is walked in order. A request that fits gets its cards. A request that does not fit
+yet keeps cards back from later requests:
 
-* whole cards: every free card it could use, so that the number gathered only grows;
-* room: the card on which the least has to leave for it drains. Whoever comes later may use of it
-  only what will be left beside the one who waits. So what has to leave only shrinks, and at last it
-  is gone. For a whole card, too: shares would else follow each other on it for ever. Only the first
-  who waits for room has a card drained: one is waste enough, and everybody comes to be the first.
+* If it wants whole cards, it keeps every free card that it could use, so their number only grows.
+* If it wants part of a card, or has too few free cards, a card is drained for it: the one on which
+  the least memory has to be released. Later requests may only use memory of that card that the
+  first waiter does not need, so the amount that has to be released only shrinks. Only the first
+  waiter that needs it gets a card drained, since a draining card is partly unused.
 
-Hence a large request is never starved by small ones, and a request for card 1 does not wait behind
-one for card 0.
+So small requests never starve a large one, and a request for card 1 does not wait behind one for
+card 0.
 
-The room on a card is what nobody has reserved and nobody uses beyond that. A lease counts with what
-it has reserved, however little it uses yet, and with what it uses, if that is more; a process that
-belongs to no lease counts with what it uses.
+The free memory of a card is what is neither reserved nor used. A lease counts with its reservation
+from its first moment, or with what it uses if that is more. A process without a lease counts with
+what it uses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from ...system.frozen import Frozen, replace
 
-
-class Share(Frozen):
-    """What one lease takes of one card."""
+class CardShare(NamedTuple):
+    """What one lease holds of one card."""
 
     uuid: str
     memory_mib: int | None  # None: the whole card
     uid: int
     group: str = ""
-    pid: int = 0  # the owner, from whom the processes of the lease descend; 0: not known here
+    pid: int = 0  # the owner, the ancestor of the lease's processes; 0: unknown in this namespace
 
 
-class Want(Frozen):
-    """What one request asks for: `count` cards among those named, whole or so many MiB of each."""
+class Demand(NamedTuple):
+    """What one request asks for: `count` of the cards in `among`, or `memory_mib` of each."""
 
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody calls
     among: tuple[str, ...]
     memory_mib: int | None = None
     uid: int = 0
     group: str = ""
     pid: int = 0
-    pack: bool = False  # take the fullest card that fits, where the default spreads
+    pack: bool = False  # use the fullest card that fits; the default is the emptiest
 
     @property
     def exact(self) -> bool:
-        """Say whether every card named is wanted."""
+        """Whether every card in `among` is wanted."""
         return self.count == len(self.among)
 
 
-class Load(Frozen):
-    """What one process uses of a card; `lineage` is its pid and those above it, nearest first."""
+class ProcessMemory(NamedTuple):
+    """What one process uses of a card; `lineage` is its pid and its ancestors, nearest first."""
 
     lineage: tuple[int, ...]
     used_mib: int
 
 
-class Slot(Frozen):
-    """One card as the allocation sees it."""
+class AvailableCard(NamedTuple):
+    """A card that may be handed out: managed and healthy."""
 
     uuid: str
     memory_mib: int
     rank: float = 0.0  # lower is handed out first: when it was last used
-    loads: tuple[Load, ...] = ()
-    used_mib: int = 0  # by everybody, as the driver counts it
+    processes: tuple[ProcessMemory, ...] = ()
+    used_mib: int = 0  # by all processes, as the driver reports it
 
 
-class Table:
-    """The cards with what is taken of each, while a line is walked."""
+class CardAllocator:
+    """The cards with what is taken of each, while the waiting list is walked."""
 
     def __init__(
         self,
-        slots: Sequence[Slot],
-        shares: Sequence[Share],
+        available: Sequence[AvailableCard],
+        shares: Sequence[CardShare],
         *,
-        asker_pid: int = 0,
-        drains: int = 1,
+        requester_pid: int = 0,
+        most_drained: int = 1,
     ) -> None:
-        self.slots = {slot.uuid: slot for slot in slots}
-        self.shares: dict[str, list[Share]] = {slot.uuid: [] for slot in slots}
-        self.drains = drains
-        self.spare: dict[str, int] = {}  # what may be taken of cards that drain for somebody
-        held: dict[str, list[Share]] = {slot.uuid: [] for slot in slots}
+        self.available = {card.uuid: card for card in available}
+        self.shares: dict[str, list[CardShare]] = {card.uuid: [] for card in available}
+        self.most_drained = most_drained
+        self.spare_mib: dict[str, int] = {}  # of each draining card: what later requests may use
+        held: dict[str, list[CardShare]] = {card.uuid: [] for card in available}
         for share in shares:
             if share.uuid in held:
                 held[share.uuid].append(share)
         self.unleased = {
-            slot.uuid: unleased(slot, held[slot.uuid], asker_pid=asker_pid) for slot in slots
+            card.uuid: unleased(card, held[card.uuid], requester_pid=requester_pid)
+            for card in available
         }
-        self.room = {slot.uuid: slot.memory_mib - self.unleased[slot.uuid] for slot in slots}
+        self.free_mib = {
+            card.uuid: card.memory_mib - self.unleased[card.uuid] for card in available
+        }
         for share in (share for on_card in held.values() for share in on_card):
             self.take(share)
 
-    def take(self, share: Share) -> None:
+    def take(self, share: CardShare) -> None:
         """Count a share as taken."""
-        taken = self.room[share.uuid] if share.memory_mib is None else share.memory_mib
-        self.room[share.uuid] -= taken
-        if share.uuid in self.spare:
-            self.spare[share.uuid] -= taken
+        taken = self.free_mib[share.uuid] if share.memory_mib is None else share.memory_mib
+        self.free_mib[share.uuid] -= taken
+        if share.uuid in self.spare_mib:
+            self.spare_mib[share.uuid] -= taken
         self.shares[share.uuid].append(share)
 
-    def free(self, uuid: str) -> bool:
-        """Say whether nobody has anything of the card."""
+    def is_free(self, uuid: str) -> bool:
+        """Whether nobody holds any part of the card."""
         return not self.shares[uuid]
 
-    def fits(self, uuid: str, want: Want) -> bool:
-        """Say whether the card has room for the want now."""
+    def fits(self, uuid: str, demand: Demand) -> bool:
+        """Whether the card can satisfy the demand now."""
         held = self.shares[uuid]
-        if want.memory_mib is None:
+        if demand.memory_mib is None:
             return not held
         whole = any(share.memory_mib is None for share in held)
-        spare = self.spare.get(uuid, self.room[uuid])
-        return not whole and min(self.room[uuid], spare) >= want.memory_mib
+        spare = self.spare_mib.get(uuid, self.free_mib[uuid])
+        return not whole and min(self.free_mib[uuid], spare) >= demand.memory_mib
 
-    def ours(self, uuid: str, want: Want) -> bool:
-        """Say whether the card is held as a whole by the want's own group, which may share it."""
+    def shared_by_group(self, uuid: str, demand: Demand) -> bool:
+        """Whether the whole card is held by the group of the demand, which may share it."""
         held = self.shares[uuid]
         return bool(
-            want.group
-            and want.exact
-            and want.memory_mib is None
+            demand.group
+            and demand.exact
+            and demand.memory_mib is None
             and held
             and all(
-                share.memory_mib is None and share.group == want.group and share.uid == want.uid
+                share.memory_mib is None and share.group == demand.group and share.uid == demand.uid
                 for share in held
             )
         )
 
-    def choose(self, want: Want) -> tuple[str, ...] | None:
-        """Return the cards that satisfy the want now, best first, or None."""
+    def choose(self, demand: Demand) -> tuple[str, ...] | None:
+        """Return the cards that satisfy the demand now, best first, or None."""
         fitting = [
             uuid
-            for uuid in want.among
-            if uuid in self.room and (self.fits(uuid, want) or self.ours(uuid, want))
+            for uuid in demand.among
+            if uuid in self.free_mib
+            and (self.fits(uuid, demand) or self.shared_by_group(uuid, demand))
         ]
-        if len(fitting) < want.count:
+        if len(fitting) < demand.count:
             return None
-        if not want.exact:
-            fitting.sort(key=lambda uuid: self._preference(uuid, want))
-        return tuple(fitting[: want.count])
+        if not demand.exact:
+            fitting.sort(key=lambda uuid: self._preference(uuid, demand))
+        return tuple(fitting[: demand.count])
 
-    def _preference(self, uuid: str, want: Want) -> tuple[float, float]:
-        if want.memory_mib is None:
-            # A card on which a stranger computes comes last.
-            return float(self.unleased[uuid] > 0), self.slots[uuid].rank
-        room = self.room[uuid]
-        return float(room if want.pack else -room), self.slots[uuid].rank
+    def _preference(self, uuid: str, demand: Demand) -> tuple[float, float]:
+        if demand.memory_mib is None:
+            # Cards that are used without a lease come last.
+            return float(self.unleased[uuid] > 0), self.available[uuid].rank
+        free_mib = self.free_mib[uuid]
+        return float(free_mib if demand.pack else -free_mib), self.available[uuid].rank
 
-    def gather(self, want: Want) -> tuple[str, ...]:
-        """Return the free cards that a want which does not fit yet keeps from those behind it.
+    def keep_back(self, demand: Demand) -> tuple[str, ...]:
+        """Return the free cards that a demand keeps back from later ones while it does not fit.
 
-        Where that is not enough, cards with shares are drained for it.
+        If these are not enough, cards with shares are drained for it.
         """
-        known = [uuid for uuid in want.among if uuid in self.room]
-        free = [uuid for uuid in known if self.free(uuid)] if want.memory_mib is None else []
-        if sum(uuid in self.spare for uuid in known) < self.drains:
-            others = [uuid for uuid in known if uuid not in free and uuid not in self.spare]
-            found = [drain for uuid in others if (drain := self._drain(uuid, want)) is not None]
-            for _, uuid, spare in sorted(found)[: max(0, want.count - len(free))]:
-                self.spare[uuid] = spare
+        known = [uuid for uuid in demand.among if uuid in self.free_mib]
+        free = [uuid for uuid in known if self.is_free(uuid)] if demand.memory_mib is None else []
+        if sum(uuid in self.spare_mib for uuid in known) < self.most_drained:
+            others = [uuid for uuid in known if uuid not in free and uuid not in self.spare_mib]
+            found = [drain for uuid in others if (drain := self._drain(uuid, demand)) is not None]
+            for _, uuid, spare in sorted(found)[: max(0, demand.count - len(free))]:
+                self.spare_mib[uuid] = spare
         return tuple(free)
 
-    def _drain(self, uuid: str, want: Want) -> tuple[int, str, int] | None:
-        """Return how much has to leave a card for a want, and what others may take meanwhile."""
+    def _drain(self, uuid: str, demand: Demand) -> tuple[int, str, int] | None:
+        """Return what must be released for a demand, the card, and what others may use of it."""
         held = [share.memory_mib for share in self.shares[uuid]]
         sizes = sorted(mib for mib in held if mib is not None)
         if len(sizes) < len(held):
-            return None  # somebody has it as a whole
-        whole_mib = self.room[uuid] + sum(sizes)
-        beside_mib = 0 if want.memory_mib is None else whole_mib - want.memory_mib
-        if beside_mib < 0:
+            return None  # somebody holds the whole card
+        whole_mib = self.free_mib[uuid] + sum(sizes)
+        others_mib = 0 if demand.memory_mib is None else whole_mib - demand.memory_mib
+        if others_mib < 0:
             return None
-        # The small ones may stay. Who takes no more than what they leave makes none of them leave.
-        stay_mib = 0
+        # The smallest shares may stay; later requests may use what these leave beside the demand.
+        staying_mib = 0
         for mib in sizes:
-            if stay_mib + mib > beside_mib:
+            if staying_mib + mib > others_mib:
                 break
-            stay_mib += mib
-        return sum(sizes) - stay_mib, uuid, beside_mib - stay_mib
+            staying_mib += mib
+        return sum(sizes) - staying_mib, uuid, others_mib - staying_mib
 
 
-def unleased(slot: Slot, held: Sequence[Share], *, asker_pid: int = 0) -> int:
-    """Return what is used of a card beyond what its leases have reserved.
+def unleased(card: AvailableCard, held: Sequence[CardShare], *, requester_pid: int = 0) -> int:
+    """Return what is used of a card beyond the reservations of its leases.
 
-    What the asker itself has there already is part of what it asks for.
+    What the requesting process uses already is part of its own request, and is not counted.
     """
-    owners = {share.pid for share in held if share.pid} | ({asker_pid} if asker_pid else set())
+    owners = {share.pid for share in held if share.pid} | (
+        {requester_pid} if requester_pid else set()
+    )
     used: dict[int, int] = {}
-    for load in slot.loads:
-        owner = next((pid for pid in load.lineage if pid in owners), 0)
-        used[owner] = used.get(owner, 0) + load.used_mib
-    strangers = used.pop(0, 0)
-    used.pop(asker_pid, None)
+    for process in card.processes:
+        owner = next((pid for pid in process.lineage if pid in owners), 0)
+        used[owner] = used.get(owner, 0) + process.used_mib
+    foreign_mib = used.pop(0, 0)
+    used.pop(requester_pid, None)
     reserved: dict[int, int] = {}
     for share in held:
-        mib = slot.memory_mib if share.memory_mib is None else share.memory_mib
+        mib = card.memory_mib if share.memory_mib is None else share.memory_mib
         reserved[share.pid] = reserved.get(share.pid, 0) + mib
-    excess = sum(max(0, mib - reserved.get(pid, 0)) for pid, mib in used.items())
-    # What no process accounts for: the driver's own, or processes that can't be seen from here
-    # (a container). An empty card is not refused for it: nobody could ever have it as a whole.
-    hidden = max(0, slot.used_mib - sum(load.used_mib for load in slot.loads))
-    if not slot.loads:
-        hidden = max(0, hidden - sum(reserved.values())) if held else 0
-    elif not held and not strangers:
-        hidden = 0
-    return strangers + excess + hidden
+    excess_mib = sum(max(0, mib - reserved.get(pid, 0)) for pid, mib in used.items())
+    # Memory that no visible process accounts for: the driver's own, or a process in a container.
+    # An otherwise empty card is not refused for it, or nobody could ever get that whole card.
+    hidden_mib = max(0, card.used_mib - sum(process.used_mib for process in card.processes))
+    if not card.processes:
+        hidden_mib = max(0, hidden_mib - sum(reserved.values())) if held else 0
+    elif not held and not foreign_mib:
+        hidden_mib = 0
+    return foreign_mib + excess_mib + hidden_mib
 
 
 def grant(
-    slots: Sequence[Slot],
-    shares: Sequence[Share],
-    line: Sequence[Want],
-    want: Want,
+    available: Sequence[AvailableCard],
+    shares: Sequence[CardShare],
+    waiting: Sequence[Demand],
+    demand: Demand,
     *,
     pack: bool = False,
 ) -> tuple[str, ...] | None:
-    """Return the cards that `want` may take now, with `line` before it, or None: it must wait."""
-    table = Table(slots, shares, asker_pid=want.pid)
-    # Joining a card that one's own group holds already keeps nobody waiting any longer.
-    if all(uuid in table.room and table.ours(uuid, want) for uuid in want.among):
-        return want.among
-    for before in line:
-        serve(table, before)
-    return table.choose(replace(want, pack=pack or want.pack))
+    """Return the cards that a demand may take now, after those waiting before it, or None."""
+    allocator = CardAllocator(available, shares, requester_pid=demand.pid)
+    # Joining a card that the own group holds already makes nobody wait longer.
+    if all(
+        uuid in allocator.free_mib and allocator.shared_by_group(uuid, demand)
+        for uuid in demand.among
+    ):
+        return demand.among
+    for before in waiting:
+        allocate_next(allocator, before)
+    return allocator.choose(demand._replace(pack=pack or demand.pack))
 
 
-def serve(table: Table, want: Want) -> tuple[str, ...] | None:
-    """Give the next in line its cards, or None: then it keeps what it has gathered so far."""
-    chosen = table.choose(want)
+def allocate_next(allocator: CardAllocator, demand: Demand) -> tuple[str, ...] | None:
+    """Give the next demand its cards, or keep cards back for it and return None."""
+    chosen = allocator.choose(demand)
     whole = chosen is None
-    for uuid in table.gather(want) if chosen is None else chosen:
-        table.take(Share(uuid, None if whole else want.memory_mib, want.uid, want.group))
+    for uuid in allocator.keep_back(demand) if chosen is None else chosen:
+        allocator.take(
+            CardShare(uuid, None if whole else demand.memory_mib, demand.uid, demand.group)
+        )
     return chosen

@@ -1,46 +1,47 @@
-"""The cards as they are now, for whoever waits: asked again, but not at every look."""
+"""The state of the cards for waiting requests: the driver is asked twice a second, not more."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from ...errors import GpuError
 from ...system import processes
 from ..cards import inventory
 from ..cards.inventory import Card, CardWatch
-from .allocation import Load
+from .allocation import AvailableCard, ProcessMemory
+from .protocol import Ledger
 
-SIGHT_S = 0.5  # for so long, those who wait go by what they know of the cards
+CACHE_S = 0.5  # how long an answer of the driver is used
 
 
 class CardCache:
-    """What is known of the cards. With `ask` it is renewed while it is looked at, else it stays."""
+    """The last known state of the cards; without `ask` it is never renewed."""
 
     def __init__(self, cards: list[Card], ask: Callable[[], list[Card]] | None = None) -> None:
         self._cards = cards
         self._ask = ask
-        self._until = time.monotonic() + SIGHT_S
+        self._until = time.monotonic() + CACHE_S
         self._watch: CardWatch | None = None
 
     def cards(self) -> list[Card]:
-        """Return the cards; a driver that does not answer leaves what was known."""
+        """Return the cards; if the driver does not answer, as they were last known."""
         if self._ask is not None and time.monotonic() > self._until:
             with suppress(GpuError):
                 self._cards = self._look() or self._cards
-            self._until = time.monotonic() + SIGHT_S
+            self._until = time.monotonic() + CACHE_S
         return self._cards
 
     def _look(self) -> list[Card]:
         if self._ask is not inventory.cards:
             return self._ask() if self._ask is not None else []
         if self._watch is None:
-            self._watch = CardWatch()  # keeps the child that asks the driver
+            self._watch = CardWatch()  # keeps its child process, which asks the driver
         return self._watch.cards()
 
     def close(self) -> None:
-        """End the child that asks the driver."""
+        """End the child process that asks the driver."""
         if self._watch is not None:
             self._watch.close()
             self._watch = None
@@ -52,9 +53,25 @@ class CardCache:
         self.close()
 
 
-def loads_of(card: Card) -> tuple[Load, ...]:
-    """Return who uses how much of a card, each with those it descends from."""
+def memory_by_process(card: Card) -> tuple[ProcessMemory, ...]:
+    """Return what each process uses of a card, with its ancestors."""
     return tuple(
-        Load((usage.pid, *processes.ancestors(usage.pid)), usage.used_mib)
+        ProcessMemory((usage.pid, *processes.ancestors(usage.pid)), usage.used_mib)
         for usage in card.processes
     )
+
+
+def available_cards(
+    cards: Sequence[Card], ledger: Ledger, rank: Callable[[Card], float]
+) -> list[AvailableCard]:
+    """Return the managed and healthy cards; those with a low rank are handed out first."""
+    managed, quarantined = ledger.managed(), ledger.quarantined()
+    return [
+        AvailableCard(
+            card.uuid, card.memory_mib, rank(card), memory_by_process(card), card.used_mib or 0
+        )
+        for card in cards
+        if (managed is None or card.uuid in managed)
+        and card.uuid not in quarantined
+        and not card.problem
+    ]

@@ -1,51 +1,47 @@
-"""Cards and leases together: what `postroom gpu list`, and anybody else who shows cards, shows."""
+"""The cards with their leases and states, for `postroom gpu list` and every other listing."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
+from typing import Any, NamedTuple
 
 from ...system import processes
-from ...system.frozen import Frozen
 from ..cards.inventory import Card, Usage
 from .protocol import LeaseEntry, Ledger
 
-TYPE_CHECKING = False  # see `frozen`
-if TYPE_CHECKING:
-    from typing import Any
-
 
 class CardState(StrEnum):
-    """What a card is doing, as far as the ledger and the driver know."""
+    """The state of a card, from the ledger and the driver."""
 
     IDLE = "idle"
     HELD = "held"  # as a whole
     SHARED = "shared"  # some of its memory is held
-    FOREIGN = "foreign"  # not held, but somebody computes on it without asking
+    FOREIGN = "foreign"  # not held, but used without a lease
     UNMANAGED = "unmanaged"
     QUARANTINED = "quarantined"
     SICK = "sick"
 
 
-class CardStatus(Frozen):
-    """One card with all that is known of it."""
+class CardStatus(NamedTuple):
+    """One card with its leases and its state."""
 
     card: Card
     state: CardState
     leases: tuple[LeaseEntry, ...]
-    foreign: tuple[Usage, ...]  # processes that compute on it and belong to no lease
+    foreign: tuple[Usage, ...]  # processes that use it without a lease
     reason: str = ""  # why it gets no work
     managed: bool = True
 
     @property
     def reserved_mib(self) -> int:
-        """Return how much of it is leased."""
+        """Return how much of it is reserved."""
         if any(lease.memory_mib is None for lease in self.leases):
             return self.card.memory_mib
         return sum(lease.memory_mib or 0 for lease in self.leases)
 
     def encode(self) -> dict[str, Any]:
-        """Return it as plain values, for JSON."""
+        """Return it as values for JSON."""
         card = self.card
         return {
             "index": card.index,
@@ -63,13 +59,13 @@ class CardStatus(Frozen):
             "temperature": card.temperature,
             "power": card.power,
             "leases": [encode_entry(lease) for lease in self.leases],
-            "foreign": [vars(process) for process in self.foreign],
-            "processes": [vars(process) for process in card.processes],
+            "foreign": [process._asdict() for process in self.foreign],
+            "processes": [process._asdict() for process in card.processes],
         }
 
 
 def encode_entry(entry: LeaseEntry) -> dict[str, Any]:
-    """Return a lease or a ticket as plain values, for JSON."""
+    """Return a lease or a waiting request as values for JSON."""
     return {
         "lease_id": entry.lease_id,
         "user": entry.user,
@@ -89,7 +85,7 @@ def encode_entry(entry: LeaseEntry) -> dict[str, Any]:
 
 
 def overview(ledger: Ledger, cards: Sequence[Card], *, squatters: bool = True) -> list[CardStatus]:
-    """Say of each card what it is doing, for whom, and since when."""
+    """Return the state of each card, with its leases."""
     held = ledger.holders(squatters=squatters)
     managed, sick = ledger.managed(), ledger.quarantined()
     views = []
@@ -100,7 +96,7 @@ def overview(ledger: Ledger, cards: Sequence[Card], *, squatters: bool = True) -
             for process in card.processes
             if process.compute and not _belongs(process.pid, leases)
         )
-        state, reason = _judge(leases, foreign)
+        state, reason = _state_of(leases, foreign)
         if managed is not None and card.uuid not in managed:
             state = state if leases else CardState.UNMANAGED
             reason = "not managed"
@@ -116,7 +112,7 @@ def overview(ledger: Ledger, cards: Sequence[Card], *, squatters: bool = True) -
     return views
 
 
-def _judge(leases: tuple[LeaseEntry, ...], foreign: tuple[Usage, ...]) -> tuple[CardState, str]:
+def _state_of(leases: tuple[LeaseEntry, ...], foreign: tuple[Usage, ...]) -> tuple[CardState, str]:
     if any(lease.memory_mib is None for lease in leases):
         return CardState.HELD, ""
     if leases:
@@ -127,8 +123,8 @@ def _judge(leases: tuple[LeaseEntry, ...], foreign: tuple[Usage, ...]) -> tuple[
 
 
 def _belongs(pid: int, leases: tuple[LeaseEntry, ...]) -> bool:
-    """Say whether a process descends from the owner of a lease on its card."""
+    """Whether a process is the owner of one of the leases, or a descendant of one."""
     if not leases:
         return False
-    line = {pid, *processes.ancestors(pid)}
-    return any(lease.process.pid in line for lease in leases)
+    lineage = {pid, *processes.ancestors(pid)}
+    return any(lease.process.pid in lineage for lease in leases)

@@ -1,18 +1,17 @@
-"""Holding a lease for a shell that cannot hold it itself: what `postroom gpu get` leaves behind.
+"""The keeper: a process that holds a lease for the shell that called `postroom gpu get`.
 
-`get` prints a card's number and ends, but the lease belongs to the shell that asked. So a small
-process, the keeper, has the lock, and ends when that shell and whatever it has started since are
-gone.
+`get` prints the id of a card and exits, but the lease belongs to the calling shell. So `get` leaves
+a small process behind, the keeper, which has the lock. The keeper exits when that shell and every
+process that the shell has started since are gone.
 
-Which shell? In `ID=$(postroom gpu get)` our parent may be a subshell that is dead the next moment.
-The one that lives on is the one that our answer reaches: the nearest ancestor that has the other
-end of our stdout open.
+Which shell? In `ID=$(postroom gpu get)` our parent may be a subshell that exits at once. The owner
+is the process that reads our answer: the nearest ancestor with the other end of our stdout open.
 
-What has it started? While the shell lives, its descendants are noted a few times a second. When one
-of those noted dies, its children are handed to init or another reaper, where the one look that
-follows finds those that were born since the last note, by session, time of birth and new parent. A
-process that leaves the session and loses its parent between two notes escapes: `postroom gpu run`,
-whose lock is inherited by the command itself, has no such gap, and is the better way.
+What has the shell started? While it lives, the keeper notes its descendants five times a second.
+When one of these dies, Linux gives its children to init or another reaper. The keeper then looks
+once for children that were born since its last note, by session, start time and new parent. It
+misses a process that leaves the session and loses its parent between two notes. `postroom gpu run`
+has no such gap, since the command itself inherits the lock, and is the better way.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def caller(fd: int = 1) -> Process:
-    """Return the process that lives on with our answer: the ancestor that what we write reaches."""
+    """Return who owns the lease: the nearest ancestor that reads our output, or our parent."""
     above = processes.ancestors()
     parent = above[0] if above else os.getppid()
     owner = _destination(os.getpid(), fd, above, PIPELINE_LIMIT)
@@ -44,9 +43,9 @@ def caller(fd: int = 1) -> Process:
 
 
 def _destination(pid: int, fd: int, above: list[int], limit: int) -> int | None:
-    """Follow a process's output to the nearest ancestor of ours that reads it, or None.
+    """Return the nearest ancestor of ours that reads the output of a process, or None.
 
-    In `ID=$(postroom gpu get | tail -1)` it goes by a sibling: tail reads ours, the shell tail's.
+    In `ID=$(postroom gpu get | tail -1)` a sibling is between: tail reads ours, the shell tail's.
     """
     pipe = _pipe(pid, fd)
     if pipe is None or limit == 0:
@@ -62,7 +61,7 @@ def _destination(pid: int, fd: int, above: list[int], limit: int) -> int | None:
 
 
 def _pipe(pid: int, fd: int) -> str | None:
-    """Return the name of the pipe that a process writes to, or None when it is no pipe."""
+    """Return the name of the pipe that a process writes to, or None if it is not a pipe."""
     with suppress(OSError):
         name = os.readlink(f"/proc/{pid}/fd/{fd}")
         return name if name.startswith("pipe:") else None
@@ -70,7 +69,7 @@ def _pipe(pid: int, fd: int) -> str | None:
 
 
 def _reads(pid: int, pipe: str) -> bool:
-    """Say whether a process has a pipe open for reading."""
+    """Whether a process has a pipe open for reading."""
     with suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/fd"):
             with suppress(OSError):
@@ -81,24 +80,24 @@ def _reads(pid: int, pipe: str) -> bool:
     return False
 
 
-class Family:
-    """A process and what it has started since: alive until the last of them is gone."""
+class OwnerProcesses:
+    """The owner of a lease and the processes that it has started since."""
 
     def __init__(self, head: Process) -> None:
         self.head = head
-        self._fds: dict[int, int] = {}  # pid: pidfd, which stays true when the pid is used again
+        self._fds: dict[int, int] = {}  # pid: pidfd, which never means another process
         self._sessions: set[int] = set()
-        self._bustling = False  # one has just died, and others live
+        self._just_died = False  # one has just died, and others are alive
         self._since_ticks = self._noted_ticks = _now_ticks()
         self._adopt(head.pid, head.started_ticks)
 
     def step(self, wait_s: float) -> bool:
-        """Note the family as it is now, wait for a death or for `wait_s`; False: all are gone."""
-        self._note()
+        """Note the processes, then wait for a death or `wait_s`; False when all are gone."""
+        self._note_descendants()
         if not self._fds:
             return False
-        if self._bustling:
-            # A script that starts a thousand programs is looked after by and by, not at each death.
+        if self._just_died:
+            # A script may start a thousand programs: do not look after each death.
             time.sleep(wait_s)
         poll = select.poll()
         pids = {fd: pid for pid, fd in self._fds.items()}
@@ -111,7 +110,7 @@ class Family:
             os.close(fd)
         if ended:
             self._adopt_orphans(now_ticks)
-        self._bustling = bool(ended)
+        self._just_died = bool(ended)
         return bool(self._fds)
 
     def _adopt(self, pid: int, started_ticks: int | None = None) -> None:
@@ -121,7 +120,7 @@ class Family:
             fd = os.pidfd_open(pid)
         except OSError:
             return
-        # Looked at once the descriptor is open: now it can't become another process.
+        # Read after the descriptor is open, so that it cannot be another process.
         seen = processes.stat(pid)
         if seen is None or (started_ticks or seen.started_ticks) != seen.started_ticks:
             os.close(fd)
@@ -129,24 +128,24 @@ class Family:
         self._fds[pid] = fd
         self._sessions.add(seen.session)
 
-    def _note(self) -> None:
+    def _note_descendants(self) -> None:
         self._noted_ticks = _now_ticks()
         pending = list(self._fds)
         while pending:
             for child in _children(pending.pop()):
                 seen = processes.stat(child)
-                # What ran before the lease was asked for does not use the card.
+                # A process from before the request does not use the card.
                 if child in self._fds or seen is None or seen.started_ticks < self._since_ticks:
                     continue
                 self._adopt(child, seen.started_ticks)
                 pending.append(child)
 
     def _adopt_orphans(self, until_ticks: int) -> None:
-        """Find what was born between the last note and a death."""
-        # An orphan goes to the reaper to which we went ourselves, when `get` ended. Nobody else's
-        # children count: the script that follows a script is a child of the same parent, too.
+        """Find the processes that were started between the last note and a death."""
+        # An orphan gets the reaper that became our own parent when `get` exited. Children of others
+        # do not count: the next script of the same parent would, too.
         reaper = os.getppid()
-        for seen in _everybody():
+        for seen in _all_processes():
             if (
                 seen.session in self._sessions
                 and self._noted_ticks - 2 <= seen.started_ticks <= until_ticks
@@ -157,15 +156,15 @@ class Family:
 
 
 def keep(lease: Lease, owner: Process) -> None:
-    """Leave a keeper behind that has the lease until the owner and its offspring are gone.
+    """Start a keeper that has the lease until the owner and its descendants are gone.
 
-    This process stays as it was, except that its copy of the lock is closed.
+    Nothing else changes in this process, except that it closes its own copy of the lock.
     """
     try:
         os.close(os.pidfd_open(os.getpid()))
     except (OSError, AttributeError):
         raise GpuError(
-            "this kernel cannot watch a shell (it takes Linux 5.3): use `postroom gpu run -- CMD`"
+            "`postroom gpu get` needs Linux 5.3: use `postroom gpu run -- CMD`"
         ) from None
     told, tell = os.pipe()
     pid = os.fork()
@@ -177,14 +176,14 @@ def keep(lease: Lease, owner: Process) -> None:
             os._exit(0)
     os.close(tell)
     with open(told, "rb") as file:
-        file.read(1)  # the keeper is in the record, or dead
+        file.read(1)  # the lease names the keeper now, or the keeper is dead
     for fd in lease.fds:
         os.close(fd)
     lease.fds = ()
 
 
 def _become_keeper(lease: Lease, owner: Process, tell: int) -> None:
-    os.setsid()  # a Ctrl-C in the terminal, or its end, is not meant for us
+    os.setsid()  # a Ctrl-C in the terminal, or its hang-up, must not reach us
     os.chdir("/")
     kept = {*lease.fds, tell}
     for name in os.listdir("/proc/self/fd"):
@@ -195,28 +194,28 @@ def _become_keeper(lease: Lease, owner: Process, tell: int) -> None:
     for fd in range(3):
         os.dup2(nowhere, fd)
     with suppress(_Dismissed):
-        signal.signal(signal.SIGTERM, _let_go)
-        family = Family(owner)
+        signal.signal(signal.SIGTERM, _on_dismissed)
+        owned = OwnerProcesses(owner)
         lease.amend(keeper=processes.myself())
         os.write(tell, b".")
         os.close(tell)
-        while family.step(TICK_S):
+        while owned.step(TICK_S):
             pass
     lease.release()
 
 
 class _Dismissed(Exception):
-    """The owner gives the lease back."""
+    """The owner releases the lease."""
 
 
-def _let_go(number: int, frame: object) -> None:
-    # Raised, so that it ends the wait: after a handler that returns, Python goes on waiting.
+def _on_dismissed(number: int, frame: object) -> None:
+    # An exception ends the wait; after a handler that returns, Python continues it.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise _Dismissed
 
 
 def dismiss(keeper: Process) -> bool:
-    """Tell a keeper to let go; False when it is gone already."""
+    """Tell a keeper to release its lease; False if it is gone already."""
     try:
         fd = os.pidfd_open(keeper.pid)
     except OSError:
@@ -234,8 +233,8 @@ def dismiss(keeper: Process) -> bool:
 
 def _children(pid: int) -> list[int]:
     if not os.path.exists(f"/proc/self/task/{os.getpid()}/children"):
-        # A kernel without that file: slower, but it knows as much.
-        return [seen.pid for seen in _everybody() if seen.parent == pid]
+        # Linux was built without that file: read all processes instead, which is slower.
+        return [seen.pid for seen in _all_processes() if seen.parent == pid]
     found: list[int] = []
     with suppress(OSError):
         for task in os.listdir(f"/proc/{pid}/task"):
@@ -244,7 +243,7 @@ def _children(pid: int) -> list[int]:
     return found
 
 
-def _everybody() -> Iterator[processes.Stat]:
+def _all_processes() -> Iterator[processes.Stat]:
     for name in os.listdir("/proc"):
         if name.isdecimal():
             seen = processes.stat(int(name))
@@ -254,6 +253,4 @@ def _everybody() -> Iterator[processes.Stat]:
 
 def _now_ticks() -> int:
     """Return the time in the units of a process's start time: clock ticks since boot."""
-    import time
-
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS_PER_S)

@@ -1,25 +1,22 @@
-"""The text of a lease: lines of JSON, the request first, then the grant and later changes."""
+"""The text of a lease: lines of JSON. The request comes first, then the grant, then changes."""
 
 from __future__ import annotations
 
 import json
 import os
 import time
+from typing import Any
 
 from ...system import processes
 from ...system.processes import Process
 from .protocol import LeaseEntry, LeaseRequest
-
-TYPE_CHECKING = False  # see `frozen`
-if TYPE_CHECKING:
-    from typing import Any
 
 VERSION = 1
 UNREADABLE = "(unreadable record)"
 
 
 def new_entry(request: LeaseRequest, among: tuple[str, ...], count: int) -> LeaseEntry:
-    """Make the entry of a request that was not granted yet."""
+    """Make the entry of a new request."""
     uid = os.geteuid()
     return LeaseEntry(
         lease_id=f"{time.time_ns() // 1_000_000:x}-{os.urandom(4).hex()}",
@@ -61,12 +58,12 @@ def encode_change(changes: dict[str, Any]) -> bytes:
 
 
 def decode(text: bytes, uid: int) -> LeaseEntry | None:
-    """Read an entry of user `uid`; None when it makes no sense.
+    """Read an entry of user `uid`; None if it is not valid.
 
-    The user is the owner of the file, whatever the text says: records can't be forged.
+    The user is the owner of the file, not what the text says, so nobody can forge an entry.
     """
     try:
-        # A line without its end is one that is still being written: not said yet.
+        # A line without its end is still being written: ignore it.
         lines = text[: text.rindex(b"\n")].split(b"\n")
         value: dict[str, Any] = {}
         for line in lines:
@@ -96,7 +93,7 @@ def decode(text: bytes, uid: int) -> LeaseEntry | None:
 
 
 def unreadable(path: str, uid: int) -> LeaseEntry:
-    """Stand in for a living lease that cannot be read."""
+    """Return the entry that stands for a living lease that cannot be read."""
     return LeaseEntry(
         lease_id=os.path.basename(path),
         uid=uid,
@@ -112,7 +109,7 @@ def unreadable(path: str, uid: int) -> LeaseEntry:
 
 
 def printable(text: str) -> str:
-    """Return a text of another user without what could steer a terminal."""
+    """Return a text of another user without characters that could control a terminal."""
     return "".join(c if c.isprintable() else "?" for c in text)[:200]
 
 

@@ -1,29 +1,29 @@
-"""Who lives in the ledger: reads everybody's files and tests their locks."""
+"""Reads all leases and waiting requests of the folder, and tests their locks."""
 
 from __future__ import annotations
 
 import os
 import time
+from typing import NamedTuple
 
 from ...system.absence import absent_is_fine
-from ...system.frozen import Frozen, replace
 from ...system.shared_folder import (
     RECORD_LIMIT,
     SharedFolder,
+    UserFile,
     lock_holders,
     lock_is_free,
     lock_key,
-    open_file,
 )
 from . import lease_records
 from .protocol import LeaseEntry
 
-COARSE_NS = 20_000_000
-OPEN_LIMIT = 256  # descriptors kept open from one look to the next
+COARSE_NS = 20_000_000  # the change time of a folder is at most this inexact
+OPEN_LIMIT = 256  # descriptors kept open between two snapshots
 
 
 class _File:
-    """One file of the ledger; kept open where there is room, its lock is tested again and again."""
+    """One file of the ledger; kept open, as far as there are descriptors, to test its lock."""
 
     def __init__(self, fd: int, uid: int) -> None:
         self.fd = fd
@@ -33,7 +33,7 @@ class _File:
         self.dead = False
 
 
-class DeadLease(Frozen):
+class DeadLease(NamedTuple):
     """A file whose lock is free: its owner is dead."""
 
     folder: str
@@ -42,18 +42,18 @@ class DeadLease(Frozen):
     entry: LeaseEntry
 
 
-class LedgerState(Frozen):
-    """Those who hold, those who wait in their order, and the dead, at one moment."""
+class LedgerState(NamedTuple):
+    """The leases, the waiting requests in their order, and the dead of both, at one moment."""
 
     held: list[LeaseEntry]
-    line: list[LeaseEntry]
+    waiting: list[LeaseEntry]
     dead: list[DeadLease]
 
 
 class LeaseScan:
-    """Takes snapshots; what does not change between two of them is not read again.
+    """Takes snapshots of the ledger; files that have not changed are not read again.
 
-    For one thread and one stretch of work: it keeps the files open that it has seen.
+    It keeps the files open, and is for one thread.
     """
 
     def __init__(self, folder: SharedFolder) -> None:
@@ -62,10 +62,10 @@ class LeaseScan:
         self._seen: list[_File] = []  # by the last snapshot
         self._changed_ns: dict[str, int] = {}
 
-    def moved(self) -> bool:
-        """Say whether files came or went since the last snapshot: a hint, and a cheap one.
+    def has_changed(self) -> bool:
+        """Whether files came or went since the last snapshot: a cheap hint.
 
-        A death leaves its file behind and is not seen by this.
+        It misses a death, which leaves the file behind.
         """
         return self._changed_ns != self._changes()
 
@@ -76,8 +76,8 @@ class LeaseScan:
                 changed[user] = os.stat(os.path.join(self.folder.path, user)).st_mtime_ns
         return changed
 
-    def before(self, ticket: str) -> int:
-        """Count the tickets before one, by their names alone."""
+    def count_before(self, ticket: str) -> int:
+        """Count the tickets before one, by their names only."""
         count = 0
         for user in self.folder.users():
             with absent_is_fine():
@@ -85,9 +85,9 @@ class LeaseScan:
                 count += sum(name.startswith("ticket-") and name < ticket for name in names)
         return count
 
-    def take(self) -> LedgerState:
-        """Read the living and the line; needs no mutex, and is exact under it."""
-        # A folder's time is coarse: what changed just now may change again and look the same.
+    def snapshot(self) -> LedgerState:
+        """Read the ledger; the answer is exact under the mutex, and a hint without it."""
+        # A folder that changed just now may change again and have the same time: do not trust it.
         now_ns = time.time_ns()
         self._changed_ns = {
             user: changed_ns
@@ -95,67 +95,59 @@ class LeaseScan:
             if now_ns - changed_ns > COARSE_NS
         }
         held: list[LeaseEntry] = []
-        line: list[tuple[str, LeaseEntry]] = []
+        waiting: list[tuple[str, LeaseEntry]] = []
         dead: list[DeadLease] = []
         present: set[tuple[str, str]] = set()
         self._seen = []
-        for user in self.folder.users():
-            opened = self.folder.open_user(user)
-            if opened is None:
+        for found in self.folder.files("lease-", "ticket-"):
+            file = self._look(found)
+            if file is None:
                 continue
-            folder_fd, uid = opened
-            try:
-                for name in os.listdir(folder_fd):
-                    if not name.startswith(("lease-", "ticket-")):
-                        continue
-                    file = self._look(user, name, folder_fd, uid)
-                    if file is None:
-                        continue
-                    present.add((user, name))
-                    self._seen.append(file)
-                    if file.dead:
-                        dead.append(DeadLease(user, name, uid, file.entry))
-                    elif name.startswith("lease-"):
-                        held.append(file.entry)
-                    elif file.entry.among:
-                        line.append((name, file.entry))
-            finally:
-                os.close(folder_fd)
+            present.add((found.user, found.name))
+            self._seen.append(file)
+            if file.dead:
+                dead.append(DeadLease(found.user, found.name, found.uid, file.entry))
+            elif found.name.startswith("lease-"):
+                held.append(file.entry)
+            elif file.entry.among:
+                waiting.append((found.name, file.entry))
         self._forget(present)
         held.sort(key=lambda entry: entry.granted_at or 0.0)
-        return LedgerState(held, [entry for _, entry in sorted(line, key=lambda at: at[0])], dead)
+        waiting.sort(key=lambda ticket: ticket[0])
+        return LedgerState(held, [entry for _, entry in waiting], dead)
 
-    def _look(self, user: str, name: str, folder_fd: int, uid: int) -> _File | None:
-        file = self._files.get((user, name))
+    def _look(self, found: UserFile) -> _File | None:
+        file = self._files.get((found.user, found.name))
         if file is None:
-            fd = open_file(name, folder_fd, uid)
+            fd = found.open()
             if fd is None:
                 return None
-            file = _File(fd, uid)
+            file = _File(fd, found.uid)
             # Anybody may put any number of files here, so only so many are kept open.
             if len(self._files) >= OPEN_LIMIT:
                 try:
-                    self._refresh(file, user, name, uid)
+                    self._refresh(file, found)
                 finally:
                     os.close(fd)
                 return file
-            self._files[user, name] = file
-        self._refresh(file, user, name, uid)
+            self._files[found.user, found.name] = file
+        self._refresh(file, found)
         return file
 
-    def _refresh(self, file: _File, user: str, name: str, uid: int) -> None:
-        # A lock that was free once is never taken again, and what is dead is not read again.
+    def _refresh(self, file: _File, found: UserFile) -> None:
+        # A lock that was free once is never taken again, so a dead file is not read again.
         if not file.dead:
             size = os.fstat(file.fd).st_size
             if size != file.size:
                 file.size = size
-                file.entry = self._read(user, name, file.fd, uid)
+                file.entry = self._read(found, file.fd)
             file.dead = lock_is_free(file.fd)
 
-    def _read(self, user: str, name: str, fd: int, uid: int) -> LeaseEntry:
-        entry = lease_records.decode(os.pread(fd, RECORD_LIMIT, 0), uid)
-        if entry is None or (name.startswith("lease-") and not entry.cards):
-            return lease_records.unreadable(os.path.join(self.folder.path, user, name), uid)
+    def _read(self, found: UserFile, fd: int) -> LeaseEntry:
+        entry = lease_records.decode(os.pread(fd, RECORD_LIMIT, 0), found.uid)
+        if entry is None or (found.name.startswith("lease-") and not entry.cards):
+            path = os.path.join(self.folder.path, found.user, found.name)
+            return lease_records.unreadable(path, found.uid)
         return entry
 
     def _forget(self, present: set[tuple[str, str]]) -> None:
@@ -169,17 +161,17 @@ class LeaseScan:
         self.close()
 
     def close(self) -> None:
-        """Give the descriptors back."""
+        """Close all files."""
         self._forget(set())
 
-    def unmask(self, snapshot: LedgerState) -> LedgerState:
-        """Name whoever keeps a lock that is not theirs: a dead lease is then held by a squatter."""
+    def with_squatters(self, snapshot: LedgerState) -> LedgerState:
+        """Return the state with squatters named: processes of others that keep a lease's lock."""
         taken = lock_holders()
         squatters = {}
         for file in self._seen:
             locker = taken.get(file.lock_key)
-            # A lock of root's may be one that was handed down through sudo.
+            # Root may have inherited the lock through sudo.
             if locker is not None and locker.uid not in (file.entry.uid, 0):
                 squatters[file.entry.lease_id] = str(locker)
-        held = [replace(e, squatter=squatters.get(e.lease_id, "")) for e in snapshot.held]
-        return replace(snapshot, held=held)
+        held = [e._replace(squatter=squatters.get(e.lease_id, "")) for e in snapshot.held]
+        return snapshot._replace(held=held)

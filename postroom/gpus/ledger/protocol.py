@@ -1,38 +1,37 @@
-"""The ledger: who holds which card, how much of it, and who is next. The protocol, stated once.
+"""The ledger: who holds which card, how much of it, and who is next. This is its protocol.
 
-A lease is one file on which its owner has a kernel lock (flock). The lock is the truth; the text
-in the file only says what is held and by whom. The lock belongs to an open file description, which
-children inherit: it goes with the last process that has it, at the moment that process dies. So
-there is no time-out, no purge, and nothing to repair after `kill -9` of anything.
+A lease is a file on which its owner has a file lock (flock). The lock is the truth; the text in the
+file only says what is held and by whom. Child processes inherit the lock, and it ends when the last
+process that has it ends. So there is no time-out and no clean-up, and after `kill -9` of anything
+there is nothing to repair.
 
-    folder/                       sticky and root's (shared by users), or private to one user
-      postroom-<uid>/             one folder per user, writable by that user alone
-        new-<id>                  being born; seen by nobody
-        ticket-<number>-<id>      a request that waits; the line is the tickets of all, by number
-        lease-<id>                a request that was granted
-        used-<uuid>               its time: when this user last had that card
-        verdict-<uuid>            this user's word on a card: sick, or healed; the newest counts
-        managed                   this user's word on which cards are handed out
-        log                       what happened, one JSON line each
+    folder/                       root's with the sticky bit (shared by users), or one user's own
+      postroom-<uid>/             one folder per user; only that user can write to it
+        new-<id>                  a request that is being written; everybody ignores it
+        ticket-<number>-<id>      a waiting request; all users' tickets by number: the waiting list
+        lease-<id>                a granted request
+        used-<uuid>               its change time: when this user last had that card
+        verdict-<uuid>            this user quarantined or healed that card; the newest file counts
+        managed                   this user's choice of the cards that are handed out
+        log                       what happened, one line of JSON each
 
-    state     is                                      leaves it by
-    new       locked, mode 0600                       rename to ticket or lease, under the mutex
-    waiting   ticket-*, locked                        rename to lease under the mutex; or unlink
-    held      lease-*, locked                         the lock's end, whatever the cause
-    dead      any of them, lock free: counts nothing  unlink by its user or root
+    state     file                          how it ends
+    new       new-*, locked, mode 0600      renamed to ticket-* or lease-*, under the mutex
+    waiting   ticket-*, locked              renamed to lease-* under the mutex, or unlinked
+    held      lease-*, locked               when the lock ends, for whatever reason
+    dead      any of these, lock free       unlinked by its user or root; until then it is ignored
 
-* Only the owner's processes move a file forward, and every move forward happens under one mutex: a
-  flock on the ledger's folder itself, which no user can unlink. Between two moves nothing has to be
-  true that a crash could break.
-* A file gets its lock before it gets a name that others look at, and names are never used twice.
-  So a lock that can be had is proof of death, for good, and no unlink can hit a living file.
-* What is held of a card is the sum over the living leases; who may take what is `allocation.grant`,
-  a pure function that everybody computes alike. A dead waiter drops out of the line by itself.
-* The locks of others are tested with LOCK_SH on a read-only descriptor: testers don't disturb each
-  other. A user who takes such a lock for good keeps a dead lease alive: that denies, and `list`
-  names who does it (/proc/locks). Nobody can write, remove or move another user's files.
-* A living lease that cannot be read counts as holding every card: it denies, and is named.
-* A lease's text is lines of JSON, only ever appended: the request, the grant, then changes.
+* Only processes of the owner rename a file, and only under the mutex: a flock on the ledger's
+  folder, which no user can unlink. A crash between two renames leaves nothing inconsistent.
+* A file is locked before it gets a name that others read, and names are never reused. So if the
+  lock of a file can be taken, its owner is dead for good, and unlinking it hits no living lease.
+* What is held of a card is the sum over the living leases. `allocation.grant` decides who may take
+  what; it is a pure function, so every process computes the same answer. A dead waiter is ignored.
+* A process tests another's lock with LOCK_SH on a read-only descriptor, so that tests do not
+  disturb each other. A user who keeps such a lock keeps a dead lease alive. That blocks a card, and
+  `list` names that user (from /proc/locks). Nobody can change, remove or rename another's files.
+* A living lease that cannot be read counts as holding every card. `list` names it, too.
+* The text of a lease is lines of JSON that are only appended: the request, the grant, then changes.
 """
 
 from __future__ import annotations
@@ -40,37 +39,33 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from ...system.frozen import Frozen
 from ...system.processes import Process
 
-TYPE_CHECKING = False  # see `frozen`
 if TYPE_CHECKING:
-    from typing import Any, Protocol
-
     from ..cards.inventory import Card
-else:
-    Protocol = object
 
 
-class LeaseRequest(Frozen):
-    """What is asked of the ledger.
+class LeaseRequest(NamedTuple):
+    """A request for cards.
 
-    `cards` names cards by uuid, all of which are wanted; without it any `count` of the cards in
-    sight will do. With `memory_mib` only so much of each card is taken, else the whole of it.
-    Leases of one user with the same non-empty `group` may share a whole card that each names.
+    `cards` are the uuids of the cards that are wanted, all of them; without it the request is for
+    any `count` of the visible cards. `memory_mib` is what to reserve of each card; without it the
+    lease holds whole cards. Leases of one user with the same `group` may share a whole card that
+    each of them names.
     """
 
-    count: int = 1
+    count: int = 1  # type: ignore[assignment]  # hides tuple.count, which nobody calls
     cards: tuple[str, ...] = ()
     memory_mib: int | None = None
     name: str = ""
     group: str = ""
-    pack: bool = False  # take the fullest card that fits, where the default spreads
-    owner: Process | None = None  # for whom it is; by default this process
+    pack: bool = False  # use the fullest card that fits; the default is the emptiest
+    owner: Process | None = None  # whose lease it is; by default this process's
 
 
-class LeaseEntry(Frozen):
+class LeaseEntry(NamedTuple):
     """One request in the ledger, waiting (`cards` is empty) or granted."""
 
     lease_id: str
@@ -79,19 +74,19 @@ class LeaseEntry(Frozen):
     process: Process
     name: str
     group: str
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody calls
     among: tuple[str, ...]
     memory_mib: int | None
     asked_at: float
     cards: tuple[str, ...] = ()
     granted_at: float | None = None
-    keeper: Process | None = None  # the process that holds it for a shell
-    squatter: str = ""  # who really has the lock, where that is not the owner
+    keeper: Process | None = None  # the process that holds the lock for a shell
+    squatter: str = ""  # who has the lock, if that is not the owner
     host: str = ""
     token: int = 0
 
     def describe(self) -> str:
-        """Say who this is, in one phrase."""
+        """Return a phrase that says whose it is, and since when."""
         import time
 
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.granted_at or self.asked_at))
@@ -105,8 +100,8 @@ class LeaseEntry(Frozen):
         return text
 
 
-class CardVerdict(Frozen):
-    """Somebody's word on a card: quarantined for a reason."""
+class Quarantine(NamedTuple):
+    """A card that gets no work: why, who said so, and when."""
 
     uuid: str
     reason: str
@@ -115,10 +110,10 @@ class CardVerdict(Frozen):
 
 
 class Lease:
-    """Cards that are ours until the last process that has `fds` is gone.
+    """Cards that are held until the last process that has `fds` ends.
 
-    Hand `fds` down with `subprocess.Popen(..., pass_fds=lease.fds)`: then the cards stay held until
-    that child, too, is gone, whatever becomes of this process.
+    Pass `fds` to a child with `subprocess.Popen(..., pass_fds=lease.fds)`. Then the cards are held
+    until that child ends, too, even if this process ends first.
     """
 
     def __init__(
@@ -136,7 +131,7 @@ class Lease:
 
     @property
     def lease_id(self) -> str:
-        """Return the name of this lease in the ledger."""
+        """Return the id of this lease in the ledger."""
         return self.entry.lease_id
 
     @property
@@ -146,12 +141,12 @@ class Lease:
 
     @property
     def memory_mib(self) -> int | None:
-        """Return how much of each card is ours; None is all of it."""
+        """Return how much of each card is held; None means all of it."""
         return self.entry.memory_mib
 
     @property
     def released(self) -> bool:
-        """Say whether this process has let go."""
+        """Whether this process has released it."""
         return not self.fds
 
     def amend(self, **changes: Any) -> None:
@@ -159,10 +154,10 @@ class Lease:
         self._amend(self, changes)
 
     def release(self) -> None:
-        """Let go, once; children that have the locks keep the cards until they end."""
+        """Release the cards, once; children that have the locks hold the cards until they end."""
         fds, self.fds = self.fds, ()
         for fd in fds:
-            # close, never LOCK_UN: unlocking would take the card from children that still use it.
+            # Close, never LOCK_UN: unlocking would take the card from children that still use it.
             with suppress(OSError):
                 os.close(fd)
         if fds:
@@ -176,12 +171,12 @@ class Lease:
 
 
 class Ledger(Protocol):
-    """What every store of leases can do."""
+    """What a ledger can do, in a folder or in Redis."""
 
     where: str
 
     def try_acquire(self, request: LeaseRequest) -> Lease:
-        """Take the cards now, or raise `CardHeld`, whose message says who has them."""
+        """Take the cards now, or raise `CardHeld`, whose message says who holds them."""
 
     def acquire(
         self,
@@ -192,49 +187,49 @@ class Ledger(Protocol):
         wanted: Callable[[], bool] | None = None,
         cards: list[Card] | None = None,
     ) -> Lease:
-        """Wait in line for the cards; raise `CardHeld` after `timeout_s`.
+        """Wait for the cards; raise `CardHeld` after `timeout_s`.
 
-        `waiting` is told once why it waits; when `wanted` says no, the wait is given up. `cards`
-        are the cards in sight, for a caller who has asked for them already.
+        `waiting` is called once, with the reason for the wait. The wait ends with `CardHeld` when
+        `wanted` returns False. `cards` are the visible cards, if the caller knows them already.
         """
 
     def holders(self, *, squatters: bool = True) -> list[LeaseEntry]:
         """List the living leases, oldest first.
 
-        With `squatters` a lock that a stranger keeps is said so. For that the kernel is asked for
-        all of its locks, which may take it ten milliseconds.
+        With `squatters` each entry names a process of another user that keeps its lock. This reads
+        all locks of the system (/proc/locks), which may take ten milliseconds.
         """
 
     def queue(self) -> list[LeaseEntry]:
-        """List those who wait, first in line first."""
+        """List the waiting requests in their order."""
 
     def log(self) -> list[dict[str, Any]]:
         """Return what happened, oldest first."""
 
     def managed(self) -> tuple[str, ...] | None:
-        """Return the uuids that are handed out; None is all of them."""
+        """Return the uuids of the cards that are handed out; None means all."""
 
     def manage(self, uuids: Sequence[str] | None) -> None:
-        """Say which cards are handed out from now on; None is all of them."""
+        """Set which cards are handed out from now on; None means all."""
 
-    def quarantined(self) -> dict[str, CardVerdict]:
-        """Return the cards that get no work, with the reason."""
+    def quarantined(self) -> dict[str, Quarantine]:
+        """Return the quarantined cards by uuid."""
 
     def quarantine(self, uuid: str, reason: str) -> None:
         """Give a card no more work."""
 
     def heal(self, uuid: str) -> None:
-        """Let a quarantined card work again."""
+        """End the quarantine of a card."""
 
     def purge(self) -> list[tuple[str, str]]:
-        """Tidy up what is provably dead: names and reasons."""
+        """Remove the files of dead leases; return their names and why."""
 
 
 DEFAULT_FOLDERS = ("/run/lock", "/tmp")
 
 
 def default_folder() -> str:
-    """Return the place that every user of this machine agrees on with no set-up."""
+    """Return the folder that all users of this machine share without any set-up."""
     for folder in DEFAULT_FOLDERS:
         with suppress(OSError):
             if os.stat(folder).st_mode & 0o1777 == 0o1777:
@@ -243,10 +238,10 @@ def default_folder() -> str:
 
 
 def open_ledger(where: str | None = None) -> Ledger:
-    """Open the ledger: `where` beats POSTROOM_LEDGER beats the machine's own folder."""
+    """Open the ledger at `where`, else at POSTROOM_LEDGER, else in the default folder."""
     place = where or os.environ.get("POSTROOM_LEDGER") or default_folder()
     if place.startswith(("redis://", "rediss://", "unix://")):
-        from .redis_ledger import RedisLedger  # redis is an extra, and slow to import
+        from .redis_ledger import RedisLedger  # redis is optional, and slow to import
 
         return RedisLedger(place)
     from .folder_ledger import FolderLedger

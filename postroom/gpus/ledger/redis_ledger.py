@@ -1,24 +1,24 @@
-"""The ledger across hosts: Redis decides who is next, this host's own locks say who has a card.
+"""The ledger across hosts: Redis decides who is next, the locks of each host decide who has a card.
 
-    <prefix>:entries       hash: lease id -> the entry's text, a ticket or a lease
-    <prefix>:numbers       hash: lease id -> its place in the line
+    <prefix>:entries       hash: lease id -> the text of the entry, a waiting request or a lease
+    <prefix>:numbers       hash: lease id -> its place in the waiting list
     <prefix>:tokens        hash: lease id -> the token of its latest change
-    <prefix>:alive:<id>    exists while somebody renews the entry, which is dead when it expires
-    <prefix>:version       changed by every change of the entries
-    <prefix>:fence         the last token given; they only grow, also past a flush (server's clock)
+    <prefix>:alive:<id>    exists while a process renews the entry; without it the entry is dead
+    <prefix>:version       changes with every change of the entries
+    <prefix>:fence         the last token; tokens only grow, also after a flush (server's clock)
 
-    ticket --commit--> lease in Redis --lock in this host's folder--> locked --confirm--> ours
+    waiting --commit--> lease in Redis --lock in this host's folder--> locked --confirm--> held
 
-* A decision is made by `allocation.grant` on a snapshot, and written by a script that refuses if
-  anything has changed since: nobody decides on what is no longer true.
-* Then the cards are locked in this host's folder, as without Redis. Redis may be flushed, restarted
-  with an old state, or lie: no lock, no card. Of what is held on this host the locks are the truth,
-  so that a death frees a card here at once, and not when an entry expires.
-* Once it is locked, the token must still stand in Redis. A process that slept between the two,
-  while its entry expired and another got the card, is fenced off there, and starts again.
-* A lease is renewed by a small process of its own (`renewal`), which watches the lock: the owner
-  may be a shell command that knows nothing of all this. What a flush removed is written again.
-* Which cards are managed or sick, and the log, are this host's own matters and stay in its folder.
+* A process decides with `allocation.grant` on a snapshot. A script writes the decision, and refuses
+  if anything has changed since the snapshot.
+* Then the process locks the cards in this host's folder, as without Redis. Whatever happens to
+  Redis (a flush, a restart with old data), nobody gets a card without the lock. For cards of this
+  host only the locks count, so a death frees a card at once, not when an entry expires.
+* After the lock, the process confirms that its token is still valid. If it was suspended between
+  the two steps and its entry has expired meanwhile, it must start again.
+* A small process (`redis_renewal`) watches the lock of each lease and renews its entry, since the
+  owner may be any shell command. It also writes again what a flush has removed.
+* The managed cards, the quarantines and the log belong to each host, and stay in its folder.
 """
 
 from __future__ import annotations
@@ -32,25 +32,24 @@ from typing import Any
 
 from ...errors import CardHeld, GpuError
 from ...system import processes
-from ...system.frozen import replace
 from ..cards import inventory
 from ..cards.inventory import Card
 from .card_cache import CardCache
 from .folder_ledger import FolderLedger
 from .lease_scan import LeaseScan, LedgerState
-from .protocol import CardVerdict, Lease, LeaseEntry, LeaseRequest
+from .protocol import Lease, LeaseEntry, LeaseRequest, Quarantine
 from .redis_renewal import start_renewal
 from .redis_store import TTL_S, RedisLease, RedisStore
-from .waiting import Pace, decide
+from .waiting import decide, look_s
 
-LOOK_LIMIT_S = 0.25  # a look here is one question to the server
-# From the decision to the lock, on this host. Who is between them is neither in the line nor a
-# holder, and may come back into the line: so long nobody behind it is next.
+LOOK_LIMIT_S = 0.25  # a look here is one request to the server
+# The longest time from a decision to its lock on this host. Meanwhile the request may still return
+# to the waiting list, so it keeps its place there and no later request is next.
 GRANT_S = 0.5
 
 
 class RedisLedger:
-    """Leases across hosts: in Redis for who is next, and in this host's folder for who has it."""
+    """Leases across hosts: the waiting list is in Redis, the locks are in this host's folder."""
 
     def __init__(self, url: str, *, cards: Callable[[], list[Card]] = inventory.cards) -> None:
         self.store = RedisStore(url)
@@ -60,22 +59,22 @@ class RedisLedger:
         folder = os.stat(self.local.where)
         self.place = f"{processes.boot_id()}:{folder.st_dev}:{folder.st_ino}"
 
-    # This host's own matters
+    # What belongs to this host
 
     def log(self) -> list[dict[str, Any]]:
         """Return what happened on this host, oldest first."""
         return self.local.log()
 
     def managed(self) -> tuple[str, ...] | None:
-        """Return the uuids that are handed out; None is all of them."""
+        """Return the uuids of the cards that are handed out; None means all."""
         return self.local.managed()
 
     def manage(self, uuids: Sequence[str] | None) -> None:
-        """Say which cards are handed out from now on; None is all of them."""
+        """Set which cards are handed out from now on; None means all."""
         self.local.manage(uuids)
 
-    def quarantined(self) -> dict[str, CardVerdict]:
-        """Return the cards that get no work, with the reason."""
+    def quarantined(self) -> dict[str, Quarantine]:
+        """Return the quarantined cards by uuid."""
         return self.local.quarantined()
 
     def quarantine(self, uuid: str, reason: str) -> None:
@@ -83,14 +82,14 @@ class RedisLedger:
         self.local.quarantine(uuid, reason)
 
     def heal(self, uuid: str) -> None:
-        """Let a quarantined card work again."""
+        """End the quarantine of a card."""
         self.local.heal(uuid)
 
     def purge(self) -> list[tuple[str, str]]:
-        """Tidy up what is provably dead."""
+        """Remove the files of dead leases; return their names and why."""
         return self.local.purge()
 
-    # Who is there
+    # Leases and waiting requests
 
     def holders(self, *, squatters: bool = True) -> list[LeaseEntry]:
         """List the living leases of all hosts, oldest first."""
@@ -100,26 +99,26 @@ class RedisLedger:
         return sorted(held, key=lambda entry: entry.granted_at or 0.0)
 
     def queue(self) -> list[LeaseEntry]:
-        """List those who wait on all hosts, first in line first."""
+        """List the waiting requests of all hosts in their order."""
         with LeaseScan(self.local.folder) as scan:
-            return self.snapshot(scan)[1].line
+            return self.snapshot(scan)[1].waiting
 
     def snapshot(self, scan: LeaseScan) -> tuple[str, LedgerState]:
-        """Return the version of Redis, and who holds and who waits, here and elsewhere."""
+        """Return the version of the entries, and the leases and waiting requests of all hosts."""
         version, rows = self.store.snapshot()
-        here = scan.take()
+        here = scan.snapshot()
         others = [row.entry for row in rows if row.entry.cards and row.place != self.place]
-        # A waiter of this host that died is not waited for until its ticket expires.
+        # A request whose process died on this host is ignored before it expires.
         tickets = [
             row for row in rows if not row.entry.cards and processes.alive(row.waiter) is not False
         ]
         tickets += [row for row in rows if self._is_about_to_lock(row)]
         tickets.sort(key=lambda row: int(row.number))
-        line = here.line + [row.entry for row in tickets]
-        return version, LedgerState(here.held + others, line, here.dead)
+        waiting = here.waiting + [row.entry for row in tickets]
+        return version, LedgerState(here.held + others, waiting, here.dead)
 
     def _is_about_to_lock(self, row: RedisLease) -> bool:
-        """Whether a grant on this host has just been decided, and its lock is to come."""
+        """Whether a grant on this host was decided just now and is not locked yet."""
         granted_at = row.entry.granted_at
         return (
             row.place == self.place
@@ -132,7 +131,7 @@ class RedisLedger:
     # Taking
 
     def try_acquire(self, request: LeaseRequest) -> Lease:
-        """Take the cards now, or raise `CardHeld`, whose message says who has them."""
+        """Take the cards now, or raise `CardHeld`, whose message says who holds them."""
         return self.acquire(request, timeout_s=0)
 
     def acquire(
@@ -144,7 +143,7 @@ class RedisLedger:
         wanted: Callable[[], bool] | None = None,
         cards: list[Card] | None = None,
     ) -> Lease:
-        """Wait in line for the cards; raise `CardHeld` after `timeout_s`."""
+        """Wait for the cards; raise `CardHeld` after `timeout_s`."""
         cards = self._cards() if cards is None else cards
         cache = CardCache(cards, self._cards if request.memory_mib is not None else None)
         attempt = _Attempt(self, request, cache)
@@ -163,8 +162,8 @@ class RedisLedger:
                     waiting(attempt.reason)
                     waiting = None
                 left_s = inf if timeout_s is None else timeout_s - waited_s
-                look_s = Pace(attempt.before, waited_s).look_s
-                time.sleep(max(0.001, min(look_s, LOOK_LIMIT_S, left_s)))
+                pause_s = look_s(attempt.before, waited_s)
+                time.sleep(max(0.001, min(pause_s, LOOK_LIMIT_S, left_s)))
         except BaseException:
             attempt.give_up()
             raise
@@ -173,7 +172,7 @@ class RedisLedger:
 
 
 class _Attempt:
-    """One request on its way: a ticket in Redis, tried again and again."""
+    """One request: an entry in Redis that is tried until it is granted."""
 
     def __init__(self, ledger: RedisLedger, request: LeaseRequest, cache: CardCache) -> None:
         self.ledger = ledger
@@ -182,7 +181,7 @@ class _Attempt:
         self.cache = cache
         self.entry = ledger.local.entry(request, cache.cards())
         row = self.store.put(RedisLease(self.entry, ledger.place, processes.myself()))
-        assert row is not None  # with no version given, nothing can have changed
+        assert row is not None  # without a version the script never refuses
         self.row = row
         self.refused = False
         self.reason = ""
@@ -190,14 +189,14 @@ class _Attempt:
         self._renewed = time.monotonic()
 
     def step(self, now: float) -> Lease | None:
-        """Try once; None: not yet, for the reason in `reason`."""
+        """Try once; return None if it has to wait, with the reason in `reason`."""
         try:
             lease = self._try()
             if lease is None and now - self._renewed > TTL_S / 5:
                 self.store.renew(self.row)
                 self._renewed = now
         except GpuError as error:
-            # A server that restarts is waited for; without one, nothing is handed out.
+            # Wait for a server that restarts; without a server nothing is handed out.
             self.refused, self.reason = True, str(error)
             return None
         return lease
@@ -207,29 +206,29 @@ class _Attempt:
             version, snapshot = self.ledger.snapshot(scan)
         local = self.ledger.local
         cards = self.cache.cards()
-        slots = local.slots(cards)
-        found, self.before = decide(self.entry, snapshot, slots, pack=self.request.pack)
+        available = local.available(cards)
+        found, self.before = decide(self.entry, snapshot, available, pack=self.request.pack)
         if found is None:
             self.refused = True
             self.reason = local.reason(self.entry, snapshot, cards)
             return None
-        granted = replace(self.entry, cards=found, granted_at=time.time())
-        row = self.store.put(replace(self.row, entry=granted), version=version)
+        granted = self.entry._replace(cards=found, granted_at=time.time())
+        row = self.store.put(self.row._replace(entry=granted), version=version)
         if row is None:
-            return None  # somebody was faster: look again
+            return None  # something has changed: try again
         self.row = row
         try:
             return self._lock(row, found)
         except (CardHeld, GpuError) as error:
             self.refused, self.reason = True, str(error)
-            # Back into the line, at the place we had.
-            self.row = self.store.put(replace(row, entry=self.entry)) or row
+            # Return to the waiting list, at the same place.
+            self.row = self.store.put(row._replace(entry=self.entry)) or row
             return None
 
     def _lock(self, row: RedisLease, found: tuple[str, ...]) -> Lease:
-        wanted = replace(self.entry, among=found, count=len(found))
+        wanted = self.entry._replace(among=found, count=len(found))
         lease = self.ledger.local.take(wanted, self.cache.cards(), timeout_s=0)
-        row = replace(row, locked=True)
+        row = row._replace(locked=True)
         try:
             if not self.store.confirm(row):
                 raise CardHeld("the grant had expired before the card was locked")
@@ -241,6 +240,6 @@ class _Attempt:
         return lease
 
     def give_up(self) -> None:
-        """Leave the line."""
+        """Leave the waiting list."""
         with suppress(GpuError):
             self.store.drop(self.row)

@@ -1,8 +1,8 @@
-"""The small process that keeps a lease known in Redis for as long as its lock is held.
+"""The small process that renews the entry of a lease in Redis while the lock of the lease is held.
 
-It has no part in the lock: it only looks at it. When the lock is free, the lease is over, whoever
-held it, and the entry is taken out. Killed, it costs other hosts the view of the lease, never the
-lease.
+It does not hold the lock, it only tests it. When the lock is free, the lease has ended, and the
+process removes the entry. If the process is killed, other hosts no longer see the lease, but the
+lease stays.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ START = "from postroom.gpus.ledger.redis_renewal import main; main()"
 
 
 def start_renewal(url: str, lease_path: str, row: RedisLease) -> None:
-    """Start the process; what it needs goes by a pipe: the url may hold a password."""
+    """Start the process; its settings go through a pipe, since the url may hold a password."""
     path = os.pathsep.join(entry for entry in sys.path if entry)
     here = os.path.abspath(__file__)
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(here))))
@@ -37,7 +37,7 @@ def start_renewal(url: str, lease_path: str, row: RedisLease) -> None:
         start_new_session=True,
     )
     assert child.stdin is not None
-    need = {
+    settings = {
         "url": url,
         "lease_path": lease_path,
         "text": row.encode(),
@@ -45,24 +45,26 @@ def start_renewal(url: str, lease_path: str, row: RedisLease) -> None:
         "token": row.token,
     }
     with suppress(BrokenPipeError):
-        child.stdin.write(json.dumps(need).encode())
+        child.stdin.write(json.dumps(settings).encode())
         child.stdin.close()
-    child.returncode = 0  # it outlives us: nobody is to wait for it, or to warn that nobody did
+    child.returncode = 0  # it outlives us: subprocess must not warn that nobody waited for it
 
 
 def main() -> None:
-    """Renew one entry until its lease is over."""
-    need = json.load(sys.stdin)
-    store = RedisStore(need["url"])
-    row = RedisLease.decode(need["text"].encode(), need["number"].encode(), need["token"].encode())
+    """Renew one entry until its lease ends."""
+    settings = json.load(sys.stdin)
+    store = RedisStore(settings["url"])
+    row = RedisLease.decode(
+        settings["text"].encode(), settings["number"].encode(), settings["token"].encode()
+    )
     renewed = 0.0
     try:
-        fd = os.open(need["lease_path"], os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = os.open(settings["lease_path"], os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
-        fd = -1  # it is over already
+        fd = -1  # the lease has ended already
     while fd >= 0 and not lock_is_free(fd):
         if time.monotonic() - renewed > TTL_S / 5:
-            with suppress(GpuError):  # a server that is away is asked again
+            with suppress(GpuError):  # try again when the server is back
                 store.renew(row)
                 renewed = time.monotonic()
         time.sleep(LOOK_S)

@@ -1,9 +1,9 @@
-"""The scripts that Redis runs, each as one step that nothing can come between.
+"""The scripts that Redis runs, each of them atomically.
 
-KEYS[1] is the prefix. Tokens and numbers travel as text: they are too long for Lua's JSON.
+KEYS[1] is the prefix. Tokens and numbers are text, since they are too long for Lua's JSON.
 """
 
-# Forget what nobody renews; return the version, then id, text, number and token of each entry.
+# Remove expired entries; return the version, then id, text, number and token of each entry.
 SNAPSHOT = """
 local entries, version = KEYS[1] .. ':entries', KEYS[1] .. ':version'
 local numbers, tokens = KEYS[1] .. ':numbers', KEYS[1] .. ':tokens'
@@ -25,7 +25,7 @@ for i = 1, #found, 2 do
 end
 local now = redis.call('GET', version)
 if not now then
-  -- A random one: after a flush no version from before it can come again.
+  -- Random, so that after a flush no earlier version comes again.
   now = ARGV[1]
   redis.call('SET', version, now)
 end
@@ -34,13 +34,13 @@ return answer
 """
 
 # ARGV: expected version or '', id, number or '', text, milliseconds to live.
-# Returns a new token, which is also the number of an entry that had none; '0': something changed.
+# Returns a new token, also the number of an entry that had none; '0' if the version has changed.
 PUT = """
 local version, fence = KEYS[1] .. ':version', KEYS[1] .. ':fence'
 if ARGV[1] ~= '' and redis.call('GET', version) ~= ARGV[1] then return '0' end
 local time = redis.call('TIME')
 local token = tonumber(redis.call('GET', fence) or '0') + 1
--- The clock, so that tokens still grow after a flush has taken the last one away.
+-- From the clock, so that tokens grow even after a flush has removed the last one.
 token = string.format('%.0f', math.max(token, time[1] * 1000000 + time[2]))
 redis.call('SET', fence, token)
 redis.call('SET', version, token)
@@ -51,7 +51,7 @@ redis.call('SET', KEYS[1] .. ':alive:' .. ARGV[2], '1', 'PX', ARGV[5])
 return token
 """
 
-# ARGV: id, token, milliseconds to live, text. Returns 0 when the entry does not stand any more.
+# ARGV: id, token, milliseconds to live, text. Returns 0 if the entry is gone or has changed.
 CONFIRM = """
 if redis.call('HGET', KEYS[1] .. ':tokens', ARGV[1]) ~= ARGV[2] then return 0 end
 if redis.call('EXISTS', KEYS[1] .. ':alive:' .. ARGV[1]) == 0 then return 0 end
@@ -60,8 +60,8 @@ redis.call('HSET', KEYS[1] .. ':entries', ARGV[1], ARGV[4])
 return 1
 """
 
-# ARGV: id, token, milliseconds to live, number, text. Brings back what a flush or restart removed;
-# returns 0 when the entry has another token by now.
+# ARGV: id, token, milliseconds to live, number, text. Restores an entry that a flush or restart has
+# removed; returns 0 if the entry has another token now.
 RENEW = """
 local token = redis.call('HGET', KEYS[1] .. ':tokens', ARGV[1])
 if token and token ~= ARGV[2] then return 0 end
@@ -75,7 +75,7 @@ redis.call('SET', KEYS[1] .. ':alive:' .. ARGV[1], '1', 'PX', ARGV[3])
 return 1
 """
 
-# ARGV: id, token. Takes an entry out, if it is still the one with that token.
+# ARGV: id, token. Removes the entry if it still has that token.
 DROP = """
 if redis.call('HGET', KEYS[1] .. ':tokens', ARGV[1]) ~= ARGV[2] then return 0 end
 redis.call('HDEL', KEYS[1] .. ':entries', ARGV[1])

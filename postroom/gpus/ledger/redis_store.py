@@ -1,4 +1,4 @@
-"""The entries in Redis, and the scripts that change them."""
+"""Reads and writes the entries in Redis."""
 
 from __future__ import annotations
 
@@ -6,33 +6,30 @@ import json
 import os
 import re
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlencode
 
 from ...errors import GpuError
-from ...system.frozen import Frozen, replace
 from ...system.processes import Process
 from . import lease_records, redis_scripts
 from .protocol import LeaseEntry, default_folder
 
-TTL_S = 10.0  # what nobody has renewed for so long is dead, as far as other hosts can know
+TTL_S = 10.0  # an entry that is not renewed for this long is dead for other hosts
 ANSWER_S = 5.0
 
 
-class RedisLease(Frozen):
-    """One entry in Redis: a ticket, or a lease once it has cards."""
+class RedisLease(NamedTuple):
+    """One entry in Redis: a waiting request, or a lease once it has cards."""
 
     entry: LeaseEntry
-    place: str  # which folder of locks it belongs to: of this host, or of another
-    waiter: Process  # whose death ends it while it waits; then the lock does
-    number: str = ""  # its place in the line
+    place: str  # the host, and its folder of locks
+    waiter: Process  # its death ends a waiting request; a lease ends with its lock
+    number: str = ""  # its place in the waiting list
     token: str = ""  # of its latest change; tokens only grow
-    locked: bool = (
-        False  # its cards were locked on its host: from then on, the lock says who has them
-    )
+    locked: bool = False  # its cards are locked on its host; from then on only the lock counts
 
     def encode(self) -> str:
-        """Return what is kept as the entry's text."""
+        """Return the text of the entry."""
         return json.dumps(
             {
                 "place": self.place,
@@ -48,22 +45,22 @@ class RedisLease(Frozen):
 
     @classmethod
     def decode(cls, text: bytes, number: bytes, token: bytes) -> RedisLease:
-        """Read it back; raises ValueError, KeyError or TypeError on what makes no sense."""
+        """Read an entry; raise ValueError, KeyError or TypeError if it is not valid."""
         value: dict[str, Any] = json.loads(text)
         lines = value["request"].encode()
         if value["cards"]:
             lines += lease_records.encode_change({k: value[k] for k in ("cards", "granted_at")})
         entry = lease_records.decode(lines, int(value["uid"]))
         if entry is None:
-            raise ValueError("no entry of ours")
-        entry = replace(entry, user=str(value["user"]), token=int(token))
+            raise ValueError("not an entry of this version")
+        entry = entry._replace(user=str(value["user"]), token=int(token))
         waiter = Process.decode(value["waiter"])
         locked = bool(value.get("locked", False))
         return cls(entry, str(value["place"]), waiter, number.decode(), token.decode(), locked)
 
 
 class RedisStore:
-    """A Redis server, by a url that may also say `prefix` and `folder` (of this host's locks)."""
+    """A Redis server. Its url may also name the `prefix`, and the `folder` of this host's locks."""
 
     def __init__(self, url: str) -> None:
         try:
@@ -77,7 +74,7 @@ class RedisStore:
         options = parse_qs(query)
         self.prefix = options.pop("prefix", ["postroom"])[0]
         self.folder = options.pop("folder", [default_folder()])[0]
-        # A password in the url is not for messages.
+        # Messages must not show a password in the url.
         self.where = re.sub("//[^/]*@", "//", server)
         self._failure: type[Exception] = redis.RedisError
         self._client = redis.Redis.from_url(
@@ -102,24 +99,24 @@ class RedisStore:
         return version.decode(), rows
 
     def put(self, row: RedisLease, *, version: str = "") -> RedisLease | None:
-        """Write an entry; None when something has changed since `version`."""
+        """Write an entry; None if anything has changed since `version`."""
         token = self._call(
             redis_scripts.PUT, version, row.entry.lease_id, row.number, row.encode(), _ttl_ms()
         ).decode()
-        return replace(row, number=row.number or token, token=token) if int(token) else None
+        return row._replace(number=row.number or token, token=token) if int(token) else None
 
     def confirm(self, row: RedisLease) -> bool:
-        """Say whether an entry still stands as it was put, and then that its cards are locked."""
+        """Mark an entry as locked; False if it is gone or has changed."""
         arguments = (row.entry.lease_id, row.token, _ttl_ms(), row.encode())
         return bool(self._call(redis_scripts.CONFIRM, *arguments))
 
     def renew(self, row: RedisLease) -> bool:
-        """Keep an entry alive, or bring it back after a flush; False: its token has passed."""
+        """Renew an entry, or restore it after a flush; False if its token is no longer valid."""
         arguments = (row.entry.lease_id, row.token, _ttl_ms(), row.number, row.encode())
         return bool(self._call(redis_scripts.RENEW, *arguments))
 
     def drop(self, row: RedisLease) -> None:
-        """Take an entry out."""
+        """Remove an entry."""
         self._call(redis_scripts.DROP, row.entry.lease_id, row.token)
 
 

@@ -1,4 +1,4 @@
-"""A job's room on a card, from asking for it to what was learned: `packing` on real cards.
+"""The booking of a job: its lease of GPU memory, the measurement of what it uses, what is learned.
 
     with book(need, ledger=open_ledger(), profiles=Profiles(), cards=inventory.cards()) as booking:
         child = subprocess.Popen(..., env={**os.environ, **booking.environment},
@@ -7,7 +7,7 @@
         code = child.wait()
         booking.finish(ok=code == 0)
 
-Everything that is held is a kernel lock: the lease, and the right to measure a kind. A job that is
+A booking holds only file locks: the lease, and the right to measure a kind of job. So a job that is
 killed leaves nothing behind that others would wait for.
 """
 
@@ -29,12 +29,12 @@ from .meter import Meter, Sample, empty_torch_cache, is_out_of_memory
 from .packing import CONTEXT_MIB, EXCESS, Learned, advice, needed, reservation
 from .profiles import Kind, Measuring, ProfileRow, Profiles
 
-GATE_S = 0.05  # how often those look who wait for a measurement
-TIMELINES = 200  # so many are kept in one folder
-ALONE = 0.05  # who shares a card with less than this part of it has it alone
-UNSEEN_RUNS = 3  # so often a job must be seen to use nothing before it is taken for small
+MEASURED_POLL_S = 0.05  # how often a job checks whether the measurement of its kind has ended
+TIMELINES = 200  # how many are kept in one folder
+ALONE = 0.05  # a job is alone on a card if others use less than this part of it
+UNSEEN_RUNS = 3  # after this many runs without visible memory a job is taken to be small
 
-MEASURING = " (measuring)"  # behind the name of a lease that has its card alone
+MEASURING = " (measuring)"  # ends the name of a lease that has its card alone
 
 Say = Callable[[str], None]
 Hook = Callable[[], None]
@@ -47,19 +47,19 @@ def _nothing() -> None:
 
 @dataclass(frozen=True)
 class Need:
-    """What a job asks for: so much of each of `count` cards, or what its kind is known to need."""
+    """What a job needs: `memory_mib` of each of `count` cards, or what its kind needs."""
 
     kind: Kind
-    memory_mib: int | None = None  # declared
+    memory_mib: int | None = None  # declared by the user
     count: int = 1
     pack: bool = False
     name: str = ""
     where: str = ""  # added to the name in the ledger
-    card: str = ""  # the card that it takes if there is room, by its uuid
+    card: str = ""  # uuid of the card to use if it has enough free memory
 
 
 class Booking:
-    """Cards that a job has, and what it does with them."""
+    """The cards of a job, and what it uses of them."""
 
     def __init__(
         self,
@@ -68,41 +68,41 @@ class Booking:
         *,
         profiles: Profiles,
         lease: Lease | None = None,
-        gate: Measuring | None = None,
+        measuring: Measuring | None = None,
     ) -> None:
         self.need = need
         self.cards = tuple(cards)
         self.lease = lease
         self.meter: Meter | None = None
         self.exceeded: Callable[[str], None] | None = None
-        self.needed = ""  # when it has finished, what it was seen to need
-        self.advice = ""  # the same with its name and its time
+        self.needed = ""  # after the end: what it needed
+        self.advice = ""  # the same with its name and its duration
         self._profiles = profiles
-        self._gate = gate
+        self._measuring = measuring
         self._finished = False
 
     @property
     def measuring(self) -> bool:
-        """Whether it runs alone, to learn what its kind needs."""
-        return self._gate is not None
+        """Whether it runs alone on its card, to measure what its kind needs."""
+        return self._measuring is not None
 
     @property
     def reserved_mib(self) -> int | None:
-        """How much of each card is reserved; None is all of it."""
+        """How much of each card is reserved; None means all of it."""
         return self.lease.memory_mib if self.lease is not None else None
 
     @property
     def environment(self) -> dict[str, str]:
-        """What shows a process these cards and no other."""
+        """The environment variables that make only these cards visible."""
         return pin(*self.cards)
 
     def watch(self, pid: int | None = None) -> Meter:
         """Measure a process and its descendants from now on."""
         uuids = [card.uuid for card in self.cards]
-        self.meter = Meter(uuids, os.getpid() if pid is None else pid, self._hear)
+        self.meter = Meter(uuids, os.getpid() if pid is None else pid, self._on_sample)
         return self.meter.__enter__()
 
-    def _hear(self, sample: Sample) -> None:
+    def _on_sample(self, sample: Sample) -> None:
         meter = self.meter
         if meter is None or self._finished:
             return
@@ -112,25 +112,25 @@ class Booking:
             if tell is not None:
                 tell(
                     f"{self.need.name} uses {sample.used_mib} MiB of {self.cards[0].visible_id}, "
-                    f"for which {reserved_mib} MiB are reserved"
+                    f"but only {reserved_mib} MiB are reserved"
                 )
-        if self._gate is not None and meter.settled:
+        if self._measuring is not None and meter.settled:
             self._settle(meter.peak_mib)
 
     def _settle(self, peak_mib: int) -> None:
-        """Give back what a measuring job that stopped growing does not need; its kind may go on."""
+        """End the measurement: the job has stopped growing; release what it does not need."""
         self._learn(ProfileRow(self.need.kind.call, peak_mib, seen_at=time.time()))
         largest_mib = min(card.memory_mib for card in self.cards)
         needs_mib = reservation(Learned(peak_mib), self.need.memory_mib, largest_mib=largest_mib)
         if self.lease is not None and needs_mib is not None:
             with suppress(OSError, GpuError):
                 self.lease.amend(memory_mib=needs_mib)
-        self._open_gate()
+        self._end_measurement()
 
     def call(self, function: Callable[[], R], *, sure: bool = False, ended: Hook = _nothing) -> R:
-        """Call a function on the cards, in this process; it is watched and learned from.
+        """Call a function on the cards, in this process; measure it and learn from it.
 
-        `ended` is called as soon as it has returned or raised; `advice` says what it needed.
+        `ended` is called when the function has returned or raised; `advice` says what it needed.
         """
         ok = out_of_memory = False
         self.watch()
@@ -149,10 +149,11 @@ class Booking:
     def finish(
         self, *, ok: bool, out_of_memory: bool = False, sure: bool = False, alone: bool = False
     ) -> str:
-        """Learn from how it ended, let go of everything, and return a line of advice.
+        """Learn from how the job ended, release everything, and return a line of advice.
 
-        With `sure` a job that was not seen to use memory is taken for small at once. One that is
-        known to have had its card `alone` ran out of all of it, though nobody measured it yet.
+        With `sure` a job without visible memory is taken to be small at once. With `alone` the job
+        had its card for itself: if it ran out of memory, it needs more than that card has, even if
+        it was never measured.
         """
         if self._finished:
             return ""
@@ -164,7 +165,7 @@ class Booking:
         if out_of_memory and (self.meter is not None or alone):
             at_least_mib = self._ran_out_with(peak_mib)
         kind = self.need.kind
-        # A run that failed says nothing about the peak, unless it went beyond what is known.
+        # A failed run says nothing about the peak, unless it used more than is known.
         known_mib = self._profiles.learned(kind).peak_mib
         telling = ok or (known_mib is not None and peak_mib > known_mib and not out_of_memory)
         row = ProfileRow(
@@ -182,10 +183,10 @@ class Booking:
         return advice(self.need.name, peak_mib, self.cards[0].memory_mib, seconds)
 
     def _believed(self, peak_mib: int, *, sure: bool) -> int | None:
-        """Return the peak to remember.
+        """Return the peak to remember, or None.
 
-        A job that was not seen to use any memory may have done so between two looks: only when that
-        has happened again and again is it believed.
+        A job without visible memory may have used some between two samples, so this is only
+        believed after `UNSEEN_RUNS` runs.
         """
         if peak_mib or sure:
             return peak_mib or CONTEXT_MIB
@@ -194,19 +195,19 @@ class Booking:
         return CONTEXT_MIB if own is not None and own.runs + 1 >= UNSEEN_RUNS else None
 
     def _ran_out_with(self, peak_mib: int) -> int:
-        """Return how much was shown to be too little."""
+        """Return how much memory was too little."""
         reserved_mib = self.reserved_mib
         if reserved_mib is not None:
             return max(reserved_mib, peak_mib)
         card = max(self.cards, key=lambda card: card.memory_mib)
         others_mib = card.used_mib or 0
-        # A desktop and the like never leave: a card that has no more than these was had alone.
+        # A desktop never ends: with no more than that on the card, the job had it alone.
         if others_mib < ALONE * card.memory_mib:
             others_mib = 0
         return max(peak_mib, card.memory_mib - others_mib)
 
     def _learn(self, row: ProfileRow) -> None:
-        with suppress(OSError):  # a full disk must not cost the job
+        with suppress(OSError):  # a full disk must not fail the job
             self._profiles.add(self.need.kind, row)
 
     def leave_timeline(self, path: str) -> None:
@@ -217,19 +218,19 @@ class Booking:
                 with open(path, "w", encoding="ascii") as file:
                     file.write(self.meter.timeline())
 
-    def _open_gate(self) -> None:
-        gate, self._gate = self._gate, None
-        if gate is not None:
-            gate.close()
+    def _end_measurement(self) -> None:
+        measuring, self._measuring = self._measuring, None
+        if measuring is not None:
+            measuring.close()
 
     def close(self) -> None:
-        """Let go of the cards, and of the right to measure."""
+        """Release the cards and the right to measure."""
         self._finished = True
         if self.meter is not None:
             self.meter.close()
         if self.lease is not None:
             self.lease.release()
-        self._open_gate()
+        self._end_measurement()
 
     def __enter__(self) -> Booking:
         return self
@@ -248,48 +249,50 @@ def book(
     say: Say | None = None,
     wanted: Callable[[], bool] | None = None,
 ) -> Booking:
-    """Wait for room, alone where the kind is unknown; raises GpuError where no card could do.
+    """Wait for enough free memory, or for a whole card to measure an unknown kind.
 
-    With `home` only that card will do: the process has CUDA up on it. When `wanted` says no, the
-    wait is given up with CardHeld.
+    Raises GpuError if no card is large enough. With `home` only that card can be used, since the
+    process has initialised CUDA on it. The wait ends with CardHeld when `wanted` returns False.
     """
     waiting = None if say is None else _once(lambda why: say(f"{need.name} waits: {why}"))
     while True:
         learned = profiles.learned(need.kind)
-        in_sight = [home] if home is not None else list(cards)
-        largest_mib = max((card.memory_mib for card in in_sight), default=0)
+        visible = [home] if home is not None else list(cards)
+        largest_mib = max((card.memory_mib for card in visible), default=0)
         asked_mib = reservation(learned, need.memory_mib, largest_mib=largest_mib)
         if learned.at_least_mib >= largest_mib > 0:
             raise GpuError(
                 f"{need.name} is known to run out of memory with {from_mib(learned.at_least_mib)}, "
                 f"and the largest card has {from_mib(largest_mib)}: "
-                f"`postroom profiles forget {need.kind.type!r}` has it tried again"
+                f"`postroom profiles forget {need.kind.type!r}` lets it try again"
             )
-        gate = None
+        measuring = None
         if asked_mib is None:
-            gate = profiles.try_measure(need.kind.type)
-            if gate is None:
+            measuring = profiles.try_measure(need.kind.type)
+            if measuring is None:
                 if waiting is not None:
                     waiting(f"another run of {need.kind.type} is being measured")
                 if wanted is not None and not wanted():
                     raise CardHeld("nobody waits for the card any more")
-                time.sleep(GATE_S)
+                time.sleep(MEASURED_POLL_S)
                 continue
-            in_sight = [card for card in in_sight if card.memory_mib > learned.at_least_mib]
+            visible = [card for card in visible if card.memory_mib > learned.at_least_mib]
         try:
-            # What was learned between our look and the lock makes this measurement needless.
+            # If the kind was measured just now, this measurement is not needed: look again.
             if profiles.learned(need.kind) == learned:
-                lease = _acquire(need, asked_mib, ledger, in_sight, waiting, wanted)
-                if gate is not None or not _grown(need, profiles, asked_mib, largest_mib):
-                    granted = [card for card in in_sight if card.uuid in lease.cards]
-                    return Booking(need, granted, profiles=profiles, lease=lease, gate=gate)
+                lease = _acquire(need, asked_mib, ledger, visible, waiting, wanted)
+                if measuring is not None or not _grown(need, profiles, asked_mib, largest_mib):
+                    granted = [card for card in visible if card.uuid in lease.cards]
+                    return Booking(
+                        need, granted, profiles=profiles, lease=lease, measuring=measuring
+                    )
                 lease.release()
         except BaseException:
-            if gate is not None:
-                gate.close()
+            if measuring is not None:
+                measuring.close()
             raise
-        if gate is not None:
-            gate.close()
+        if measuring is not None:
+            measuring.close()
 
 
 def _acquire(
@@ -308,27 +311,29 @@ def _acquire(
     )
     planned = [c for c in cards if c.uuid == need.card and c.memory_mib >= (asked_mib or 0)]
     if planned and need.count == 1:
-        # Somebody else may have been quicker: then any card will do.
+        # If somebody else has taken that card meanwhile, any card is fine.
         with suppress(CardHeld):
             return ledger.acquire(request, 0, cards=planned)
     return ledger.acquire(request, cards=cards, waiting=waiting, wanted=wanted)
 
 
 def _grown(need: Need, profiles: Profiles, asked_mib: int | None, largest_mib: int) -> bool:
-    """Say whether the kind was found to need more while its reservation was waited for."""
+    """Whether the kind turned out to need more while the job waited."""
     now_mib = reservation(profiles.learned(need.kind), need.memory_mib, largest_mib=largest_mib)
     return now_mib is None or (asked_mib is not None and now_mib > asked_mib)
 
 
 def held_for_us(ledger: Ledger, cards: Sequence[Card]) -> list[Card]:
-    """Return the cards that this process or one above it holds: a session's, a shell's, a job's."""
-    family = [os.getpid(), *processes.ancestors()]
-    guardian = os.environ.get("POSTROOM_SHARES", "")  # it holds nothing, nor what is above it
-    if guardian.isdecimal() and int(guardian) in family:
-        family = family[: family.index(int(guardian))]
+    """Return the cards that this process or an ancestor holds: a session, a shell or a job."""
+    lineage = [os.getpid(), *processes.ancestors()]
+    guardian = os.environ.get(
+        "POSTROOM_SHARES", ""
+    )  # neither it nor its ancestors hold cards for us
+    if guardian.isdecimal() and int(guardian) in lineage:
+        lineage = lineage[: lineage.index(int(guardian))]
     here = processes.pid_namespace()
     for entry in reversed(ledger.holders()):
-        if entry.process.pid in family and entry.process.pid_namespace == here:
+        if entry.process.pid in lineage and entry.process.pid_namespace == here:
             return [card for card in cards if card.uuid in entry.cards]
     return []
 

@@ -1,10 +1,10 @@
-"""Which kind of job a shell line is: its words without their values, and the values that vary.
+"""The kind of job that a shell command is: its words without values, and the values that vary.
 
     python train.py --lr 0.1 --width 64 > log.txt
     type: python train.py --lr --width      call: {"--width": 64}
 
-So commands are learned as functions are: two lines are of one kind until they differ in something
-that may set sizes, and what turns out not to matter stops mattering (`profiles`).
+So Postroom learns about commands as about functions: two commands are of one kind until they differ
+in a value that may set sizes; values that turn out not to matter are ignored (`profiles`).
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ FLOAT = re.compile(r"[+-]?(\d+\.\d*|\.\d+|\d+(\.\d*)?[eE][+-]?\d+)")
 
 
 def kind_of_command(line: str, *, folder: str = ".") -> Kind:
-    """Return the kind of a shell line that runs in a folder."""
+    """Return the kind of a shell command that runs in a folder."""
     try:
         words = shlex.split(line)
-    except ValueError:  # an open quote: the shell will say so
+    except ValueError:  # an open quote, which the shell will report
         words = line.split()
     plain: list[str] = []
     call: dict[str, int | str] = {}
@@ -36,7 +36,7 @@ def kind_of_command(line: str, *, folder: str = ".") -> Kind:
         if skip:
             skip = False
         elif REDIRECTION.match(word):
-            skip = REDIRECTION.fullmatch(word) is not None  # where its output goes sets no size
+            skip = REDIRECTION.fullmatch(word) is not None  # the target of its output sets no size
         elif word.startswith("-") and not NUMBER.fullmatch(word) and not FLOAT.fullmatch(word):
             name, equals, value = word.partition("=")
             plain.append(name)
@@ -63,7 +63,7 @@ def _put(call: dict[str, int | str], name: str, value: str) -> None:
 
 
 def _content(path: str) -> bytes:
-    """Return the source of a script that the line names: an edit of it is another version."""
+    """Return the source of a script that the command names, since an edit makes another version."""
     if path.endswith((".py", ".sh")):
         try:
             with open(path, "rb") as file:

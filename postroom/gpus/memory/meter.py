@@ -1,7 +1,7 @@
-"""Measures a running job: the memory of its process tree on its cards, sampled from the driver.
+"""Measures a running job: samples from the driver what its process tree uses of its cards.
 
-What torch says of its own peak is taken in at the end: it misses nothing between two samples, but
-knows nothing of the context, of other libraries and of child processes.
+At the end torch's own peak is included. It misses nothing between two samples, but does not include
+the CUDA context, other libraries and child processes.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from ...system import processes
 from ..cards.inventory import Card, CardWatch
 from .packing import CONTEXT_MIB, Growth
 
-FIRST_S = 0.02  # between samples at first; then ever longer
+FIRST_S = 0.02  # between the first samples; the interval grows up to LATER_S
 LATER_S = 1.0
-KEPT = 500  # samples of a timeline: when there are more, every second one goes
+KEPT = 500  # samples of a timeline; beyond that every second one is dropped
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One look at a job: the seconds since its start, and what the fullest of its cards shows."""
+    """One sample: the seconds since the start, and the values of the card that is used most."""
 
     seconds: float
     used_mib: int
@@ -39,7 +39,7 @@ class Meter:
 
     cards: Sequence[str]  # uuids
     pid: int = field(default_factory=os.getpid)
-    heard: Callable[[Sample], None] | None = None
+    on_sample: Callable[[Sample], None] | None = None
     peak_mib: int = 0
     samples: list[Sample] = field(default_factory=list)
 
@@ -86,7 +86,7 @@ class Meter:
                 pause_s = min(pause_s * 1.2, LATER_S)
 
     def look(self, cards: Sequence[Card]) -> None:
-        """Take in one reading of the cards."""
+        """Add one sample."""
         best = Sample(self.seconds, 0)
         for card in cards:
             if card.uuid in self.cards:
@@ -99,11 +99,11 @@ class Meter:
             self.samples.append(best)
             if len(self.samples) > KEPT:
                 del self.samples[1::2]
-        if self.heard is not None:
-            self.heard(best)
+        if self.on_sample is not None:
+            self.on_sample(best)
 
     def finish(self) -> int:
-        """Stop, and return the peak of all that was seen, torch's own word included."""
+        """Stop, and return the peak, torch's own included."""
         self.close()
         if self.pid == os.getpid():
             own_mib = torch_peak_mib()
@@ -131,13 +131,13 @@ def used_by(card: Card, pid: int) -> int:
 
 
 def cuda_is_up() -> bool:
-    """Say whether torch has initialised CUDA in this process, which can't be moved any more."""
+    """Whether torch has initialised CUDA here: then this process cannot change its card."""
     torch = sys.modules.get("torch")
     return bool(torch is not None and torch.cuda.is_initialized())
 
 
 def reset_torch_peak() -> None:
-    """Have torch count its peak from here."""
+    """Make torch count its peak from now on."""
     if cuda_is_up():
         torch = sys.modules["torch"]
         for device in range(torch.cuda.device_count()):
@@ -145,7 +145,7 @@ def reset_torch_peak() -> None:
 
 
 def torch_peak_mib() -> int:
-    """Return the most that torch had reserved on one device; 0 where it has used none."""
+    """Return the most that torch has reserved on one device, or 0."""
     if not cuda_is_up():
         return 0
     torch = sys.modules["torch"]
@@ -154,13 +154,13 @@ def torch_peak_mib() -> int:
 
 
 def empty_torch_cache() -> None:
-    """Give back what torch keeps for later."""
+    """Release the memory that torch caches."""
     if cuda_is_up():
         sys.modules["torch"].cuda.empty_cache()
 
 
 def limit_torch(memory_mib: int, card_mib: int) -> bool:
-    """Have torch refuse more than so much of the card; False where torch is not in use."""
+    """Make torch refuse to use more than this much of the card; False if torch is not in use."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available():
         return False
@@ -170,7 +170,7 @@ def limit_torch(memory_mib: int, card_mib: int) -> bool:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Say whether an error is a card's that ran out of memory, whatever library raised it."""
+    """Whether an error means that a card ran out of memory, whichever library raised it."""
     name = type(error).__name__
     if name in ("OutOfMemoryError", "OutOfMemory"):
         return True

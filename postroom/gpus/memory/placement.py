@@ -1,10 +1,10 @@
-"""Which of many waiting jobs begin now, and on which card: for one who has them all in hand.
+"""Which of many waiting jobs of one owner start now, and on which card.
 
-Between strangers the ledger's line decides, first come, first served. One who knows all of their
-jobs can do better, and nobody else waits longer for it: the large ones are placed first, on the
-fullest card that has room, and what is small fills the gaps. For those that find no room, cards are
-drained: whoever is placed later may use of such a card only what will be left beside them. So
-large ones come soon, and the end of it all is made of small ones.
+Between different owners the ledger decides, first come, first served. An owner who knows all of the
+jobs can do better, and nobody else waits longer for it. Large jobs are placed first, each on the
+fullest card that has enough free memory, and small jobs fill the gaps. For jobs that do not fit,
+cards are drained: later jobs may only use memory of such a card that the waiting job does not need.
+So large jobs start soon, and the last jobs of all are small ones.
 """
 
 from __future__ import annotations
@@ -13,57 +13,56 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..cards.inventory import Card
-from ..ledger.allocation import Share, Slot, Table, Want, serve
-from ..ledger.card_cache import loads_of
+from ..ledger.allocation import CardAllocator, CardShare, Demand, allocate_next
+from ..ledger.card_cache import available_cards
 from ..ledger.protocol import Ledger
 from ..ledger.waiting import shares_of
 
 
 @dataclass(frozen=True)
 class PlacementRequest:
-    """What one waiting job asks for: so much of one of these cards; None is all of it."""
+    """What one waiting job needs: `memory_mib` of one of these cards; None means a whole card."""
 
     memory_mib: int | None
     among: tuple[str, ...]
     priority: int = 0
 
 
-def order(asks: Sequence[PlacementRequest]) -> list[int]:
-    """Return in which order jobs are placed, by their places in the list.
+def order(requests: Sequence[PlacementRequest]) -> list[int]:
+    """Return the order in which jobs are placed, as positions in the list.
 
-    A higher priority comes first. Then those that measure, since others of their kind wait for
-    them; then the large before the small; else in the order in which they came.
+    A higher priority comes first. Then come jobs that will be measured, since others of their kind
+    wait for them; then large jobs before small ones; otherwise the order stays.
     """
-    return sorted(range(len(asks)), key=lambda place: _rank(asks[place]))
+    return sorted(range(len(requests)), key=lambda position: _rank(requests[position]))
 
 
-def _rank(ask: PlacementRequest) -> tuple[int, bool, int]:
-    return -ask.priority, ask.memory_mib is not None, -(ask.memory_mib or 0)
+def _rank(request: PlacementRequest) -> tuple[int, bool, int]:
+    return -request.priority, request.memory_mib is not None, -(request.memory_mib or 0)
 
 
-def hand_out(table: Table, asks: Sequence[PlacementRequest]) -> list[tuple[int, str]]:
-    """Return the places of the jobs that begin now, each with its card."""
-    begun = []
+def place_jobs(
+    allocator: CardAllocator, requests: Sequence[PlacementRequest]
+) -> list[tuple[int, str]]:
+    """Return the positions of the jobs that start now, each with its card."""
+    started = []
     refused: dict[PlacementRequest, int] = {}
-    for place in order(asks):
-        ask = asks[place]
-        if refused.get(ask, 0) >= len(table.slots):
-            continue  # as many like it have been refused as there are cards to drain for them
-        chosen = serve(table, Want(1, ask.among, ask.memory_mib, pack=True))
+    for position in order(requests):
+        request = requests[position]
+        if refused.get(request, 0) >= len(allocator.available):
+            continue  # every card is drained for a job like this already
+        chosen = allocate_next(allocator, Demand(1, request.among, request.memory_mib, pack=True))
         if chosen is None:
-            refused[ask] = refused.get(ask, 0) + 1
+            refused[request] = refused.get(request, 0) + 1
         else:
-            begun.append((place, chosen[0]))
-    return begun
+            started.append((position, chosen[0]))
+    return started
 
 
-def table_of(ledger: Ledger, cards: Sequence[Card], promised: Sequence[Share]) -> Table:
+def make_allocator(
+    ledger: Ledger, cards: Sequence[Card], promised: Sequence[CardShare]
+) -> CardAllocator:
     """Return the cards as they are now, with what is held of them and what we have promised."""
-    managed, sick = ledger.managed(), ledger.quarantined()
-    slots = [
-        Slot(card.uuid, card.memory_mib, card.index, loads_of(card), card.used_mib or 0)
-        for card in cards
-        if (managed is None or card.uuid in managed) and card.uuid not in sick and not card.problem
-    ]
-    held = shares_of(ledger.holders(), [slot.uuid for slot in slots])
-    return Table(slots, [*held, *promised], drains=len(slots))
+    available = available_cards(cards, ledger, lambda card: card.index)
+    held = shares_of(ledger.holders(), [card.uuid for card in available])
+    return CardAllocator(available, [*held, *promised], most_drained=len(available))

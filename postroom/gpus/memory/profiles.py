@@ -1,14 +1,14 @@
-"""What was learned of jobs: how much memory each kind needs, kept on disk across restarts.
+"""What was learned about jobs: how much memory each kind needs, kept on disk across restarts.
 
-One file per type of job (`file::function`), written whole under a lock. It holds one row for each
-way of calling it that was seen. Rows of an earlier version of the code are dropped.
+There is one file per type of job (`file::function`), written whole under a lock. It holds one row
+for each way of calling the job that was seen. Rows of an earlier version of the code are dropped.
 
 When do arguments matter? Two calls are of one kind until they differ in an argument that may set
-sizes: the shape of an array, a whole number, a word, a switch. Then each is measured. Once two such
-calls turn out to need the same, what they differ in is taken not to matter, for numbers up to twice
-as large as those seen; where they don't, it matters. So a sweep over seeds costs one more
-measuring run, and batch sizes 1 and 512 are two kinds. What a generalisation got wrong is put
-right by the row that shows it.
+sizes: the shape of an array, a whole number, a word, a switch. Then each call is measured. If two
+such calls need the same, the arguments in which they differ are taken not to matter, for numbers up
+to twice the largest seen. If they need different amounts, the arguments matter. So a sweep over
+seeds costs one more measurement, and batch sizes 1 and 512 are two kinds. A later row corrects a
+wrong generalisation.
 """
 
 from __future__ import annotations
@@ -28,38 +28,38 @@ from ...system.shared_folder import lock_is_free
 from .packing import STEP_MIB, Learned
 
 VERSION = 1
-ROWS = 64  # per type; the oldest go first
-ALIKE = 1.05  # peaks within this factor, or a step, are the same
+ROWS = 64  # per type; the oldest are dropped
+ALIKE = 1.05  # peaks within this factor, or within a step, count as equal
 
 
 @dataclass(frozen=True)
 class Kind:
     """One way of calling one version of one function."""
 
-    type: str  # file::function, or a name of the user's
+    type: str  # file::function, or a name that the user chose
     code: str = ""  # which version of the code
-    call: Mapping[str, Any] = field(default_factory=dict)  # argument: what may set sizes
+    call: Mapping[str, Any] = field(default_factory=dict)  # argument: value that may set sizes
 
 
 @dataclass(frozen=True)
 class ProfileRow:
-    """What was seen of one way of calling."""
+    """What was seen of one way of calling a job."""
 
     call: Mapping[str, Any]
     peak_mib: int | None = None  # on one card, CUDA context included
-    at_least_mib: int = 0  # with so much it ran out of memory
+    at_least_mib: int = 0  # with this much it ran out of memory
     seconds: float | None = None
     runs: int = 0
     failures: int = 0
     seen_at: float = 0.0
 
     def merge(self, other: ProfileRow) -> ProfileRow:
-        """Return both together: peaks and bounds are only ever raised."""
+        """Return both rows as one; peaks and bounds are only raised."""
         peaks = [peak for peak in (self.peak_mib, other.peak_mib) if peak is not None]
         at_least_mib = max(self.at_least_mib, other.at_least_mib)
         peak_mib = max(peaks, default=None)
         if peak_mib is not None and peak_mib <= at_least_mib:
-            peak_mib = None  # shown to be too little: it has to be measured again
+            peak_mib = None  # it was too little: measure again
         return ProfileRow(
             self.call,
             peak_mib,
@@ -73,14 +73,14 @@ class ProfileRow:
 
 @dataclass(frozen=True)
 class Profile:
-    """All that is known of one type."""
+    """Everything that is known of one type."""
 
     type: str
     code: str = ""
     rows: tuple[ProfileRow, ...] = ()
 
     def learned(self, kind: Kind) -> Learned:
-        """Return what is known of a kind, from its own row or from those that it is like."""
+        """Return what is known of a kind, from its own row or from similar rows."""
         if kind.code != self.code:
             return Learned()
         own = next((row for row in self.rows if row.call == kind.call), None)
@@ -99,7 +99,7 @@ class Profile:
         return Learned(max((row.peak_mib or 0 for row in alike), default=None))
 
     def _immaterial(self) -> dict[str, float]:
-        """Return the arguments that were seen not to matter, with the largest number seen."""
+        """Return the arguments that do not matter, with the largest value seen of each."""
         known = [row for row in self.rows if row.peak_mib is not None]
         found: dict[str, float] = {}
         material: set[str] = set()
@@ -115,7 +115,7 @@ class Profile:
         return {name: size for name, size in found.items() if name not in material}
 
     def merge(self, kind: Kind, row: ProfileRow) -> Profile:
-        """Return it with one more run taken in; another version of the code starts anew."""
+        """Return it with one more run; another version of the code drops all earlier rows."""
         rows = list(self.rows) if kind.code == self.code else []
         same = next((old for old in rows if old.call == row.call), None)
         if same is not None:
@@ -129,13 +129,13 @@ class Profile:
 
     @classmethod
     def decode(cls, value: Any) -> Profile:
-        """Read what `encode` wrote; raises ValueError, KeyError or TypeError on anything else."""
+        """Read what `encode` wrote; raise ValueError, KeyError or TypeError on anything else."""
         if value["version"] != VERSION:
             raise ValueError("another version")
         rows = tuple(ProfileRow(**row) for row in value["rows"])
         for row in rows:
             if not isinstance(row.call, dict) or not isinstance(row.peak_mib, (int, type(None))):
-                raise TypeError("no row")
+                raise TypeError("not a row")
         return cls(str(value["type"]), str(value["code"]), rows)
 
 
@@ -152,7 +152,7 @@ class Profiles:
         return os.path.join(self.where, f"{plain}-{digest}")
 
     def get(self, type_: str) -> Profile:
-        """Return what is known of a type; a file that makes no sense is as good as none."""
+        """Return what is known of a type; a file that is not valid counts as missing."""
         return _read(f"{self._path(type_)}.json") or Profile(type_)
 
     def learned(self, kind: Kind) -> Learned:
@@ -160,7 +160,7 @@ class Profiles:
         return self.get(kind.type).learned(kind)
 
     def add(self, kind: Kind, row: ProfileRow) -> None:
-        """Take in a run."""
+        """Add a run."""
         with self._mutex():
             profile = replace(self.get(kind.type), type=kind.type).merge(kind, row)
             path = f"{self._path(kind.type)}.json"
@@ -170,7 +170,7 @@ class Profiles:
             os.replace(temporary, path)
 
     def forget(self, type_: str) -> bool:
-        """Drop what is known of a type; False when nothing was."""
+        """Forget a type; False if nothing was known."""
         try:
             os.unlink(f"{self._path(type_)}.json")
         except FileNotFoundError:
@@ -184,7 +184,7 @@ class Profiles:
         return sorted(filter(None, found), key=lambda profile: profile.type)
 
     def try_measure(self, type_: str) -> Measuring | None:
-        """Become the one who measures a type, or None: somebody does, and lives."""
+        """Return the right to measure a type, or None if another process has it."""
         fd = os.open(f"{self._path(type_)}.measuring", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -194,7 +194,7 @@ class Profiles:
         return Measuring(fd)
 
     def is_measured(self, type_: str) -> bool:
-        """Say whether somebody measures a type now."""
+        """Whether a process measures a type now."""
         with suppress(OSError), open(f"{self._path(type_)}.measuring", "rb") as file:
             return not lock_is_free(file.fileno())
         return False
@@ -204,15 +204,15 @@ class Profiles:
 
 
 class Measuring:
-    """The right to measure a type: a kernel lock, so that it ends with its holder's death."""
+    """The right to measure a type: a file lock, which ends when its holder dies."""
 
     def __init__(self, fd: int) -> None:
         self._fd: int | None = fd
 
     def close(self) -> None:
-        """Let the next one measure, or all go on if the kind is known now."""
+        """Release the right to measure."""
         if self._fd is not None:
-            # Unlocked, not just closed: children forked meanwhile have the descriptor, too.
+            # Unlock, not just close: children that were forked meanwhile have the descriptor, too.
             fcntl.flock(self._fd, fcntl.LOCK_UN)
             os.close(self._fd)
             self._fd = None
@@ -242,7 +242,7 @@ def _alike(one: int, other: int) -> bool:
 
 
 def _size(value: Any) -> float:
-    """Return the number by which values of an argument are compared; words have none."""
+    """Return the size of a value, by which values of an argument are compared; 0 for a word."""
     if isinstance(value, (int, float)):
         return abs(float(value))
     if isinstance(value, list):  # a shape

@@ -1,4 +1,4 @@
-// A small curve for each card: memory and load of the last ten minutes.
+// A small chart for each GPU: memory and load of the last ten minutes.
 "use strict";
 (() => {
   if (!document.querySelector("[data-chart]")) return;
@@ -12,7 +12,7 @@
       if (!series.has(card)) series.set(card, [[], [], []]);
       const data = series.get(card);
       if (data[0].length && at <= data[0].at(-1)) continue;
-      // A gap in what was seen is a gap in the curve.
+      // Leave a gap in the curve where there were no readings.
       if (data[0].length && at - data[0].at(-1) > 15) {
         data[0].push(at - 0.1); data[1].push(null); data[2].push(null);
       }
@@ -33,7 +33,7 @@
           width: box.clientWidth || 240, height: 64, padding: [4, 0, 4, 0],
           cursor: { show: false }, legend: { show: false },
           scales: {
-            // Widens as more is known, so that a new page does not look empty.
+            // Starts with one minute and widens, so that a new page does not look empty.
             x: { time: true, range: (_, min, max) => [max - Math.min(SPAN, Math.max(60, max - min)), max] },
             y: { range: [0, 100] },
           },

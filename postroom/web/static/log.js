@@ -1,9 +1,9 @@
-// What a job prints, as it comes.
+// Adds new output to the log of a job.
 "use strict";
 (() => {
   const MOST = 1 << 20;
   function settled(text) {
-    // As on a terminal: what follows a carriage return stands in the place of the line so far.
+    // As on a terminal: text after a carriage return replaces the line.
     return text.split("\n").map((line) => {
       const parts = line.split("\r").filter(Boolean);
       return parts.length ? parts[parts.length - 1] : "";
@@ -19,11 +19,11 @@
     const box = document.getElementById(stream);
     if (!box) return;
     if (fresh) {
-      box.textContent = (skipped ? `[${skipped} bytes before this are not shown]\n` : "") + text;
+      box.textContent = (skipped ? `[${skipped} bytes skipped]\n` : "") + text;
     } else {
       const shown = box.textContent, cut = shown.lastIndexOf("\n") + 1;
       let whole = shown.slice(0, cut) + settled(shown.slice(cut) + text);
-      if (whole.length > MOST) whole = "[what came before is not shown]\n" + whole.slice(whole.indexOf("\n", whole.length - MOST / 2) + 1);
+      if (whole.length > MOST) whole = "[earlier output not shown]\n" + whole.slice(whole.indexOf("\n", whole.length - MOST / 2) + 1);
       box.textContent = whole;
     }
     box.dataset.mark = mark;

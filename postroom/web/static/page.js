@@ -1,18 +1,18 @@
-// News from the server, the theme, questions before what cannot be undone, and keys.
+// Live updates, theme, confirmation dialogs and keyboard shortcuts.
 "use strict";
 (() => {
   const one = (query) => document.querySelector(query);
-  const tell = (name, detail) => document.body.dispatchEvent(new CustomEvent(name, { detail }));
+  const emit = (name, detail) => document.body.dispatchEvent(new CustomEvent(name, { detail }));
 
-  // Forms that htmx sends prove that they are ours, as plain ones do by their hidden field.
+  // Requests of htmx carry the form key in a header; plain forms have a hidden field.
   document.body.addEventListener("htmx:configRequest", (event) => {
     event.detail.headers["X-Form-Key"] = one('meta[name="form-key"]').content;
   });
-  // A refusal is shown, too: it says what to do.
+  // Show error pages too: they say what to do.
   document.body.addEventListener("htmx:beforeSwap", (event) => {
     if (event.detail.xhr.status === 400) event.detail.shouldSwap = true;
   });
-  // While jobs are chosen or something is typed, the list holds still; what was missed comes after.
+  // Do not refresh the list while jobs are selected or somebody types; refresh afterwards.
   let missed = false;
   function busy() {
     const live = one("#live"), at = document.activeElement;
@@ -28,7 +28,7 @@
     document.body.addEventListener(name, () => { missed = true; });
   }
 
-  // One open connection per visible page; a hidden one needs none.
+  // A visible page has one open connection, a hidden page none.
   let source = null, retry = 0, failures = 0;
   const lost = one("#lost");
   function open() {
@@ -55,7 +55,7 @@
       retry = setTimeout(open, Math.min(1000 * failures, 10000));
     };
     for (const name of ["change", "job", "cards", "log"]) {
-      source.addEventListener(name, (event) => tell("postroom:" + name, JSON.parse(event.data)));
+      source.addEventListener(name, (event) => emit("postroom:" + name, JSON.parse(event.data)));
     }
   }
   function close() {
@@ -70,7 +70,7 @@
   addEventListener("pageshow", open);
   open();
 
-  // Times that go on.
+  // Durations that count on.
   function spell(seconds) {
     const s = Math.max(0, seconds), two = (a, x, b, y) => `${a} ${x} ${b} ${y}`;
     if (s < 10) return s.toFixed(1) + " s";
@@ -84,15 +84,15 @@
     if (document.hidden) return;
     if (missed && !busy()) {
       missed = false;
-      tell("postroom:change");
-      tell("postroom:job");
+      emit("postroom:change");
+      emit("postroom:job");
     }
     for (const element of document.querySelectorAll("[data-since]")) {
       element.textContent = spell(Date.now() / 1000 - Number(element.dataset.since));
     }
   }, 1000);
 
-  // Before what cannot be undone.
+  // Ask before an action that cannot be undone.
   const dialog = one("#sure");
   let asked = null;
   document.addEventListener("submit", (event) => {
@@ -118,17 +118,17 @@
     if (bar) location.href = bar.dataset.href;
   });
 
-  // Themes: as the system has it, light, dark.
-  const themes = ["", "light", "dark"], signs = ["◐", "☀", "☾"];
-  const words = ["Theme: as the system has it", "Theme: light", "Theme: dark"];
+  // Themes: system, light, dark.
+  const themes = ["", "light", "dark"], symbols = ["◐", "☀", "☾"];
+  const labels = ["Theme: system", "Theme: light", "Theme: dark"];
   const button = one("#theme");
   function show(place) {
     if (themes[place]) document.documentElement.dataset.theme = themes[place];
     else delete document.documentElement.dataset.theme;
-    button.textContent = signs[place];
-    button.setAttribute("aria-label", words[place]);
-    button.title = words[place];
-    tell("postroom:theme");
+    button.textContent = symbols[place];
+    button.setAttribute("aria-label", labels[place]);
+    button.title = labels[place];
+    emit("postroom:theme");
   }
   let theme = Math.max(0, themes.indexOf(document.documentElement.dataset.theme || ""));
   show(theme);

@@ -1,6 +1,6 @@
-// In the head, so that no page flashes in the wrong colours.
+// Runs in the head, so that the page does not flash in the wrong colours.
 "use strict";
 try {
   const theme = localStorage.getItem("postroom-theme");
   if (theme === "light" || theme === "dark") document.documentElement.dataset.theme = theme;
-} catch { /* a browser that keeps nothing has the system's theme */ }
+} catch { /* without storage, use the system's theme */ }

@@ -62,5 +62,5 @@ def test_a_lost_amd_card_is_a_state(smi: SimpleNamespace) -> None:
 
 def test_an_amd_driver_that_fails_is_a_sentence(smi: SimpleNamespace) -> None:
     smi.amdsmi_init = unsupported
-    with pytest.raises(GpuError, match="AMD driver cannot be asked"):
+    with pytest.raises(GpuError, match="AMD driver cannot be used"):
         amd.cards()

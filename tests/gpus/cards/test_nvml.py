@@ -174,9 +174,9 @@ def test_without_a_driver_there_are_no_cards(
 @pytest.mark.parametrize(
     ("code", "sentence"),
     [
-        (18, "was updated while it ran"),
+        (18, "was updated while it was loaded"),
         (13, "too old"),
-        (4, "cannot be asked"),
+        (4, "cannot be used"),
         (999, "nvidia-smi"),
     ],
 )
@@ -242,7 +242,7 @@ def test_a_child_that_breaks_off_is_told(
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{REPOSITORY}")
     done = gpu("get")
     assert done.returncode == 2
-    assert "NVML broke off: ImportError: no bindings today" in done.stderr
+    assert "NVML failed: ImportError: no bindings today" in done.stderr
 
 
 @pytest.mark.usefixtures("folder")
@@ -250,4 +250,4 @@ def test_a_release_that_cannot_know_the_cards_says_so(driver: Callable[..., None
     driver(f"init 18\n{TWO_CARDS}")
     done = gpu("release", "0")
     assert done.returncode == 2
-    assert "the NVIDIA driver was updated while it ran" in done.stderr
+    assert "the NVIDIA driver was updated while it was loaded" in done.stderr

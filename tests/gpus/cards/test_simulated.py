@@ -31,41 +31,6 @@ def test_cards_of_several_kinds_can_be_invented() -> None:
         simulated.cards("4 cards")
 
 
-def test_visible_devices_hide_cards_as_cuda_does() -> None:
-    found = simulated.cards("4x24G")
-
-    def ids(wish: str) -> list[int]:
-        return [card.index for card in inventory.visible(found, {"CUDA_VISIBLE_DEVICES": wish})]
-
-    assert ids("2,0") == [0, 2]
-    assert ids("FAKE-3") == [3]
-    assert ids("1,9,2") == [1]
-    assert ids("") == []
-    assert ids("-1") == []
-    assert ids("0,0,1") == []
-    assert [card.index for card in inventory.visible(found, {})] == [0, 1, 2, 3]
-
-
-def test_a_card_is_found_by_number_uuid_or_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert inventory.find("2").uuid == "FAKE-2"
-    assert inventory.find("FAKE-2").index == 2
-    with pytest.raises(GpuError, match="more than one card"):
-        inventory.find("FAKE")
-    with pytest.raises(GpuError, match=r"no card is called '7'; in sight: 0 \(FAKE-0\)"):
-        inventory.find("7")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-    with pytest.raises(GpuError):
-        inventory.find("2")
-
-
-def test_a_pinned_process_sees_integers_in_pci_order() -> None:
-    assert inventory.pin(inventory.find("1"), inventory.find("3")) == {
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        "CUDA_VISIBLE_DEVICES": "1,3",
-        "POSTROOM_GPU": "FAKE-1,FAKE-3",
-    }
-
-
 def test_a_claim_shows_as_used_memory_and_goes_with_its_process(
     stage: str, start: Callable[..., subprocess.Popen[str]]
 ) -> None:

@@ -5,79 +5,82 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from postroom.gpus.ledger.allocation import Load, Share, Slot, Want, grant
-from postroom.system.frozen import replace
+from postroom.gpus.ledger.allocation import AvailableCard, CardShare, Demand, ProcessMemory, grant
 
 CARDS = ("a", "b", "c", "d")
-SLOTS = [Slot(uuid, 24, rank) for rank, uuid in enumerate(CARDS)]
+AVAILABLE = [AvailableCard(uuid, 24, rank) for rank, uuid in enumerate(CARDS)]
 
 
-def whole(uuid: str, *, uid: int = 0, group: str = "") -> Share:
-    return Share(uuid, None, uid, group)
+def whole(uuid: str, *, uid: int = 0, group: str = "") -> CardShare:
+    return CardShare(uuid, None, uid, group)
 
 
 def test_the_least_recently_used_card_comes_first() -> None:
-    slots = [Slot("a", 24, 30.0), Slot("b", 24, 10.0), Slot("c", 24, 20.0)]
-    assert grant(slots, [], [], Want(1, ("a", "b", "c"))) == ("b",)
-    assert grant(slots, [whole("b")], [], Want(1, ("a", "b", "c"))) == ("c",)
+    available = [
+        AvailableCard("a", 24, 30.0),
+        AvailableCard("b", 24, 10.0),
+        AvailableCard("c", 24, 20.0),
+    ]
+    assert grant(available, [], [], Demand(1, ("a", "b", "c"))) == ("b",)
+    assert grant(available, [whole("b")], [], Demand(1, ("a", "b", "c"))) == ("c",)
 
 
 def test_several_cards_are_all_or_nothing() -> None:
-    assert grant(SLOTS, [whole("a")], [], Want(4, CARDS)) is None
-    assert grant(SLOTS, [whole("a")], [], Want(3, CARDS)) == ("b", "c", "d")
+    assert grant(AVAILABLE, [whole("a")], [], Demand(4, CARDS)) is None
+    assert grant(AVAILABLE, [whole("a")], [], Demand(3, CARDS)) == ("b", "c", "d")
 
 
 def test_a_large_request_is_not_overtaken_by_small_ones() -> None:
-    line = [Want(4, CARDS)]
-    assert grant(SLOTS, [whole("a")], line, Want(1, CARDS)) is None
-    assert grant(SLOTS, [whole("a")], [], Want(1, CARDS)) == ("b",)
+    waiting = [Demand(4, CARDS)]
+    assert grant(AVAILABLE, [whole("a")], waiting, Demand(1, CARDS)) is None
+    assert grant(AVAILABLE, [whole("a")], [], Demand(1, CARDS)) == ("b",)
 
 
-def test_a_request_for_another_card_does_not_wait_behind_the_line() -> None:
-    line = [Want(1, ("a",))]
-    assert grant(SLOTS, [whole("a")], line, Want(1, ("b",))) == ("b",)
-    assert grant(SLOTS, [], line, Want(1, ("a",))) is None
+def test_a_request_for_another_card_does_not_wait_behind_others() -> None:
+    waiting = [Demand(1, ("a",))]
+    assert grant(AVAILABLE, [whole("a")], waiting, Demand(1, ("b",))) == ("b",)
+    assert grant(AVAILABLE, [], waiting, Demand(1, ("a",))) is None
 
 
 def test_one_who_could_be_served_is_counted_as_served() -> None:
-    line = [Want(1, CARDS), Want(2, CARDS)]
-    assert grant(SLOTS, [], line, Want(1, CARDS)) == ("d",)
-    assert grant(SLOTS, [], [*line, Want(1, CARDS)], Want(1, CARDS)) is None
+    waiting = [Demand(1, CARDS), Demand(2, CARDS)]
+    assert grant(AVAILABLE, [], waiting, Demand(1, CARDS)) == ("d",)
+    assert grant(AVAILABLE, [], [*waiting, Demand(1, CARDS)], Demand(1, CARDS)) is None
 
 
 def test_shares_spread_or_pack() -> None:
-    shares = [Share("a", 10, 0), Share("b", 4, 0)]
-    two = Want(1, ("a", "b"), 8)
-    assert grant(SLOTS, shares, [], two) == ("b",)
-    assert grant(SLOTS, shares, [], two, pack=True) == ("a",)
+    shares = [CardShare("a", 10, 0), CardShare("b", 4, 0)]
+    two = Demand(1, ("a", "b"), 8)
+    assert grant(AVAILABLE, shares, [], two) == ("b",)
+    assert grant(AVAILABLE, shares, [], two, pack=True) == ("a",)
 
 
 def test_a_share_never_goes_onto_a_whole_card_nor_a_whole_onto_a_shared() -> None:
-    assert grant(SLOTS[:1], [whole("a")], [], Want(1, ("a",), 1)) is None
-    assert grant(SLOTS[:1], [Share("a", 1, 0)], [], Want(1, ("a",))) is None
+    assert grant(AVAILABLE[:1], [whole("a")], [], Demand(1, ("a",), 1)) is None
+    assert grant(AVAILABLE[:1], [CardShare("a", 1, 0)], [], Demand(1, ("a",))) is None
 
 
 def test_a_card_drains_for_a_large_share_and_others_use_only_what_will_be_left() -> None:
-    shares = [Share("a", 10, 0), Share("b", 12, 0)]
-    line = [Want(1, ("a", "b"), 20)]
-    assert grant(SLOTS, shares, line, Want(1, ("a",), 5)) is None
-    assert grant(SLOTS, shares, line, Want(1, ("a",), 4)) == ("a",)
-    assert grant(SLOTS, shares, line, Want(1, ("b",), 5)) == ("b",)
-    newcomer = Share("a", 4, 0)
-    assert grant(SLOTS, [*shares, newcomer], line, Want(1, ("a",), 1)) is None
+    shares = [CardShare("a", 10, 0), CardShare("b", 12, 0)]
+    waiting = [Demand(1, ("a", "b"), 20)]
+    assert grant(AVAILABLE, shares, waiting, Demand(1, ("a",), 5)) is None
+    assert grant(AVAILABLE, shares, waiting, Demand(1, ("a",), 4)) == ("a",)
+    assert grant(AVAILABLE, shares, waiting, Demand(1, ("b",), 5)) == ("b",)
+    newcomer = CardShare("a", 4, 0)
+    assert grant(AVAILABLE, [*shares, newcomer], waiting, Demand(1, ("a",), 1)) is None
 
 
 def test_shares_do_not_follow_each_other_for_ever_where_a_whole_card_is_wanted() -> None:
-    shares = [Share("a", 10, 0), Share("b", 12, 0)]
-    line = [Want(1, ("a", "b"))]
-    assert grant(SLOTS, shares, line, Want(1, ("a", "b"), 4)) == ("b",)
-    assert grant(SLOTS, shares, line, Want(1, ("a",), 4)) is None
+    shares = [CardShare("a", 10, 0), CardShare("b", 12, 0)]
+    waiting = [Demand(1, ("a", "b"))]
+    assert grant(AVAILABLE, shares, waiting, Demand(1, ("a", "b"), 4)) == ("b",)
+    assert grant(AVAILABLE, shares, waiting, Demand(1, ("a",), 4)) is None
 
 
 def test_only_the_first_who_waits_for_room_has_a_card_drained() -> None:
-    shares = [Share("a", 10, 0), Share("b", 12, 0)]
-    line = [Want(1, ("a", "b"), 24), Want(1, ("a", "b"), 24)]
-    assert grant(SLOTS, shares, line, Want(1, ("a", "b"), 4)) == ("b",)
+    shares = [CardShare("a", 10, 0), CardShare("b", 12, 0)]
+    waiting = [Demand(1, ("a", "b"), 24), Demand(1, ("a", "b"), 24)]
+    assert grant(AVAILABLE, shares, waiting, Demand(1, ("a", "b"), 4)) == ("b",)
 
 
 @settings(max_examples=30, deadline=None)
@@ -86,14 +89,14 @@ def test_a_large_share_is_served_however_many_small_ones_come(
     small: list[int], chance: Random
 ) -> None:
     """Small ones take whatever they may, again and again; leases end one by one, in any order."""
-    large = Want(1, CARDS, 20)
-    shares = [Share(uuid, 12, 0) for uuid in CARDS for _ in range(2)]
+    large = Demand(1, CARDS, 20)
+    shares = [CardShare(uuid, 12, 0) for uuid in CARDS for _ in range(2)]
     for _ in range(400):
-        if grant(SLOTS, shares, [], large) is not None:
+        if grant(AVAILABLE, shares, [], large) is not None:
             return
-        small_one = Want(1, CARDS, chance.choice(small), pack=chance.random() < 0.5)
-        while (found := grant(SLOTS, shares, [large], small_one)) is not None:
-            shares.append(Share(found[0], small_one.memory_mib, 0))
+        small_one = Demand(1, CARDS, chance.choice(small), pack=chance.random() < 0.5)
+        while (found := grant(AVAILABLE, shares, [large], small_one)) is not None:
+            shares.append(CardShare(found[0], small_one.memory_mib, 0))
         check(shares)
         shares.pop(chance.randrange(len(shares)))
     raise AssertionError("the large one was starved")
@@ -101,25 +104,25 @@ def test_a_large_share_is_served_however_many_small_ones_come(
 
 def test_only_the_same_group_of_the_same_user_shares_a_whole_card() -> None:
     held = [whole("a", uid=1, group="base")]
-    assert grant(SLOTS, held, [], Want(1, ("a",), None, 1, "base")) == ("a",)
-    assert grant(SLOTS, held, [], Want(1, ("a",), None, 2, "base")) is None
-    assert grant(SLOTS, held, [], Want(1, ("a",), None, 1, "other")) is None
-    assert grant(SLOTS, [whole("a", uid=1)], [], Want(1, ("a",), None, 1, "")) is None
+    assert grant(AVAILABLE, held, [], Demand(1, ("a",), None, 1, "base")) == ("a",)
+    assert grant(AVAILABLE, held, [], Demand(1, ("a",), None, 2, "base")) is None
+    assert grant(AVAILABLE, held, [], Demand(1, ("a",), None, 1, "other")) is None
+    assert grant(AVAILABLE, [whole("a", uid=1)], [], Demand(1, ("a",), None, 1, "")) is None
 
 
 def test_a_group_does_not_fill_up_its_own_card_when_any_will_do() -> None:
     held = [whole("a", group="base")]
-    assert grant(SLOTS, held, [], Want(1, CARDS, None, 0, "base")) == ("b",)
+    assert grant(AVAILABLE, held, [], Demand(1, CARDS, None, 0, "base")) == ("b",)
 
 
-def test_joining_the_card_of_ones_group_passes_the_line() -> None:
+def test_joining_the_card_of_ones_group_passes_waiting_requests() -> None:
     held = [whole("a", uid=1, group="base")]
-    line = [Want(1, ("a",), None, 2)]
-    assert grant(SLOTS, held, line, Want(1, ("a",), None, 1, "base")) == ("a",)
+    waiting = [Demand(1, ("a",), None, 2)]
+    assert grant(AVAILABLE, held, waiting, Demand(1, ("a",), None, 1, "base")) == ("a",)
 
 
 wants = st.builds(
-    lambda among, count, mib, uid, group: Want(min(count, len(among)), among, mib, uid, group),
+    lambda among, count, mib, uid, group: Demand(min(count, len(among)), among, mib, uid, group),
     st.lists(st.sampled_from(CARDS), min_size=1, unique=True).map(tuple),
     st.integers(1, 4),
     st.none() | st.integers(1, 24),
@@ -128,11 +131,11 @@ wants = st.builds(
 )
 
 
-def apply(shares: list[Share], want: Want, cards: tuple[str, ...]) -> list[Share]:
-    return shares + [Share(uuid, want.memory_mib, want.uid, want.group) for uuid in cards]
+def apply(shares: list[CardShare], demand: Demand, cards: tuple[str, ...]) -> list[CardShare]:
+    return shares + [CardShare(uuid, demand.memory_mib, demand.uid, demand.group) for uuid in cards]
 
 
-def check(shares: list[Share]) -> None:
+def check(shares: list[CardShare]) -> None:
     for uuid in CARDS:
         on_card = [share for share in shares if share.uuid == uuid]
         if any(share.memory_mib is None for share in on_card):
@@ -143,98 +146,103 @@ def check(shares: list[Share]) -> None:
 
 @settings(deadline=None)
 @given(st.lists(wants, max_size=12))
-def test_nothing_is_ever_handed_out_twice(requests: list[Want]) -> None:
-    shares: list[Share] = []
-    line: list[Want] = []
-    for want in requests:
-        found = grant(SLOTS, shares, line, want)
+def test_nothing_is_ever_handed_out_twice(requests: list[Demand]) -> None:
+    shares: list[CardShare] = []
+    waiting: list[Demand] = []
+    for demand in requests:
+        found = grant(AVAILABLE, shares, waiting, demand)
         if found is None:
-            line.append(want)
+            waiting.append(demand)
         else:
-            assert len(set(found)) == want.count
-            assert set(found) <= set(want.among)
-            shares = apply(shares, want, found)
+            assert len(set(found)) == demand.count
+            assert set(found) <= set(demand.among)
+            shares = apply(shares, demand, found)
         check(shares)
 
 
 @settings(deadline=None)
 @given(st.lists(wants, min_size=1, max_size=10), st.randoms())
-def test_nobody_waits_for_ever_when_leases_end(requests: list[Want], chance: Random) -> None:
-    line, held = list(requests), list[list[Share]]()
+def test_nobody_waits_for_ever_when_leases_end(requests: list[Demand], chance: Random) -> None:
+    waiting, held = list(requests), list[list[CardShare]]()
     for _ in range(4 * len(requests)):
-        for place, want in enumerate(line):
-            found = grant(SLOTS, [s for lease in held for s in lease], line[:place], want)
+        for place, demand in enumerate(waiting):
+            found = grant(AVAILABLE, [s for lease in held for s in lease], waiting[:place], demand)
             if found is not None:
-                held.append(apply([], want, found))
-                line.pop(place)
+                held.append(apply([], demand, found))
+                waiting.pop(place)
                 break
         else:
             if held:
                 held.pop(chance.randrange(len(held)))
-    assert line == []
+    assert waiting == []
 
 
 # Of whole cards: where a share goes depends on the room at that moment, so one who comes later may
 # change which card an earlier one gets; that nobody waits for ever holds for shares, too.
-strangers = wants.map(lambda want: replace(want, group="", memory_mib=None))
+strangers = wants.map(lambda demand: demand._replace(group="", memory_mib=None))
 
 
 @settings(deadline=None)
 @given(st.lists(strangers, max_size=6), strangers)
-def test_whoever_is_behind_never_delays_whoever_is_before(line: list[Want], want: Want) -> None:
-    found = grant(SLOTS, [], line, want)
-    shares = apply([], want, found or ())
-    for place, before in enumerate(line):
-        if grant(SLOTS, [], line[:place], before) is not None:
-            assert grant(SLOTS, shares, line[:place], before) is not None
+def test_whoever_is_behind_never_delays_whoever_is_before(
+    waiting: list[Demand], demand: Demand
+) -> None:
+    found = grant(AVAILABLE, [], waiting, demand)
+    shares = apply([], demand, found or ())
+    for place, before in enumerate(waiting):
+        if grant(AVAILABLE, [], waiting[:place], before) is not None:
+            assert grant(AVAILABLE, shares, waiting[:place], before) is not None
 
 
-def card(*loads: Load, used_mib: int | None = None) -> Slot:
-    used = sum(load.used_mib for load in loads) if used_mib is None else used_mib
-    return Slot("a", 24, loads=loads, used_mib=used)
+def card(*processes: ProcessMemory, used_mib: int | None = None) -> AvailableCard:
+    used = sum(process.used_mib for process in processes) if used_mib is None else used_mib
+    return AvailableCard("a", 24, processes=processes, used_mib=used)
 
 
 def test_a_reservation_counts_from_the_first_moment_however_little_is_used_yet() -> None:
-    growing = card(Load((70, 7), 1))
-    held = [Share("a", 16, 0, pid=7)]
-    assert grant([growing], held, [], Want(1, ("a",), 9)) is None
-    assert grant([growing], held, [], Want(1, ("a",), 8)) == ("a",)
+    growing = card(ProcessMemory((70, 7), 1))
+    held = [CardShare("a", 16, 0, pid=7)]
+    assert grant([growing], held, [], Demand(1, ("a",), 9)) is None
+    assert grant([growing], held, [], Demand(1, ("a",), 8)) == ("a",)
 
 
 def test_a_lease_that_uses_more_than_it_has_reserved_counts_with_what_it_uses() -> None:
-    swollen = card(Load((70, 7), 10), Load((71, 7), 10))
-    held = [Share("a", 16, 0, pid=7)]
-    assert grant([swollen], held, [], Want(1, ("a",), 5)) is None
-    assert grant([swollen], held, [], Want(1, ("a",), 4)) == ("a",)
+    swollen = card(ProcessMemory((70, 7), 10), ProcessMemory((71, 7), 10))
+    held = [CardShare("a", 16, 0, pid=7)]
+    assert grant([swollen], held, [], Demand(1, ("a",), 5)) is None
+    assert grant([swollen], held, [], Demand(1, ("a",), 4)) == ("a",)
 
 
 def test_who_uses_a_card_without_a_lease_counts() -> None:
-    foreign = card(Load((70, 7), 10))
-    assert grant([foreign], [], [], Want(1, ("a",), 15)) is None
-    assert grant([foreign], [Share("a", 8, 0, pid=5)], [], Want(1, ("a",), 7)) is None
-    assert grant([foreign], [Share("a", 8, 0, pid=5)], [], Want(1, ("a",), 6)) == ("a",)
+    foreign = card(ProcessMemory((70, 7), 10))
+    assert grant([foreign], [], [], Demand(1, ("a",), 15)) is None
+    assert grant([foreign], [CardShare("a", 8, 0, pid=5)], [], Demand(1, ("a",), 7)) is None
+    assert grant([foreign], [CardShare("a", 8, 0, pid=5)], [], Demand(1, ("a",), 6)) == ("a",)
 
 
 def test_what_the_asker_has_on_the_card_already_is_part_of_what_it_asks_for() -> None:
-    mine = card(Load((9, 1), 10))
-    assert grant([mine], [], [], Want(1, ("a",), 24, pid=9)) == ("a",)
-    assert grant([mine], [], [], Want(1, ("a",), 24, pid=8)) is None
+    mine = card(ProcessMemory((9, 1), 10))
+    assert grant([mine], [], [], Demand(1, ("a",), 24, pid=9)) == ("a",)
+    assert grant([mine], [], [], Demand(1, ("a",), 24, pid=8)) is None
 
 
 def test_what_no_process_accounts_for_counts_beside_others_but_not_alone() -> None:
-    assert grant([card(used_mib=1)], [], [], Want(1, ("a",), 24)) == ("a",)
-    beside = card(Load((70, 7), 4), used_mib=6)
-    assert grant([beside], [Share("a", 8, 0, pid=7)], [], Want(1, ("a",), 15)) is None
-    assert grant([beside], [Share("a", 8, 0, pid=7)], [], Want(1, ("a",), 14)) == ("a",)
+    assert grant([card(used_mib=1)], [], [], Demand(1, ("a",), 24)) == ("a",)
+    beside = card(ProcessMemory((70, 7), 4), used_mib=6)
+    assert grant([beside], [CardShare("a", 8, 0, pid=7)], [], Demand(1, ("a",), 15)) is None
+    assert grant([beside], [CardShare("a", 8, 0, pid=7)], [], Demand(1, ("a",), 14)) == ("a",)
 
 
 def test_where_processes_cannot_be_seen_leases_are_not_counted_twice() -> None:
     hidden = card(used_mib=10)
-    assert grant([hidden], [Share("a", 8, 0, pid=7)], [], Want(1, ("a",), 14)) == ("a",)
-    assert grant([hidden], [Share("a", 8, 0, pid=7)], [], Want(1, ("a",), 15)) is None
+    assert grant([hidden], [CardShare("a", 8, 0, pid=7)], [], Demand(1, ("a",), 14)) == ("a",)
+    assert grant([hidden], [CardShare("a", 8, 0, pid=7)], [], Demand(1, ("a",), 15)) is None
 
 
 def test_a_whole_card_is_taken_where_no_stranger_computes_if_there_is_one() -> None:
-    slots = [Slot("a", 24, 0.0, (Load((70,), 5),), 5), Slot("b", 24, 1.0)]
-    assert grant(slots, [], [], Want(1, ("a", "b"))) == ("b",)
-    assert grant(slots, [whole("b")], [], Want(1, ("a", "b"))) == ("a",)
+    available = [
+        AvailableCard("a", 24, 0.0, (ProcessMemory((70,), 5),), 5),
+        AvailableCard("b", 24, 1.0),
+    ]
+    assert grant(available, [], [], Demand(1, ("a", "b"))) == ("b",)
+    assert grant(available, [whole("b")], [], Demand(1, ("a", "b"))) == ("a",)

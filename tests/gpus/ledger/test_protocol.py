@@ -29,7 +29,7 @@ def free(ledger: Ledger) -> set[str]:
     return set(ALL) - held
 
 
-def in_line(ledger: Ledger, count: int) -> Callable[[], bool]:
+def requests_wait(ledger: Ledger, count: int) -> Callable[[], bool]:
     return lambda: len(ledger.queue()) == count
 
 
@@ -148,7 +148,7 @@ def test_a_killed_owner_frees_its_card(ledger: Ledger, python: Start) -> None:
     assert "FAKE-2" not in free(ledger)
     child.kill()
     child.wait()
-    # Not even a tidy-up is needed: the kernel has let go before wait() returned.
+    # Not even a tidy-up is needed: Linux has released the lock before wait() returned.
     assert ledger.try_acquire(LeaseRequest(cards=("FAKE-2",))).cards == ("FAKE-2",)
 
 
@@ -185,12 +185,12 @@ def test_a_release_leaves_the_card_to_children_that_still_use_it(ledger: Ledger)
     assert "FAKE-0" in free(ledger)
 
 
-def test_the_line_is_served_in_order_and_can_be_seen(ledger: Ledger) -> None:
+def test_waiting_requests_are_served_in_order_and_can_be_seen(ledger: Ledger) -> None:
     holder = ledger.try_acquire(LeaseRequest(cards=("FAKE-0",)))
     first = Waiter(ledger, LeaseRequest(cards=("FAKE-0",), name="first"))
-    wait_until(in_line(ledger, 1))
+    wait_until(requests_wait(ledger, 1))
     second = Waiter(ledger, LeaseRequest(cards=("FAKE-0",), name="second"))
-    wait_until(in_line(ledger, 2))
+    wait_until(requests_wait(ledger, 2))
     assert [entry.name for entry in ledger.queue()] == ["first", "second"]
     holder.release()
     first.join(30)
@@ -205,7 +205,7 @@ def test_the_line_is_served_in_order_and_can_be_seen(ledger: Ledger) -> None:
 def test_a_large_request_is_not_starved_by_small_ones(ledger: Ledger) -> None:
     small = [ledger.try_acquire(LeaseRequest()) for _ in ALL]
     large = Waiter(ledger, LeaseRequest(count=4, name="large"))
-    wait_until(in_line(ledger, 1))
+    wait_until(requests_wait(ledger, 1))
     for lease in small:
         lease.release()
         if lease is not small[-1]:
@@ -216,10 +216,10 @@ def test_a_large_request_is_not_starved_by_small_ones(ledger: Ledger) -> None:
     large.lease.release()
 
 
-def test_a_killed_waiter_drops_out_of_the_line(ledger: Ledger, python: Start) -> None:
+def test_a_killed_waiter_drops_out_of_the_waiting_list(ledger: Ledger, python: Start) -> None:
     holder = ledger.try_acquire(LeaseRequest(cards=("FAKE-0",)))
     waiter = python(HOLD, "FAKE-0")
-    wait_until(in_line(ledger, 1))
+    wait_until(requests_wait(ledger, 1))
     waiter.kill()
     waiter.wait()
     holder.release()
@@ -227,7 +227,7 @@ def test_a_killed_waiter_drops_out_of_the_line(ledger: Ledger, python: Start) ->
     lease.release()
 
 
-def test_waiting_ends_with_its_time_and_leaves_the_line(ledger: Ledger) -> None:
+def test_waiting_ends_with_its_time_and_leaves_the_waiting_list(ledger: Ledger) -> None:
     with ledger.try_acquire(LeaseRequest(cards=("FAKE-0",), name="me")):
         reasons: list[str] = []
         with pytest.raises(CardHeld, match="held by 'me'"):
@@ -252,7 +252,7 @@ def test_only_managed_cards_are_handed_out(ledger: Ledger) -> None:
     with pytest.raises(CardHeld, match="card 0 is not managed"):
         ledger.try_acquire(LeaseRequest())
     waiter = Waiter(ledger, LeaseRequest())
-    wait_until(in_line(ledger, 1))
+    wait_until(requests_wait(ledger, 1))
     ledger.manage(None)
     waiter.join(30)
     assert waiter.lease is not None

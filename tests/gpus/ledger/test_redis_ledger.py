@@ -19,7 +19,6 @@ from postroom.gpus.ledger.protocol import Lease, LeaseRequest, open_ledger
 from postroom.gpus.ledger.redis_ledger import RedisLedger
 from postroom.gpus.ledger.redis_store import RedisLease, RedisStore
 from postroom.system import processes
-from postroom.system.frozen import replace
 from tests.gpus.ledgerkit import RedisServer, wait_until
 
 Start = Callable[..., subprocess.Popen[str]]
@@ -107,12 +106,12 @@ def test_nobody_overtakes_who_is_about_to_lock(url: str, monkeypatch: pytest.Mon
     entry = ledger.local.entry(request, inventory.cards())
     first = ledger.store.put(RedisLease(entry, ledger.place, processes.myself()))
     assert first is not None
-    granted = replace(entry, cards=("FAKE-0",), granted_at=time.time())
-    row = ledger.store.put(replace(first, entry=granted))
+    granted = entry._replace(cards=("FAKE-0",), granted_at=time.time())
+    row = ledger.store.put(first._replace(entry=granted))
     assert row is not None
     with pytest.raises(CardHeld):
         ledger.try_acquire(request)
-    assert ledger.store.confirm(replace(row, locked=True))
+    assert ledger.store.confirm(row._replace(locked=True))
     ledger.try_acquire(request).release()  # it let go again: the lock is the truth
 
 

@@ -25,9 +25,9 @@ ALICE, BOB = 61001, 61002  # numbers that no account has: nothing is left behind
 HEAD = """
 import fcntl, json, locale, os, pwd, signal, socket, sys, time
 sys.path.insert(0, sys.argv[2])
-from postroom.cli import gpu_lease, shortcut
+from postroom.cli import gpu_lease, gpu_options, gpu_verbs
 from postroom.errors import *
-from postroom.gpus.cards import simulated
+from postroom.gpus.cards import forked_probe, simulated
 from postroom.gpus.ledger import folder_ledger
 from postroom.gpus.ledger.protocol import open_ledger, LeaseRequest
 uid, args = int(sys.argv[1]), sys.argv[3:]
@@ -88,7 +88,7 @@ def test_two_users_share_one_ledger(shared: Path, acts: Acts) -> None:
     assert answer(again) == first
 
 
-def test_a_user_in_the_line_is_served_when_another_ends(shared: Path, acts: Acts) -> None:
+def test_a_waiting_user_is_served_when_another_ends(shared: Path, acts: Acts) -> None:
     lease = open_ledger().try_acquire(LeaseRequest(count=4))
     alice = acts(ALICE, HOLD, "hers")
     wait_until(lambda: [entry.uid for entry in open_ledger().queue()] == [ALICE])
@@ -277,7 +277,7 @@ def test_another_users_lease_cannot_be_released(shared: Path, acts: Acts) -> Non
     code = """
 said = []
 gpu_lease.talk = said.append
-assert shortcut.run(["gpu", "release", args[0], "--force"])
+assert gpu_verbs.run(["release", args[0], "--force"]) == 0
 say(said)
 """
     (said,) = answer(acts(BOB, code, card.removeprefix("FAKE-")))

@@ -21,7 +21,7 @@ from postroom.gpus.memory.command_kind import kind_of_command
         ("", "", {}),
     ],
 )
-def test_a_line_is_known_by_its_words_without_their_values(
+def test_a_command_is_known_by_its_words_without_their_values(
     line: str, type_: str, call: dict[str, object]
 ) -> None:
     kind = kind_of_command(line)

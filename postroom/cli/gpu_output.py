@@ -1,0 +1,27 @@
+"""How the verbs of `postroom gpu` print: data on stdout, messages on stderr."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+
+class Misuse(Exception):
+    """The options contradict each other; raised before anything is done."""
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON document."""
+    import json
+
+    say(json.dumps(value, indent=2 if sys.stdout.isatty() else None))
+
+
+def say(text: str) -> None:
+    """Print data."""
+    print(text, flush=True)
+
+
+def talk(text: str) -> None:
+    """Print a message for the user; stdout is for data only."""
+    print(f"postroom: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,97 @@
+"""Options of the verbs that work on the queue: a view of its base, and the jobs in it."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from ..errors import PostroomError
+from ..queue.queue_view import QueueView
+from ..store.base import Base, create_base, default_base, open_base
+from ..store.job_ids import JobId, find_job, find_jobs
+from .options import base_option
+from .output import talk
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def in_base(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add -b/--base; the function gets a QueueView of the base, which must exist."""
+    return _with_view(function, may_be_new=False)
+
+
+def in_new_base(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Like `in_base`, but the base may be missing: `make_base` creates it."""
+    return _with_view(function, may_be_new=True)
+
+
+def _with_view(function: Callable[..., Any], *, may_be_new: bool) -> Callable[..., Any]:
+    @base_option
+    @functools.wraps(function)
+    def wrapped(*arguments: Any, base: str, **options: Any) -> Any:
+        if os.path.exists(Base(base).format):
+            opened = open_base(base, write=False)
+        elif may_be_new:
+            opened = Base(base)
+        else:
+            raise PostroomError(
+                f"there is no queue at {os.path.abspath(base)}: name its folder with -b BASE or "
+                "POSTROOM_BASE, or submit a first job to create it"
+            )
+        with QueueView(opened) as view:
+            return function(view, *arguments, **options)
+
+    return wrapped
+
+
+def make_base(view: QueueView) -> None:
+    """Create the base if it does not exist."""
+    if not os.path.exists(view.base.format):
+        create_base(view.base.root)
+        talk(f"created a new queue: {view.base.root}")
+
+
+def complete_jobs(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the job ids that a shell offers, each with its state and name."""
+    try:
+        with QueueView(open_base(ctx.params.get("base") or default_base(), write=False)) as view:
+            rows = view.jobs(count=200).jobs
+    except (PostroomError, OSError):
+        return []
+    return [
+        CompletionItem(row.short, help=f"{row.state}: {row.name or row.command}"[:60])
+        for row in rows
+        if row.short.startswith(incomplete) or row.run.startswith(incomplete)
+    ]
+
+
+def job_argument(function: F) -> F:
+    """Add the argument JOB."""
+    return click.argument("job", metavar="JOB", shell_complete=complete_jobs)(function)
+
+
+def jobs_argument(*, required: bool = True) -> Callable[[F], F]:
+    """Add the arguments JOB..."""
+    return click.argument(
+        "jobs",
+        nargs=-1,
+        required=required,
+        metavar="JOB..." if required else "[JOB...]",
+        shell_complete=complete_jobs,
+    )
+
+
+def one_job(view: QueueView, word: str) -> JobId:
+    """Return the job that a word names."""
+    return find_job(view.files, view.base, word)
+
+
+def some_jobs(view: QueueView, words: Sequence[str]) -> list[JobId]:
+    """Return the jobs that some words name, each once."""
+    found = [job for word in words for job in find_jobs(view.files, view.base, word)]
+    return list(dict.fromkeys(found))

@@ -1,0 +1,118 @@
+"""How the verbs print: data on stdout, messages to the user on stderr."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from ..queue.actions import ActionResult, wait_settled
+from ..queue.queue_view import QueueView
+from ..queue.rows import FAILED, JobView
+from ..text.durations import format_duration
+from ..text.safe_text import printable
+from ..text.table import table_lines
+
+SETTLE_S = 5.0
+WIDE = 120
+COLOURS = {
+    "running": "cyan",
+    "stopping": "yellow",
+    "ok": "green",
+    "failed": "red",
+    "timed out": "red",
+    "lost": "red",
+    "held": "yellow",
+    "paused": "yellow",
+}
+
+
+def talk(text: str) -> None:
+    """Print a message to the user on stderr, since stdout is data."""
+    click.echo(printable(text), err=True)
+
+
+def print_json(value: Any) -> None:
+    """Print a row, or a list of rows, as one JSON document."""
+    rows = [dataclasses.asdict(v) for v in value] if isinstance(value, list) else None
+    document = dataclasses.asdict(value) if rows is None else rows
+    click.echo(json.dumps(document, indent=1 if sys.stdout.isatty() else None))
+
+
+def settle(view: QueueView, answer: ActionResult, *, json_: bool = False) -> None:
+    """Report a request; if a scheduler is running, wait until it has carried it out."""
+    acting = answer.request is not None and view.read_state().master_pid is not None
+    settled = wait_settled(view, answer, SETTLE_S if acting else 0.0)
+    late = f"; requested, but the scheduler has not done it within {SETTLE_S:g} s"
+    talk(answer.text + (late if acting and not settled else ""))
+    if json_:
+        print_answer(answer, settled=settled)
+
+
+def print_answer(answer: ActionResult, *, settled: bool = True) -> None:
+    """Print a request as JSON; `settled` is false until a scheduler has carried it out."""
+    jobs = [str(job) for job in answer.jobs]
+    fields = {"request": answer.request, "settled": settled, "text": answer.text}
+    click.echo(json.dumps({**fields, "jobs": jobs, "runs": answer.runs}))
+
+
+def paint(text: str, state: str) -> str:
+    """Colour a text by a job's state, if stdout is a terminal."""
+    if state not in COLOURS or os.environ.get("NO_COLOR") or not sys.stdout.isatty():
+        return text
+    return click.style(text, fg=COLOURS[state])
+
+
+def print_table(
+    rows: Sequence[Sequence[str]], *, states: Sequence[str] = (), indent: str = ""
+) -> None:
+    """Print rows below a heading; on a terminal, lines are cut to its width."""
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    lines = table_lines(rows, indent=indent, width=width)
+    for line, state in zip(lines, ["", *(states or [""] * len(rows))], strict=False):
+        click.echo(paint(line, state))
+
+
+def seconds_of(row: JobView) -> float | None:
+    """Return how long a job ran, or how long it has been waiting; None: unknown."""
+    if row.seconds is None and row.ended_at is None:
+        return time.time() - row.submitted_at
+    return row.seconds
+
+
+def note(row: JobView) -> str:
+    """Return the most important fact about a job: why it waits or failed, or its agent."""
+    if row.reason:
+        return row.reason
+    if row.state in (*FAILED, "cancelled"):
+        return row.error
+    return f"agent {row.agent}" if row.agent else ""
+
+
+def job_rows(rows: Sequence[JobView], *, narrow: bool = False) -> list[list[str]]:
+    """Return the table of some jobs; a narrow one has a single column for note and command."""
+    last = ["WHAT"] if narrow else ["NOTE", "COMMAND"]
+    found = [["JOB", "STATE", "PROJECT", "NAME", "FOR", *last]]
+    for row in rows:
+        name = row.name if row.name != row.command else ""
+        said = note(row)
+        if narrow:
+            last = [row.command if row.state in ("running", "ok") else said or row.command]
+        else:
+            last = [said, row.command]
+        duration = format_duration(seconds_of(row))
+        found.append([row.short, row.state, row.project, name or "-", duration, *last])
+    return found
+
+
+def print_jobs(rows: Sequence[JobView], *, indent: str = "") -> None:
+    """Print the table of some jobs."""
+    narrow = sys.stdout.isatty() and shutil.get_terminal_size().columns < WIDE
+    print_table(job_rows(rows, narrow=narrow), states=[row.state for row in rows], indent=indent)

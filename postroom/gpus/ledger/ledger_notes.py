@@ -1,0 +1,150 @@
+"""What users write into the ledger besides leases: last use, managed cards, quarantines, the log.
+
+Each user writes only into the user's own folder. If two users disagree, the newest file counts, by
+its change time (ctime), which nobody can set. The list of managed cards is for the administrator:
+once root has written one, only root's counts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from ...system import processes
+from ...system.shared_folder import SharedFolder
+from . import lease_records
+from .protocol import LeaseEntry, Quarantine
+
+LOG_LIMIT = 1024 * 1024  # bytes; then a new log is begun, and one old log is kept
+
+
+class _Note(NamedTuple):
+    name: str
+    uid: int
+    changed_ns: int
+    text: bytes
+
+
+class LedgerNotes:
+    """Reads the notes of all users and writes those of this user."""
+
+    def __init__(self, folder: SharedFolder) -> None:
+        self.folder = folder
+
+    def _read(self, prefix: str, limit: int) -> Iterator[_Note]:
+        for found in self.folder.files(prefix):
+            fd = found.open()
+            if fd is None:
+                continue
+            with open(fd, "rb") as file:
+                changed_ns = os.fstat(fd).st_ctime_ns
+                yield _Note(found.name, found.uid, changed_ns, file.read(limit) if limit else b"")
+
+    def _write(self, name: str, value: Any) -> None:
+        """Replace a note of this user atomically."""
+        folder = self.folder.mine()
+        temporary = os.path.join(folder, f"new-{os.urandom(6).hex()}")
+        with open(temporary, "x") as file:
+            json.dump(value, file)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, os.path.join(folder, name))
+
+    # When a card was last used
+
+    def touch(self, uuids: Sequence[str]) -> None:
+        """Note that cards are used now, so that other cards are handed out first."""
+        for uuid in uuids:
+            path = os.path.join(self.folder.mine(), f"used-{_plain(uuid)}")
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+            try:
+                os.utime(fd)
+            finally:
+                os.close(fd)
+
+    def last_used(self) -> dict[str, float]:
+        """Return when each card was last used by any user."""
+        used: dict[str, float] = {}
+        for note in self._read("used-", 0):
+            uuid = note.name.removeprefix("used-")
+            used[uuid] = max(used.get(uuid, 0.0), note.changed_ns / 1e9)
+        return used
+
+    # Which cards are handed out
+
+    def manage(self, uuids: Sequence[str] | None) -> None:
+        """Set which cards are handed out from now on; None means all."""
+        self._write("managed", {"cards": None if uuids is None else list(uuids)})
+
+    def managed(self) -> tuple[str, ...] | None:
+        """Return the cards that are handed out; None means all."""
+        notes = [note for note in self._read("managed", 65536) if note.name == "managed"]
+        of_root = [note for note in notes if note.uid == 0]
+        for note in sorted(of_root or notes, key=lambda note: -note.changed_ns):
+            with suppress(ValueError, KeyError, TypeError):
+                uuids = json.loads(note.text)["cards"]
+                return None if uuids is None else tuple(str(uuid) for uuid in uuids)
+        return None
+
+    # Which cards are quarantined
+
+    def set_quarantine(self, uuid: str, reason: str) -> None:
+        """Quarantine a card, or end its quarantine with an empty reason."""
+        self._write(f"verdict-{_plain(uuid)}", {"uuid": uuid, "reason": reason, "at": time.time()})
+
+    def quarantined(self) -> dict[str, Quarantine]:
+        """Return the cards whose newest note is a quarantine."""
+        newest: dict[str, tuple[int, Quarantine]] = {}
+        for note in self._read("verdict-", 65536):
+            with suppress(ValueError, KeyError, TypeError):
+                value = json.loads(note.text)
+                uuid, reason = str(value["uuid"]), lease_records.printable(str(value["reason"]))
+                at = note.changed_ns / 1e9
+                quarantine = Quarantine(uuid, reason, processes.user_name(note.uid), at)
+                if uuid not in newest or newest[uuid][0] < note.changed_ns:
+                    newest[uuid] = note.changed_ns, quarantine
+        return {uuid: quarantine for uuid, (_, quarantine) in newest.items() if quarantine.reason}
+
+    # What happened
+
+    def record(self, what: str, entry: LeaseEntry | None = None, **more: Any) -> None:
+        """Append a line to the log of this user."""
+        line: dict[str, Any] = {"at": time.time(), "what": what}
+        if entry is not None:
+            line |= {
+                "lease_id": entry.lease_id,
+                "name": entry.name,
+                "pid": entry.process.pid,
+                "cards": entry.cards,
+                "memory_mib": entry.memory_mib,
+            }
+        path = os.path.join(self.folder.mine(), "log")
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        fd = os.open(path, flags, 0o644)
+        try:
+            os.write(fd, json.dumps(line | more).encode() + b"\n")
+            if os.fstat(fd).st_size > LOG_LIMIT:
+                with suppress(OSError):
+                    os.replace(path, f"{path}.1")
+        finally:
+            os.close(fd)
+
+    def log(self) -> list[dict[str, Any]]:
+        """Return what happened according to the logs of all users, oldest first."""
+        lines: list[dict[str, Any]] = []
+        for note in self._read("log", 2 * LOG_LIMIT):
+            user = processes.user_name(note.uid)
+            for line in note.text.splitlines():
+                with suppress(ValueError, TypeError):
+                    value = json.loads(line)
+                    value["at"] = float(value["at"])
+                    lines.append(value | {"user": user})
+        return sorted(lines, key=lambda line: line["at"])
+
+
+def _plain(uuid: str) -> str:
+    """Return a uuid as a safe file name."""
+    return "".join(c if c.isalnum() or c in "-_." else "_" for c in uuid)[:100]

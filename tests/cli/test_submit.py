@@ -1,0 +1,56 @@
+"""`postroom submit`: what it queues, and what it prints."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from postroom.queue.queue_view import QueueView
+from postroom.store.base import Base
+
+from .kit import call
+
+
+def test_submit_prints_ids_and_nothing_else_on_stdout(base: Base, view: QueueView) -> None:
+    done = call(base, "submit", "-n", "one", "--", "echo", "a b")
+    (row,) = view.jobs().jobs
+    assert done.stdout == f"{row.short}\n"
+    assert (row.command, row.name, row.project) == ("echo 'a b'", "one", "default")
+    call(base, "submit", "python x.py > log; true")
+    assert view.jobs().jobs[1].command == "python x.py > log; true"
+
+
+def test_submit_passes_on_every_option(base: Base, view: QueueView, tmp_path: Path) -> None:
+    first = call(base, "submit", "true").stdout.strip()
+    words = "submit -P vae -p 5 -g 2 -m 40G -t 1:30:00 --retries 3 -e A=1=2 --hold --grace 2m"
+    short = call(base, *words.split(), "--after", first, "-C", str(tmp_path), "x").stdout.strip()
+    detail = json.loads(call(base, "show", short, "--json").stdout)
+    assert detail["scheduling"] == {
+        "priority": 5,
+        "held": True,
+        "after": [detail["after"][0]["id"]],
+        "gpus": 2,
+        "memory_mib": 40 * 1024,
+    }
+    assert (detail["timeout_s"], detail["retries"], detail["cwd"]) == (5400, 3, str(tmp_path))
+    assert detail["env"]["A"] == "1=2"
+    assert detail["env"]["PATH"] == os.environ["PATH"]
+    assert detail["job"]["state"] == "held"
+
+
+def test_an_array_is_numbered_and_a_file_is_read(
+    base: Base, view: QueueView, tmp_path: Path
+) -> None:
+    call(base, "submit", "-n", "a", "--array", "2-9:3", "x $SGE_TASK_ID")
+    assert [row.name for row in view.jobs().jobs] == ["a.2", "a.5", "a.8"]
+    lines = tmp_path / "lines.txt"
+    lines.write_text("# none\nfirst\n\nsecond\n")
+    call(base, "submit", "-P", "f", "-f", str(lines))
+    assert [row.command for row in view.jobs(project="f").jobs] == ["first", "second"]
+
+
+def test_a_dry_run_queues_nothing(base: Base, view: QueueView) -> None:
+    done = call(base, "submit", "--array", "1-3", "--dry-run", "make it")
+    assert done.stdout.count("make it") == 3
+    assert view.jobs().jobs == []

@@ -1,0 +1,87 @@
+"""A project's queue: by priority and position, held, after others, by what a session has."""
+
+from __future__ import annotations
+
+from postroom.dispatch.project_queue import ProjectQueue
+from postroom.dispatch.run_queue import Capacity
+from postroom.store.job_ids import JobId
+from postroom.store.requests import Orders
+from postroom.store.scheduling import SchedulingOptions
+
+OTHER = JobId("other", 0)
+
+
+def queue(
+    *options: SchedulingOptions, orders: Orders | None = None, ended: bool | None = None
+) -> ProjectQueue:
+    made = ProjectQueue(
+        "r",
+        orders or Orders(),
+        scheduling=lambda taken: iter(options[taken.first : taken.stop]),
+        ended_well=lambda job: ended,
+    )
+    made.extend([0], len(options))
+    return made
+
+
+def order(made: ProjectQueue, capacity: Capacity | None = None) -> list[int]:
+    found = []
+    while (taken := made.take(capacity=capacity)) is not None:
+        assert taken.stop == taken.first + 1
+        found.append(taken.first)
+    return found
+
+
+def test_by_priority_then_in_order() -> None:
+    low, high = SchedulingOptions(priority=-1), SchedulingOptions(priority=5)
+    assert order(queue(low, SchedulingOptions(), high, SchedulingOptions())) == [2, 1, 3, 0]
+
+
+def test_orders_change_priority_and_position() -> None:
+    orders = Orders(priorities={JobId("r", 2): 1}, positions={JobId("r", 1): -1.0})
+    assert order(queue(*[SchedulingOptions()] * 3, orders=orders)) == [2, 1, 0]
+
+
+def test_what_is_held_waits_until_it_is_released() -> None:
+    orders = Orders()
+    made = queue(SchedulingOptions(held=True), SchedulingOptions(), orders=orders)
+    assert order(made) == [1]
+    assert made.waiting() == 1
+    orders.held[JobId("r", 0)] = False
+    made.reconsider(0)
+    assert order(made) == [0]
+
+
+def test_a_job_begins_when_what_it_waits_for_has_ended_well() -> None:
+    made = queue(SchedulingOptions(after=(OTHER,)), SchedulingOptions(after_any=(OTHER,)))
+    assert order(made) == []
+    assert made.waits_for() == {OTHER}
+    made.dependency_ended(OTHER, True)
+    assert order(made) == [0, 1]
+
+
+def test_a_job_whose_dependency_failed_is_unreachable_unless_any_end_will_do() -> None:
+    made = queue(SchedulingOptions(after=(OTHER,)), SchedulingOptions(after_any=(OTHER,)))
+    made.dependency_ended(OTHER, False)
+    assert order(made) == [1]
+    assert made.unreachable == [(0, OTHER)]
+
+
+def test_what_has_ended_before_is_not_waited_for() -> None:
+    assert order(queue(SchedulingOptions(after=(OTHER,)), ended=True)) == [0]
+
+
+def test_a_job_goes_only_to_a_session_that_has_what_it_asks_for() -> None:
+    made = queue(SchedulingOptions(gpus=2), SchedulingOptions(memory_mib=100), SchedulingOptions())
+    assert order(made, Capacity(gpus=1, memory_mib=50)) == [2]
+    assert order(made, Capacity(gpus=2, memory_mib=50)) == [0]
+    assert made.urgency(Capacity(gpus=1, memory_mib=50)) is None
+    assert order(made, Capacity(gpus=1, memory_mib=100)) == [1]
+
+
+def test_what_comes_back_waits_again_and_what_is_withdrawn_does_not() -> None:
+    made = queue(*[SchedulingOptions()] * 4)
+    assert order(made) == [0, 1, 2, 3]
+    made.put_back(0, 4)
+    assert made.withdraw({1, 2, 9}) == [(1, 3)]
+    assert order(made) == [0, 3]

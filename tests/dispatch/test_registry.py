@@ -1,0 +1,72 @@
+"""The runs of a base as the acting Master follows them: a project's queue in its append log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from postroom.commands.spec import CommandSpec
+from postroom.dispatch.project_queue import ProjectQueue
+from postroom.dispatch.registry import Registry
+from postroom.queue.submission import submit
+from postroom.store.append_log import RECORD_BYTES
+from postroom.store.job_ids import JobId
+from postroom.store.journal import NullJournal
+from postroom.store.requests import Orders
+from postroom.store.runs import read_run_info
+from postroom.store.scheduling import SchedulingOptions
+from tests.by_hand import PostRoom
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> PostRoom:
+    return PostRoom(tmp_path)
+
+
+def queue(room: PostRoom, *commands: str, **options: int) -> list[JobId]:
+    scheduling = SchedulingOptions(**options)  # type: ignore[arg-type]
+    asks = [CommandSpec(command, cwd="/", scheduling=scheduling) for command in commands]
+    return submit(room.files, room.base, asks)
+
+
+def load(room: PostRoom) -> Registry:
+    registry = Registry(room.files, room.base, NullJournal(), Orders())
+    registry.recover(registry.list_submitted(), lambda run: [])
+    return registry
+
+
+def priorities(registry: Registry) -> list[int]:
+    (active,) = registry.runs.values()
+    assert isinstance(active.queue, ProjectQueue)
+    return [active.queue._scheduling[job].priority for job in range(active.queue.n_jobs)]
+
+
+def test_a_projects_run_is_one_append_log(room: PostRoom) -> None:
+    first, second = queue(room, "a"), queue(room, "b", "c")
+    assert [job.number for job in first + second] == [0, 1, 2]
+    run = first[0].run
+    assert read_run_info(room.files, room.base, run).append_log
+    assert sorted(room.files.names(room.base.run_folder(run))) == ["jobs.log", "run.json"]
+
+
+def test_scheduling_options_are_read_from_records_large_and_small(room: PostRoom) -> None:
+    queue(room, "a", priority=1)
+    queue(room, "b", "c")
+    queue(room, "x" * RECORD_BYTES, priority=4)
+    registry = load(room)
+    queue(room, "d", "e", priority=5)
+    registry.hint(None)
+    assert registry.refresh(lambda run: [])
+    assert priorities(registry) == [1, 0, 0, 4, 5, 5]
+
+
+def test_a_job_whose_record_is_lost_has_no_options_and_the_next_keep_theirs(room: PostRoom) -> None:
+    queue(room, "a", priority=1)
+    (job,) = queue(room, "b", priority=2)
+    queue(room, "c", priority=3)
+    path = Path(room.base.append_log(job.run))
+    data = path.read_bytes()
+    at = data.index(b'"command":"b"')
+    path.write_bytes(data[:at] + b"#" + data[at + 1 :])
+    assert priorities(load(room)) == [1, 0, 3]

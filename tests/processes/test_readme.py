@@ -1,0 +1,102 @@
+"""The short starts of the README, copied out of it and run as they are printed."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from postroom.testing import wait_until
+
+ROOT = Path(__file__).parent.parent.parent
+PORT = 8631  # of `postroom ui`, where no other is named
+
+
+def start(heading: str, language: str) -> list[str]:
+    """The blocks of one of the three starts."""
+    readme = (ROOT / "README.md").read_text()
+    section = readme.split(f"### {heading}\n")[1].split("\n##")[0].split("\n<!--")[0]
+    return re.findall(rf"^```{language}\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+
+
+def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    """Run it as somebody would whose environment is activated, and whose home is empty."""
+    scripts = os.path.dirname(sys.executable)
+    environment = {
+        **os.environ,
+        "PATH": f"{scripts}:{os.environ['PATH']}",
+        "HOME": str(folder),
+    }
+    environment.pop("POSTROOM_BASE", None)
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=100
+    )
+
+
+def test_python_functions(tmp_path: Path) -> None:
+    functions, _ = start("Python functions", "python")
+    assert len([line for line in functions.splitlines() if line.strip()]) <= 10
+    (tmp_path / "cubes.py").write_text(functions)
+    done = run(tmp_path, "python", "cubes.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{sum(x**3 for x in range(100))}\n"
+
+
+def test_a_master_and_its_sessions(tmp_path: Path) -> None:
+    _, example = start("Python functions", "python")
+    assert len([line for line in example.splitlines() if line.strip()]) <= 10
+    (tmp_path / "example.py").write_text(example)
+    shutil.copy(ROOT / "expensive_task.py", tmp_path)
+    done = run(tmp_path, "python", "example.py")
+    assert done.returncode == 0, done.stderr
+    assert "100 jobs, 100 ok, 0 failed" in done.stdout
+
+
+def test_a_file_of_shell_lines(tmp_path: Path) -> None:
+    (lines,) = start("A file of shell lines", "sh")
+    done = run(tmp_path, "bash", "-e", "-c", lines)
+    assert done.returncode == 0, done.stderr
+    assert "3 ok, 0 failed" in done.stdout + done.stderr
+    assert "0 ok, 0 failed, 3 done before" in done.stdout + done.stderr
+    rows = [line.split() for line in done.stdout.splitlines() if line.startswith("job_")]
+    assert [row[:2] for row in rows] == [["job_1", "ok"], ["job_2", "ok"], ["job_3", "ok"]]
+    assert "0.04" in " ".join(rows[0])
+
+
+def test_a_standing_queue_with_its_page(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", PORT))
+        except OSError:
+            pytest.skip(f"port {PORT}, which the README uses, is taken on this machine")
+    (lines,) = start("A standing queue with its page", "sh")
+    done = run(tmp_path, "bash", "-e", "-c", lines)
+    detached = [int(pid) for pid in re.findall(r"kill (\d+)", done.stderr)]
+    try:
+        assert done.returncode == 0, done.stderr
+        assert len(detached) == 2
+        assert "\ntrained\n" in done.stdout
+        assert re.search(rf"^http://127\.0\.0\.1:{PORT}/\?token=\S+$", done.stdout, re.MULTILINE)
+    finally:
+        stopped = run(tmp_path, "postroom", "agents", "stop", str(tmp_path / "queue"), "--now")
+        for pid in detached:
+            os.kill(pid, signal.SIGTERM)
+    assert stopped.returncode == 0, stopped.stderr
+    for pid in detached:
+        wait_until(lambda pid=pid: gone(pid), what=f"the end of {pid}", folder=tmp_path)
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended, though nobody may have collected it."""
+    try:
+        return not Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return True

@@ -1,0 +1,161 @@
+"""Commands beside tasks: a warm session has a minder fork, and survives what happens to it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import uuid
+from pathlib import Path
+
+import psutil
+import pytest
+
+from postroom import Job, Outcome
+from postroom.commands.spec import COMMAND
+from postroom.store.files import LocalFiles
+from postroom.store.runs import read_notes
+from postroom.testing import RealSessions
+
+from .conftest import drive, running
+
+
+def shell(sessions: RealSessions, line: str, **options: object) -> Job:
+    assert sessions.import_folder is not None
+    name = f"job_{uuid.uuid4().hex[:6]}"
+    return Job(
+        COMMAND,
+        name,
+        command=line,
+        cwd=sessions.import_folder,
+        folder=f"{sessions.import_folder}/{name}",
+        grace_s=0.3,
+        **options,  # type: ignore[arg-type]
+    )
+
+
+def held(tmp_path: Path) -> tuple[Path, Path, str]:
+    """A command that says that it has begun, and goes on when it may."""
+    log, go = tmp_path / "log", tmp_path / "go"
+    return log, go, f"echo begun >> {log}; until test -e {go}; do sleep 0.02; done"
+
+
+def children(sessions: RealSessions) -> list[psutil.Process]:
+    return psutil.Process(sessions.guardians["0"].pid).children()
+
+
+def minder(sessions: RealSessions) -> psutil.Process:
+    (found,) = [
+        each for each in children(sessions) if "postroom.session.worker" not in each.cmdline()
+    ]
+    return found
+
+
+def notes(sessions: RealSessions, run: str) -> list[str]:
+    return [note.kind for note in read_notes(LocalFiles(), sessions.base, run)]
+
+
+def test_commands_and_tasks_share_a_session(sessions: RealSessions) -> None:
+    sessions.start()
+    with sessions.master() as master:
+        jobs = [Job("kernels:double", x=4), shell(sessions, "exit 3"), shell(sessions, "true")]
+        pool = master.run(jobs)
+    assert pool[0].result() == 8
+    assert pool[1].outcome is Outcome.FAILED
+    assert pool[2].outcome is Outcome.OK
+
+
+def test_a_killed_worker_costs_its_command_nothing(sessions: RealSessions, tmp_path: Path) -> None:
+    sessions.start()
+    log, go, line = held(tmp_path)
+    with sessions.master() as master:
+        pool = master.submit([shell(sessions, line), shell(sessions, "true")])
+        drive(master, log.exists, what="the command")
+        mind = minder(sessions)
+        os.kill(sessions.worker(), signal.SIGKILL)
+        assert mind.is_running()
+        go.touch()
+        pool.wait()
+        assert notes(sessions, pool.run) == []
+    assert [pool[n].outcome for n in range(2)] == [Outcome.OK] * 2
+    assert log.read_text() == "begun\n"
+
+
+def test_a_killed_session_and_a_killed_master_cost_it_nothing(
+    sessions: RealSessions, tmp_path: Path
+) -> None:
+    sessions.start()
+    log, go, line = held(tmp_path)
+    with sessions.master() as master:
+        pool = master.submit([shell(sessions, line)])
+        drive(master, log.exists, what="the command")
+        mind = minder(sessions)
+    sessions.kill()
+    sessions.start(wait=False)  # it finds the command, and waits for it
+    with sessions.master() as master:
+        again = master.resume(pool.run)
+        drive(master, lambda: "outlived" in Path(sessions.words("0")).read_text())
+        assert mind.is_running()
+        assert again.n_done == 0
+        go.touch()
+        again.wait()
+        assert notes(sessions, pool.run) == []
+    assert again[0].outcome is Outcome.OK
+    assert log.read_text() == "begun\n"
+    sessions.wait_until(sessions.ready)
+
+
+def test_a_killed_minder_is_a_lost_attempt(sessions: RealSessions) -> None:
+    sessions.start()
+    token = f"stray-{uuid.uuid4().hex}"
+    line = f"test $POSTROOM_ATTEMPT = 2 || exec -a {token} sleep 600"
+    with sessions.master() as master:
+        pool = master.submit([shell(sessions, line)])
+        drive(master, lambda: running(token), what="the command")
+        worker = sessions.worker()
+        minder(sessions).kill()
+        pool.wait()
+        assert notes(sessions, pool.run) == ["lost"]
+    assert pool[0].outcome is Outcome.OK
+    assert running(token) == []
+    assert sessions.worker() == worker  # it was spared
+
+
+@pytest.mark.parametrize("preload", ["numpy", ""])
+def test_told_twice_to_stop_a_session_ends_the_command_and_blames_nobody(
+    sessions: RealSessions, preload: str
+) -> None:
+    sessions.environment["POSTROOM_PRELOAD"] = preload
+    sessions.start()
+    token = f"stray-{uuid.uuid4().hex}"
+    with sessions.master() as master:
+        pool = master.submit([shell(sessions, f"exec -a {token} sleep 600")])
+        drive(master, lambda: running(token), what="the command")
+        sessions.guardians["0"].terminate()
+        sessions.wait_until(lambda: "finishing" in Path(sessions.words("0")).read_text())
+        assert running(token) != []
+        sessions.guardians["0"].terminate()
+        assert sessions.guardians["0"].wait(60) == 0
+        assert running(token) == []
+        assert notes(sessions, pool.run) == []
+        assert pool.n_done == 0
+
+
+def test_out_of_the_cards_memory_it_is_tried_again_alone(
+    sessions: RealSessions, tmp_path: Path
+) -> None:
+    sessions.start("0", "0")
+    sessions.start("0b", "0")
+    log, go, line = held(tmp_path)
+    first = "test $POSTROOM_ATTEMPT = 2 || { echo CUDA out of memory >&2; exit 1; }; "
+    with sessions.master() as master:
+        neighbour = master.submit([shell(sessions, line)])
+        drive(master, log.exists, what="the neighbour")
+        alone = master.submit([shell(sessions, f"{first} test -e {go}", retries=1)])
+        drive(master, lambda: notes(sessions, alone.run) == ["failed"], what="the first attempt")
+        go.touch()
+        neighbour.wait()
+        alone.wait()
+    assert alone[0].outcome is Outcome.OK  # else it had run beside the neighbour, without `go`
+    with contextlib.suppress(psutil.NoSuchProcess):
+        assert children(sessions)

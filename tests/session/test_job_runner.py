@@ -1,0 +1,95 @@
+"""How a worker has one job run: commands go to a minder, whichever it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from postroom.commands.attempt import AttemptEnd, CommandAttempt
+from postroom.commands.spec import CommandSpec
+from postroom.jobs import Job
+from postroom.parcel.sheets import Failure, JobEnd, JobSheet, Outcome, pack_jobs
+from postroom.session.inbox import TryAgain
+from postroom.session.job_runner import JobRunner
+from postroom.store.base import create_base
+from postroom.store.files import LocalFiles
+from postroom.store.journal import NullJournal
+from tests.by_hand import info
+
+FAILURE = Failure(Outcome.FAILED, "failed", "exit code 3", "stderr")
+
+
+class Minder:
+    """Ends each attempt as it is told to."""
+
+    def __init__(self, end: AttemptEnd | None) -> None:
+        self.end = end
+        self.attempts: list[CommandAttempt] = []
+
+    def run(self, attempt: CommandAttempt, lingers: Callable[[], None]) -> AttemptEnd | None:
+        self.attempts.append(attempt)
+        lingers()
+        return self.end
+
+
+class Turn:
+    failed = 1
+    lingered = 0
+
+    def linger(self) -> None:
+        self.lingered += 1
+
+
+def run(tmp_path: Path, job: Job, minder: Minder) -> JobEnd | None:
+    class Guardian:
+        def say(self, **fields: Any) -> None:
+            raise AssertionError("a command's time limit is its minder's to keep")
+
+    names = [job.name] if job.name else None
+    data = b"".join(map(bytes, pack_jobs(0, job.task, job.options, names, [job.arguments])))
+    settings = {"gpu": "cpu", "gpu_name": "CPU"}
+    base = create_base(tmp_path / "base")
+    runner = JobRunner(LocalFiles(), base, settings, Guardian(), NullJournal(), minder.run)
+    runner.turn = turn = Turn()
+    done = runner.run_job(info(), JobSheet("parcel", data), 0, 2)
+    assert turn.lingered == len(minder.attempts)
+    return done
+
+
+def test_a_command_goes_to_the_minder_with_all_that_is_asked(tmp_path: Path) -> None:
+    spec = CommandSpec("true", "one", "/", timeout_s=5.0, retries=2)
+    minder = Minder(None)
+    assert run(tmp_path, spec.to_job(), minder) is None
+    folder = create_base(tmp_path / "base").job_folder("r", 0)
+    assert minder.attempts == [CommandAttempt(spec.but(folder=folder), "r", 0, 2, 1)]
+
+
+def test_a_folder_that_is_asked_for_is_kept(tmp_path: Path) -> None:
+    minder = Minder(None)
+    run(tmp_path, CommandSpec("true", cwd="/", folder="/out/job_1").to_job(), minder)
+    assert minder.attempts[0].spec.folder == "/out/job_1"
+
+
+def test_an_end_that_is_not_published_yet_is_returned(tmp_path: Path) -> None:
+    done = JobEnd({"exit": 0})
+    assert run(tmp_path, CommandSpec("true", cwd="/").to_job(), Minder(AttemptEnd(done))) is done
+
+
+def test_a_failure_with_retries_left_is_noted_by_the_inbox(tmp_path: Path) -> None:
+    minder = Minder(AttemptEnd(JobEnd(failure=FAILURE), "failed"))
+    with pytest.raises(TryAgain, match="failed: exit code 3") as error:
+        run(tmp_path, CommandSpec("true", cwd="/").to_job(), minder)
+    assert (error.value.kind, error.value.traceback) == ("failed", "stderr")
+
+
+def test_a_job_without_a_command_fails_and_goes_to_no_minder(tmp_path: Path) -> None:
+    job = CommandSpec("true").to_job()
+    del job.arguments["command"]
+    minder = Minder(None)
+    done = run(tmp_path, job, minder)
+    assert done is not None and done.failure is not None
+    assert "command" in done.failure.message
+    assert minder.attempts == []

@@ -1,0 +1,135 @@
+"""JSON records: what is written comes back, and whatever else is there is one named error."""
+
+from __future__ import annotations
+
+import enum
+import json
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import pytest
+
+from postroom.errors import BadFileError, PostroomError
+from postroom.store.job_ids import JobId
+from postroom.store.records import JsonRecord
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclass(frozen=True)
+class Part:
+    name: str
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class Sample(JsonRecord):
+    VERSION: ClassVar[int] = 3
+    CALLED: ClassVar[str] = "a sample"
+
+    number: int
+    colour: Colour = Colour.RED
+    limit: float | None = None
+    jobs: tuple[JobId, ...] = ()
+    spans: tuple[tuple[int, int], ...] = ()
+    names: set[str] = field(default_factory=set)
+    held: dict[JobId, bool] = field(default_factory=dict)
+    counts: dict[int, dict[int, str]] = field(default_factory=dict)
+    parts: list[Part] = field(default_factory=list)
+    value: int | str | None = None
+    anything: Any = None
+
+    def check(self) -> None:
+        if self.number < 0:
+            raise PostroomError("a number is 0 or more")
+
+
+FULL = Sample(
+    1,
+    Colour.BLUE,
+    2.5,
+    (JobId("r", 1), JobId("r", 2)),
+    ((0, 3), (5, 6)),
+    {"b", "a"},
+    {JobId("r", 7): True},
+    {3: {4: "x"}},
+    [Part("p"), Part("q", 2.0)],
+    "text",
+    {"free": [1, None]},
+)
+
+
+@pytest.mark.parametrize("sample", [FULL, Sample(0)])
+def test_what_is_written_comes_back(sample: Sample) -> None:
+    assert Sample.decode("s.json", sample.encode()) == sample
+
+
+def test_people_can_read_the_file() -> None:
+    content = json.loads(FULL.encode())
+    assert content["version"] == 3
+    assert content["colour"] == "blue"
+    assert content["jobs"] == ["r/1", "r/2"]
+    assert content["names"] == ["a", "b"]
+    assert content["held"] == {"r/7": True}
+
+
+def test_a_field_that_is_not_there_has_its_default() -> None:
+    assert Sample.decode("s.json", b'{"version": 3, "number": 5}') == Sample(5)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "is not a sample: it is not JSON"),
+        (b"[" * 100_000, "is not a sample: it is not JSON"),
+        (b"[]", "is not a sample of version 3"),
+        (b'{"version": 2, "number": 5}', "is not a sample of version 3"),
+        (b'{"version": 3}', "is not a sample: it has no field 'number'"),
+        (b'{"version": 3, "number": -1}', "is not a sample: a number is 0 or more"),
+        (b'{"version": 3, "number": 1, "size": 1}', "it has an unknown field 'size'"),
+    ],
+)
+def test_a_file_that_is_no_such_record_is_one_error(content: bytes, says: str) -> None:
+    with pytest.raises(BadFileError) as caught:
+        Sample.decode("s.json", content)
+    assert caught.value.path == "s.json"
+    assert says in caught.value.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("number", True),
+        ("number", 1.5),
+        ("number", "1"),
+        ("number", None),
+        ("colour", "green"),
+        ("colour", []),
+        ("limit", "1"),
+        ("limit", True),
+        ("jobs", "r/1"),
+        ("jobs", ["../x"]),
+        ("jobs", [7]),
+        ("spans", [[1]]),
+        ("spans", [[1, 2, 3]]),
+        ("spans", [1]),
+        ("names", [["a"]]),
+        ("held", []),
+        ("held", {"r": True}),
+        ("held", {"r/7": 1}),
+        ("counts", {"x": {}}),
+        ("counts", {"1": {"2": 3}}),
+        ("parts", [{"weight": 1.0}]),
+        ("parts", [{"name": "p", "height": 1.0}]),
+        ("parts", ["p"]),
+        ("value", 1.5),
+        ("value", []),
+    ],
+)
+def test_a_value_of_another_type_is_refused_by_the_name_of_its_field(name: str, value: Any) -> None:
+    content = json.dumps({"version": 3, "number": 1, name: value}).encode()
+    with pytest.raises(BadFileError, match=f"is not a sample: its field '{name}' is wrong"):
+        Sample.decode("s.json", content)

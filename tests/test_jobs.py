@@ -1,0 +1,91 @@
+"""Jobs and the pool of their results."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from postroom.errors import JobFailed, PostroomError, RemoteTraceback
+from postroom.jobs import Job
+from postroom.parcel.sheets import Outcome
+from tests.in_one_process import in_one_process
+from tests.test_master import DOUBLE
+
+
+def test_a_failed_job_carries_the_workers_traceback_and_the_logs_path(tmp_path: Path) -> None:
+    with in_one_process(tmp_path, "def broken(x):\n    return 1 / x\n") as room:
+        pool = room.run([Job("kernels:broken", "mine", x=0), Job("kernels:broken", x=2)])
+        assert pool.results() == [None, 0.5]
+        (failure,) = pool.failures()
+        assert "job 0 (mine) failed: ZeroDivisionError" in str(failure)
+        assert room.base.log in str(failure)
+        assert isinstance(failure.__cause__, RemoteTraceback)
+        assert "return 1 / x" in str(failure.__cause__)
+        with pytest.raises(JobFailed):
+            pool.raise_for_failed()
+        assert pool[0].outcome is Outcome.FAILED
+        assert pool[1].outcome is Outcome.OK
+        with pytest.raises(JobFailed):
+            pool[0].result()
+
+
+def test_as_completed_hands_out_every_job_once(tmp_path: Path) -> None:
+    with in_one_process(tmp_path, DOUBLE) as room:
+        pool = room.master.submit([Job("kernels:double", x=n) for n in range(20)])
+        room.finish(pool)
+        seen = {finished.number: finished.result() for finished in pool.as_completed()}
+        assert seen == {n: 2 * n for n in range(20)}
+
+
+def test_as_completed_says_when_the_time_is_up(tmp_path: Path) -> None:
+    with in_one_process(tmp_path, DOUBLE, inboxes=0) as room:
+        pool = room.master.submit([Job("kernels:double", x=1)])
+        with pytest.raises(TimeoutError, match="1 jobs"):
+            list(pool.as_completed(timeout_s=0.01))
+
+
+def test_a_job_that_is_not_done_has_no_result_yet(tmp_path: Path) -> None:
+    with in_one_process(tmp_path, DOUBLE, inboxes=0) as room:
+        pool = room.master.submit([Job("kernels:double", x=1)])
+        with pytest.raises(PostroomError, match="not done"):
+            pool[0]
+        with pytest.raises(IndexError):
+            pool[1]
+
+
+def test_a_pool_can_be_shown_and_saved(tmp_path: Path) -> None:
+    with in_one_process(tmp_path, "def kernel(x):\n    return {'y': x + 1}\n") as room:
+        pool = room.run([Job("kernels:kernel", f"<{n}>", x=np.arange(3.0) + n) for n in range(4)])
+        assert "4 jobs, 4 ok, 0 failed" in repr(pool)
+        assert pool.run in pool._repr_html_()
+        pool.save(str(tmp_path / "all.npz"))
+        with np.load(tmp_path / "all.npz") as saved:
+            members = [name for name in saved.files if name.endswith("y") or "y" in name]
+            stored = np.concatenate([np.ravel(saved[name]) for name in sorted(members)])
+            np.testing.assert_array_equal(
+                stored, np.concatenate([np.arange(3.0) + n + 1 for n in range(4)])
+            )
+        with pytest.raises(FileExistsError):
+            pool.save(str(tmp_path / "all.npz"))
+
+
+def test_a_project_says_how_its_data_travels(tmp_path: Path) -> None:
+    class Halved(Job):
+        def deploy(self) -> dict[str, object]:
+            return {"x": self.arguments["x"] / 2}
+
+        def collect(self, output: object) -> object:
+            return ("collected", output)
+
+    with in_one_process(tmp_path, DOUBLE) as room:
+        pool = room.run([Halved("kernels:double", x=10)])
+        assert pool.results() == [("collected", 10.0)]
+
+
+def test_a_function_can_be_named_by_itself_unless_nobody_can_import_it() -> None:
+    assert Job(json.dumps).task == "json:dumps"
+    with pytest.raises(PostroomError, match="cannot be imported by name"):
+        Job(lambda: None)

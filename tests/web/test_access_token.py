@@ -1,0 +1,24 @@
+"""The token of the page, and what is derived from it."""
+
+from __future__ import annotations
+
+import pytest
+
+from postroom.errors import PostroomError
+from postroom.web.access_token import AccessToken
+
+
+def test_a_short_token_is_refused() -> None:
+    with pytest.raises(PostroomError, match="at least 16"):
+        AccessToken("short")
+    assert len(AccessToken().secret) > 40
+    assert AccessToken().secret != AccessToken().secret
+
+
+def test_cookie_and_form_key_are_derived_and_do_not_show_the_token() -> None:
+    token, same, other = AccessToken("a" * 16), AccessToken("a" * 16), AccessToken("b" * 16)
+    assert token.opens("a" * 16) and not token.opens(token.cookie)
+    assert token.knows_cookie(same.cookie) and not token.knows_cookie(other.cookie)
+    assert token.knows_form(same.form_key) and not token.knows_form(token.cookie)
+    assert token.cookie_name != other.cookie_name
+    assert token.secret not in token.set_cookie()

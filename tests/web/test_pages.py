@@ -1,0 +1,38 @@
+"""The pages: lists, search, and one job."""
+
+from __future__ import annotations
+
+import httpx
+
+from postroom.commands.spec import CommandSpec
+from postroom.queue.submission import submit
+from postroom.store.files import LocalFiles
+
+from .conftest import Page
+
+
+def test_pages_of_jobs_lead_on_and_back(page: Page, browser: httpx.Client) -> None:
+    submit(LocalFiles(), page.base, [CommandSpec("true", cwd="/")] * 120, project="many")
+    first = browser.get("/jobs?project=many").text
+    assert "1 to 50 of 120" in first.replace("\u202f", "")
+    assert 'rel="prev"' not in first
+    last = browser.get("/jobs?project=many&first=100").text
+    assert "101 to 120 of 120" in last
+    assert 'rel="next"' not in last
+    assert "There are no more jobs" in browser.get("/jobs?project=many&first=500").text
+    assert "No job matches" in browser.get("/jobs?text=nothing-like-that").text
+
+
+def test_a_search_for_an_id_leads_to_the_job(page: Page, browser: httpx.Client) -> None:
+    found = browser.get("/jobs", params={"text": page.jobs[1].short})
+    assert (found.status_code, found.headers["location"]) == (303, f"/jobs/{page.jobs[1]}")
+
+
+def test_every_page_names_its_actions_in_the_words_of_the_table(
+    page: Page, browser: httpx.Client
+) -> None:
+    shown = browser.get(f"/jobs/{page.jobs[0]}").text
+    for label in ("Kill", "Hold", "Move to front", "Rerun"):
+        assert f">{label}</button>" in shown
+    assert ">stdout</h3>" in shown and ">stderr</h3>" in shown
+    assert "Scheduler stopped" in browser.get("/").text
