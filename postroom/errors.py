@@ -24,6 +24,10 @@ class BadFileError(PostroomError):
         self.reason = reason
 
 
+class RunRemovedError(PostroomError):
+    """A run was removed, or is being removed: it takes no more jobs."""
+
+
 class PayloadError(PostroomError):
     """A value cannot be stored in a parcel; the message names the value."""
 

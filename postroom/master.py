@@ -34,6 +34,7 @@ from .store.files import Clock, Files, LocalFiles, Lock, SystemClock
 from .store.journal import Journal
 from .store.runs import (
     RunInfo,
+    appending,
     count_submitted,
     create_run,
     list_firsts,
@@ -41,6 +42,7 @@ from .store.runs import (
     read_parcel_bytes,
     read_run_info,
     user_name,
+    want,
 )
 from .store.snapshot import count_done
 from .store.task_source import source_version
@@ -262,11 +264,14 @@ class Master:
         for job in jobs:
             if job.task not in self._versions:
                 self._versions[job.task] = source_version(self.import_folder, job.task)
-        if info.append_log:
-            records = log_jobs(self._append_log(info), jobs, guess=known)
-            numbers = [n for record in records for n in range(record.number, record.stop)]
-        else:
-            numbers = append_jobs(self._files, self.base, info, jobs, guess=known)
+        # An embedded run is wanted already.
+        kept = contextlib.nullcontext() if info.embedded else appending(self._files, self.base, run)
+        with kept:
+            if info.append_log:
+                records = log_jobs(self._append_log(info), jobs, guess=known)
+                numbers = [n for record in records for n in range(record.number, record.stop)]
+            else:
+                numbers = append_jobs(self._files, self.base, info, jobs, guess=known)
         for record in records:
             if record.file:
                 pool.large[record.number] = record.file
@@ -322,10 +327,7 @@ class Master:
         return self._watch(pool)
 
     def _want(self, run: str) -> None:
-        lock = None
-        while lock is None:  # the acting Master holds it for a moment when it checks
-            lock = self._files.try_lock(self.base.wanted(run), shared=True)
-        self._wanted[run] = lock
+        self._wanted[run] = want(self._files, self.base, run)
         self._files.touch(self.base.run_folder(run))
 
     def _watch(self, pool: JobPool) -> JobPool:

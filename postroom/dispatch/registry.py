@@ -209,7 +209,7 @@ class Registry:
         return gone
 
     def endings(self, jobs: Iterable[JobId]) -> dict[JobId, bool | None]:
-        """Whether jobs ended well; None: not ended. A job whose run was removed ended well.
+        """Whether jobs ended well; None: not ended. Nobody knows about a job that was removed.
 
         Each folder is listed once, and each parcel read once.
         """
@@ -224,7 +224,7 @@ class Registry:
                 folders[run] = list_firsts(self._files, result_folder) if here else None
             firsts = folders[run]
             if firsts is None:
-                found[job] = True
+                found[job] = False
                 continue
             found[job] = None
             index = bisect.bisect_right(firsts, number) - 1

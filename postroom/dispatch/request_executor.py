@@ -278,7 +278,9 @@ class RequestExecutor:
         try:
             while found := self._take_unreachable():
                 for (run, other), numbers in found.items():
-                    reason = f"job {other.short}, which it waits for, did not end well"
+                    there = self._files.exists(self._base.run_folder(other.run))
+                    why = "did not end well" if there else "was removed: how it ended is not known"
+                    reason = f"job {other.short}, which it waits for, {why}"
                     self._collector.cancel(run, numbers, reason)
         finally:
             self._cancelling = False

@@ -19,7 +19,7 @@ from ..store.job_ids import JobId, UnknownJobError, find_run
 from ..store.requests import Request, RequestVerb, ask, is_settled
 from ..store.runs import user_name
 from .base_state import BaseState
-from .cleaning import find_over, remove_run, sweep
+from .cleaning import find_over, remove_run, runs_in_use, sweep
 from .queue_view import QueueView
 from .rows import FAILED
 from .run_reader import RunReader, command_fields, scheduling_in
@@ -215,17 +215,29 @@ def clean(
     view: QueueView, *, older_than_s: float, project: str = "", dry_run: bool = False
 ) -> ActionResult:
     """Remove the runs whose jobs have all ended long ago, with their results and logs."""
-    base_state = view.read_state()
-    going = find_over(base_state, now=time.time(), older_than_s=older_than_s, project=project)
-    if not dry_run:
-        sweep(view.files, view.base, now=time.time())
-        going = [reader for reader in going if remove_run(view.files, view.base, reader)]
-    jobs = sum(reader.asked for reader in going)
-    verb = "would be removed" if dry_run else "removed"
-    runs = f"{len(going)} run{'' if len(going) == 1 else 's'}"
-    return ActionResult(
-        None, f"{runs} with {jobs} jobs {verb}", runs=[reader.run for reader in going]
+    files, base, now = view.files, view.base, time.time()
+
+    def in_use() -> set[str]:
+        return runs_in_use(view.read_state(), files, base)
+
+    errors = [] if dry_run else sweep(files, base, now=now)
+    going = find_over(
+        view.read_state(), now=now, older_than_s=older_than_s, project=project, kept=in_use()
     )
+    # How many jobs they had when they were found to be old enough.
+    jobs = {reader.run: reader.asked for reader in going}
+    if not dry_run:
+        for run, asked in list(jobs.items()):
+            try:
+                if not remove_run(files, base, run, jobs=asked, in_use=in_use):
+                    del jobs[run]
+            except OSError as error:
+                errors.append(error)
+    verb = "would be removed" if dry_run else "removed"
+    text = f"{len(jobs)} run{'' if len(jobs) == 1 else 's'} with {sum(jobs.values())} jobs {verb}"
+    if errors:
+        text += f"; not all could be deleted, clean again when this is mended: {errors[0]}"
+    return ActionResult(None, text, runs=list(jobs))
 
 
 # Agents

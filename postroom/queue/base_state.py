@@ -78,9 +78,9 @@ class BaseState:
         return missing + [job for job in scheduling.after if self.outcome(job) != "ok"]
 
     def outcome(self, job: JobId) -> str | None:
-        """How a job ended; None: it has not. A job whose run was removed counts as ok."""
+        """How a job ended; None: it has not. Nobody knows how a removed job ended."""
         reader = self.readers.get(job.run)
-        return "ok" if reader is None else reader.outcome(job.number)
+        return "removed" if reader is None else reader.outcome(job.number)
 
     def job_key(self, reader: RunReader, job: JobId) -> JobKey:
         """Sorts the waiting jobs of a run; see `dispatch.send_order`."""

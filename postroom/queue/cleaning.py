@@ -1,88 +1,220 @@
-"""Removes finished runs: each folder is renamed into `trash/`, then deleted there.
+"""Removes finished runs, each as a whole and for good.
 
-The folder with the jobs goes first. From then on the run does not exist, and nobody can append to
-it: whoever appends to its append log checks afterwards that the log is still there. If somebody
-appended just before the rename, the folder is put back. If the cleaning is killed in between, the
-next one does the rest.
+    job_pool/<run>  --closed-->  job_pool/<run>/closed  --moved-->  trash/<run>  --deleted-->  gone
+
+Whoever appends to a run, or submits a job that waits for one of its jobs, holds `wanted.lock`,
+shared (`store.runs.appending`). The cleaner takes that lock exclusively, looks at the run once more
+and writes `closed` into it. From then on the run takes no more jobs, and nothing is ever put back.
+It is moved to `trash/` in one rename; its results and logs are deleted before its jobs, and the
+file `closed` last of all. So a cleaning that is killed anywhere is finished by the next one, and
+any number of them may be at work at the same time.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import shutil
+from collections.abc import Callable, Collection
 
+from ..dispatch.run_queue import gaps
+from ..errors import BadFileError
 from ..store.append_log import logged_until
-from ..store.base import Base
+from ..store.base import CLOSED, SUFFIX, Base
 from ..store.files import Files
 from ..store.mailbox import is_plain_name
-from ..store.runs import list_firsts
+from ..store.runs import count_jobs, list_firsts, list_runs
 from .base_state import BaseState
+from .notices import noticed_runs
 from .run_reader import RunReader
 
 # Somebody may be about to submit more jobs to a run that has just changed.
 QUIET_S = 60.0
 # Only folders older than this are leftovers; newer ones may belong to a run that is being made.
 LEFT_S = 86_400.0
-_ASKED = ".asked"
+# An earlier version moved a run here before it had looked at it for the last time.
+_UNSURE = ".asked"
 
 
 def find_over(
-    base_state: BaseState, *, now: float, older_than_s: float, project: str = ""
+    base_state: BaseState,
+    *,
+    now: float,
+    older_than_s: float,
+    project: str = "",
+    kept: Collection[str] = (),
 ) -> list[RunReader]:
-    """The runs whose jobs all ended long enough ago, and that no other job waits for."""
-    awaited = {
-        job.run
-        for reader in base_state.readers.values()
-        if reader.pending
-        for scheduling in reader.with_options().values()
-        for job in (*scheduling.after, *scheduling.after_any)
-    }
+    """The runs whose jobs all ended long enough ago; `kept` are those that stay all the same."""
     return [
         reader
         for reader in base_state.readers.values()
         if not reader.pending
         and project in ("", reader.project)
-        and reader.run not in awaited
+        and reader.run not in kept
         and now - _ended_at(reader) >= max(older_than_s, QUIET_S)
     ]
+
+
+def runs_in_use(base_state: BaseState, files: Files, base: Base) -> set[str]:
+    """The runs that jobs of other runs wait for, and those with a message that is still due."""
+    return noticed_runs(files, base).union(
+        job.run
+        for reader in base_state.readers.values()
+        if reader.pending
+        for scheduling in reader.with_options().values()
+        for job in (*scheduling.after, *scheduling.after_any)
+    )
 
 
 def _ended_at(reader: RunReader) -> float:
     return max(reader.changed_at, reader.asked_at, reader.info.created_at)
 
 
-def remove_run(files: Files, base: Base, reader: RunReader) -> bool:
-    """Remove one run with its results and logs; False: somebody still uses it."""
-    run = reader.run
-    if reader.info.embedded:
-        lock = files.try_lock(base.wanted(run))
-        if lock is None:
-            return False
-        lock.release()
-    place = f"{base.trash}/{run}{_ASKED}"
-    try:
-        files.move(base.run_folder(run), place)
-    except FileNotFoundError:
+def remove_run(
+    files: Files,
+    base: Base,
+    run: str,
+    *,
+    jobs: int,
+    in_use: Callable[[], Collection[str]] = tuple,
+) -> bool:
+    """Remove a run of so many `jobs` with its results and logs; False: somebody uses it.
+
+    What is `in_use` is asked when nobody can append to the run or begin to wait for it any more.
+    """
+
+    def over() -> bool:
+        return _ended(files, base, run, base.run_folder(run)) == jobs and run not in in_use()
+
+    if not _close(files, base, run, over):
         return False
-    logged = reader.asked if reader.info.append_log else 0
-    firsts = [] if reader.info.append_log else reader.firsts
-    if list_firsts(files, place) != firsts or logged_until(files, f"{place}/jobs.log") != logged:
-        files.move(place, base.run_folder(run))
-        return False
-    _remove_others(files, base, run)
+    _finish(files, base, run)
     return True
 
 
-def sweep(files: Files, base: Base, *, now: float) -> None:
-    """Finish an interrupted cleaning."""
+def _close(files: Files, base: Base, run: str, over: Callable[[], bool]) -> bool:
+    """Close a run for good if it is over, and move it to the trash; False: it stays."""
+    lock = None
+    with contextlib.suppress(FileNotFoundError):
+        lock = files.try_lock(base.wanted(run))
+    if lock is None:
+        return False
+    try:
+        if not files.exists(base.closed(run)):
+            if not over():
+                return False
+            files.write_new(base.closed(run), [b""], sync=True)
+        files.sync_folder(base.run_folder(run))
+        files.move(base.run_folder(run), base.trashed(run))
+        return True
+    except FileNotFoundError:
+        return False  # another cleaner has moved it
+    finally:
+        lock.release()
+
+
+def _ended(files: Files, base: Base, run: str, folder: str) -> int | None:
+    """How many jobs a run's folder holds; None: not all of them have results.
+
+    All is read from disk, jobs first.
+    """
+    try:
+        firsts = list_firsts(files, folder)
+        if firsts:
+            last = f"{folder}/{firsts[-1]:09d}{SUFFIX}"
+            submitted = firsts[-1] + count_jobs(files, last, "jobs")
+        else:
+            submitted = logged_until(files, f"{folder}/jobs.log")
+        spans = [
+            (first, first + count_jobs(files, base.result(run, first), "results"))
+            for first in list_firsts(files, base.result_folder(run))
+        ]
+    except BadFileError:
+        return None
+    return None if gaps(submitted, spans) else submitted
+
+
+def sweep(files: Files, base: Base, *, now: float) -> list[OSError]:
+    """Finish what interrupted cleanings have left; return what could not be deleted, and why."""
+    errors: list[OSError] = []
+    for run in list_runs(files, base):
+        if files.exists(base.closed(run)):
+            _close(files, base, run, lambda: False)
     for name in files.names(base.trash):
-        if name.endswith(_ASKED):
-            _remove_others(files, base, name.removesuffix(_ASKED))
+        try:
+            _sweep_one(files, base, name)
+        except OSError as error:
+            errors.append(error)
+    _remove_leftovers(files, base, now)
+    return errors
+
+
+def _sweep_one(files: Files, base: Base, name: str) -> None:
+    run = name.removesuffix(_UNSURE)
+    if name.endswith(_UNSURE) and is_plain_name(run):
+        _decide(files, base, run)
+    if files.exists(f"{base.trashed(run)}/{CLOSED}"):
+        _finish(files, base, run)
+    elif _is_part(name) or (is_plain_name(name) and not files.names(f"{base.trash}/{name}")):
+        files.remove_tree(f"{base.trash}/{name}")
+
+
+def _decide(files: Files, base: Base, run: str) -> None:
+    """Go on with a run that an earlier version was removing when it was killed.
+
+    If a job has no result, the run is put back: it may have been appended at the last moment. That
+    version removed the results only after it had looked, so without them the matter is settled.
+    """
+    place = f"{base.trash}/{run}{_UNSURE}"
+    with contextlib.suppress(FileNotFoundError):
+        settled = not files.exists(base.result_folder(run))
+        if settled or _ended(files, base, run, place) is not None:
+            if not files.exists(f"{place}/{CLOSED}"):
+                with contextlib.suppress(FileExistsError):
+                    files.write_new(f"{place}/{CLOSED}", [b""], sync=True)
+            files.sync_folder(place)
+            files.move(place, base.trashed(run))
+        else:
+            files.move(place, base.run_folder(run))
+
+
+def _finish(files: Files, base: Base, run: str) -> None:
+    """Delete a closed run that is in the trash, its jobs last: they mark an unfinished cleaning."""
+    # Before anything is deleted: a power loss must not bring the jobs back without their results.
+    files.sync_folder(base.job_pool)
+    files.sync_folder(base.trash)
+    for number, folder in enumerate(_other_folders(base, run)):
+        place = f"{base.trash}/{run}.{number}"
+        files.remove_tree(place)
+        with contextlib.suppress(FileNotFoundError):
+            files.move(folder, place)
+        files.remove_tree(place)
+    files.remove(base.result_cache(run))
+    place = base.trashed(run)
+    with contextlib.suppress(FileNotFoundError):
+        for name in files.names(place):
+            if name != CLOSED:
+                files.remove_tree(f"{place}/{name}")
+        files.sync_folder(place)
+        files.remove(f"{place}/{CLOSED}")
+    files.remove_tree(place)
+
+
+def _is_part(name: str) -> bool:
+    """Whether a name in the trash is that of a closed run's results, attempts or logs."""
+    run, dot, number = name.partition(".")
+    return bool(dot) and is_plain_name(run) and number in ("0", "1", "2")
+
+
+def _remove_leftovers(files: Files, base: Base, now: float) -> None:
+    """Delete old results and logs of runs that are not there."""
     present = {run for folder in _other_folders(base, "") for run in files.names(folder)}
     for run in filter(is_plain_name, present):
-        if not files.exists(base.run_folder(run)) and now - _touched_at(base, run) > LEFT_S:
-            _remove_others(files, base, run)
+        # In this order: an earlier version's run may be put back from the trash.
+        there = (f"{base.trash}/{run}{_UNSURE}", base.run_folder(run))
+        if not any(map(files.exists, there)) and now - _touched_at(base, run) > LEFT_S:
+            for folder in _other_folders(base, run):
+                files.remove_tree(folder)
+            files.remove(base.result_cache(run))
 
 
 def _touched_at(base: Base, run: str) -> float:
@@ -95,14 +227,3 @@ def _touched_at(base: Base, run: str) -> float:
 
 def _other_folders(base: Base, run: str) -> list[str]:
     return [base.result_folder(run), base.attempts(run), base.job_folders(run)]
-
-
-def _remove_others(files: Files, base: Base, run: str) -> None:
-    """Remove the other folders of a run, and last its jobs, which mark an unfinished cleaning."""
-    for number, folder in enumerate(_other_folders(base, run)):
-        place = f"{base.trash}/{run}.{number}"
-        with contextlib.suppress(OSError):
-            files.move(folder, place)
-        shutil.rmtree(place, ignore_errors=True)
-    files.remove(base.result_cache(run))
-    shutil.rmtree(f"{base.trash}/{run}{_ASKED}", ignore_errors=True)

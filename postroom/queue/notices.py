@@ -80,6 +80,19 @@ def notify_of(files: Files, base: Base, jobs: list[JobId], target: str) -> None:
         save_notice(files, base, Notice(target, run, tuple(_spans(sorted(numbers)))))
 
 
+def noticed_runs(files: Files, base: Base) -> set[str]:
+    """The runs about which a message is still due."""
+    names = set(files.names(base.control))
+    found = set()
+    for name in names:
+        stem = name.removesuffix(".json")
+        if name.startswith(PREFIX) and stem != name and f"{stem}.done" not in names:
+            path = f"{base.control}/{name}"
+            with contextlib.suppress(FileNotFoundError, BadFileError):
+                found.add(Notice.decode(path, files.read(path, NOTICE_LIMIT)).run)
+    return found
+
+
 def _spans(numbers: list[int]) -> list[Span]:
     found: list[Span] = []
     for number in numbers:

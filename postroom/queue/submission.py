@@ -1,27 +1,31 @@
 """Submitting commands to the queue.
 
-Each project has an open run: anybody may append commands to it, without a lock. A new run is begun
-each day, and when the last has grown large, so that a whole run can be removed when it is over. Two
-submitters that begin a run at the same moment begin two, which does no harm.
+Each project has an open run: anybody may append commands to it, many at the same time. A new run is
+begun each day, and when the last has grown large, so that a whole run can be removed when it is
+over; also when the last is just being removed. Two submitters that begin a run at the same moment
+begin two, which does no harm.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from ..commands.spec import COMMAND, CommandSpec
 from ..dispatch.job_writer import log_jobs
-from ..errors import BadFileError, PostroomError
+from ..errors import BadFileError, PostroomError, RunRemovedError
+from ..jobs import Job
 from ..store.append_log import AppendLogWriter
 from ..store.base import Base, new_run_id
 from ..store.files import Files
 from ..store.job_ids import JobId
 from ..store.runs import (
     RunInfo,
+    appending,
     count_submitted,
     create_run,
     list_firsts,
@@ -65,13 +69,30 @@ def submit(
     jobs = [replace(check(spec), checkpoint=True).to_job() for spec in specs]
     for job in jobs:
         job.arguments["submitted_at"] = now
-    info, asked = _open_run(files, base, project)
-    append_log = AppendLogWriter(files, base, info.run, durable=info.durable)
-    try:
-        records = log_jobs(append_log, jobs, guess=asked)
-    finally:
-        append_log.close()
-    files.touch(base.run_folder(info.run))  # a Master that had finished the run looks again
+    awaited = {
+        job.run for spec in specs for job in spec.scheduling.after + spec.scheduling.after_any
+    }
+    leaving: set[str] = set()
+    with contextlib.ExitStack() as stack:
+        for run in sorted(awaited):  # they stay until it is on disk that somebody waits for them
+            stack.enter_context(appending(files, base, run))
+        while True:
+            info, asked = _open_run(files, base, project, leaving)
+            try:
+                return _append(files, base, info, jobs, asked)
+            except RunRemovedError:
+                leaving.add(info.run)
+
+
+def _append(files: Files, base: Base, info: RunInfo, jobs: list[Job], asked: int) -> list[JobId]:
+    # Nobody waits for a cleaner here, which may be stopped: a new run takes the jobs as well.
+    with appending(files, base, info.run, wait=False):
+        append_log = AppendLogWriter(files, base, info.run, durable=info.durable)
+        try:
+            records = log_jobs(append_log, jobs, guess=asked)
+        finally:
+            append_log.close()
+        files.touch(base.run_folder(info.run))  # a Master that had finished the run looks again
     return [JobId(info.run, n) for record in records for n in range(record.number, record.stop)]
 
 
@@ -87,12 +108,16 @@ def rerun(files: Files, base: Base, jobs: Sequence[tuple[JobId, CommandSpec, str
     return found
 
 
-def _open_run(files: Files, base: Base, project: str) -> tuple[RunInfo, int]:
-    """The project's open run, and how many jobs it holds."""
+def _open_run(
+    files: Files, base: Base, project: str, leaving: Collection[str]
+) -> tuple[RunInfo, int]:
+    """The project's open run, and how many jobs it holds; not one that is being removed."""
     today = time.strftime("%Y%m%d", time.gmtime())
     for run in reversed(list_runs(files, base)):
         if run[:8] < today:
             break
+        if run in leaving:
+            continue
         try:
             info = read_run_info(files, base, run)
         except (FileNotFoundError, BadFileError):

@@ -10,7 +10,8 @@ base/
   job_pool/<run>/<first>.npz     a parcel: the arguments of jobs first, first+1, ...
   job_pool/<run>/jobs.log        instead, in an open run or the queue: the append log of its jobs
   job_pool/<run>/run.json        what all jobs of the run have in common
-  job_pool/<run>/wanted.lock     shared file lock of those who wait for an embedded run
+  job_pool/<run>/wanted.lock     shared file lock of those who append to a run or wait for it
+  job_pool/<run>/closed          the run is being removed, for good: it takes no more jobs
   result_pool/<run>/<first>.npz  outputs and errors, as they come
   attempts/<run>/<job>.<n>.json  only for an attempt that ended with no result: why
   data/<name>.npz                shared data, named by content, written once
@@ -54,6 +55,7 @@ FOLDERS = (
 FILES = ("FORMAT", "master.lock", "master.json")
 SUFFIX = ".npz"
 OUTBOX = "outbox."
+CLOSED = "closed"
 
 _TOKEN = new_token(12)
 _serials = itertools.count()
@@ -111,8 +113,16 @@ class Base:
         return f"{self.job_pool}/{run}/run.json"
 
     def wanted(self, run: str) -> str:
-        """Held, shared, by everyone who waits for an embedded run."""
+        """Held, shared, by everyone who appends to a run, or waits for an embedded one."""
         return f"{self.job_pool}/{run}/wanted.lock"
+
+    def closed(self, run: str) -> str:
+        """Says that a run is being removed, and takes no more jobs."""
+        return f"{self.job_pool}/{run}/{CLOSED}"
+
+    def trashed(self, run: str) -> str:
+        """Where the folder of a run is moved to when it is removed."""
+        return f"{self.trash}/{run}"
 
     def parcel(self, run: str, first: int) -> str:
         """The arguments of jobs `first` and following."""

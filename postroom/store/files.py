@@ -12,6 +12,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import shutil
 import stat
 import time
 import weakref
@@ -132,6 +133,9 @@ class Files(Protocol):
 
     def remove(self, path: str) -> None:
         """Remove a file if it exists."""
+
+    def remove_tree(self, path: str) -> None:
+        """Remove a folder and all that is in it, in any order; others may be at it, too."""
 
     def let_go(self, path: str) -> None:
         """Nobody will read this file soon: its memory may be used for the next large one."""
@@ -406,6 +410,15 @@ class LocalFiles:
     def remove(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
+
+    def remove_tree(self, path: str) -> None:
+        while self.exists(path):
+            # Another process may remove the same tree: then this one goes on with what is left.
+            with contextlib.suppress(FileNotFoundError):
+                if stat.S_ISDIR(os.lstat(path).st_mode):
+                    shutil.rmtree(path)
+                else:
+                    os.unlink(path)
 
     def let_go(self, path: str) -> None:
         self._pages.let_go(path)

@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from ..errors import BadFileError
+from ..errors import BadFileError, RunRemovedError
 from ..parcel.container import PARCEL_LIMIT, Buffer
 from ..parcel.trailer import TRAILER_SIZE, read_trailer
 from .append_log import logged_until
 from .base import Base, attempt_of, number_of
-from .files import Files
+from .files import Files, Lock
 from .mailbox import Letter, is_plain_name, read_in_hand, read_letter
 from .records import JsonRecord
 
 INFO_LIMIT = 1 << 20
+# How often, and for how long, to try to take the lock of a run that somebody looks at.
+TRY_S = 0.001
+PATIENCE_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -103,8 +107,63 @@ def create_run(
             files.sync_folder(base.job_pool)
     except BaseException:
         with contextlib.suppress(OSError):
-            files.move(place, f"{base.trash}/{info.run}")
+            if place != folder or not info.append_log:
+                files.move(place, base.trashed(info.run))
+            else:
+                _withdraw(files, base, info.run)
         raise
+
+
+def _withdraw(files: Files, base: Base, run: str) -> None:
+    """Take an open run away whose making failed, unless others have appended to it."""
+    lock = files.try_lock(base.wanted(run))
+    if lock is None:
+        return
+    try:
+        if not logged_until(files, base.append_log(run)):
+            files.move(base.run_folder(run), base.trashed(run))
+    finally:
+        lock.release()
+
+
+def want(files: Files, base: Base, run: str, *, wait: bool = True) -> Lock:
+    """Keep a run from being removed for as long as the lock is held.
+
+    Raises RunRemovedError if it is too late. Somebody may just look whether the run can be removed,
+    or is wanted: that takes a moment; without `wait` it counts as removed.
+    """
+    lock = None
+    until = time.monotonic() + PATIENCE_S if wait else 0.0
+    with contextlib.suppress(FileNotFoundError):
+        while (lock := files.try_lock(base.wanted(run), shared=True)) is None:
+            if time.monotonic() >= until:
+                raise RunRemovedError(
+                    f"run {run} may be about to be removed: another process has held its lock for "
+                    f"{PATIENCE_S:g} s; look for a stopped `postroom clean`, and try again"
+                )
+            time.sleep(TRY_S)
+    if lock is not None:
+        try:
+            # In this order: between the two, a closed run may be moved away. None ever comes back.
+            if not files.exists(base.closed(run)) and files.exists(base.run_folder(run)):
+                return lock
+        except BaseException:
+            lock.release()
+            raise
+        lock.release()
+    raise RunRemovedError(
+        f"run {run} was removed by `postroom clean`: it takes no more jobs; submit a new run"
+    )
+
+
+@contextlib.contextmanager
+def appending(files: Files, base: Base, run: str, *, wait: bool = True) -> Iterator[None]:
+    """Append to a run, or refer to its jobs: meanwhile it is not removed; see `want`."""
+    lock = want(files, base, run, wait=wait)
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def read_run_info(files: Files, base: Base, run: str) -> RunInfo:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,12 +10,13 @@ import pytest
 from postroom.commands.spec import CommandSpec
 from postroom.dispatch.project_queue import ProjectQueue
 from postroom.dispatch.registry import Registry
+from postroom.parcel.sheets import Outcome, OutcomeSheet
 from postroom.queue.submission import submit
 from postroom.store.append_log import RECORD_BYTES
 from postroom.store.job_ids import JobId
 from postroom.store.journal import NullJournal
 from postroom.store.requests import Orders
-from postroom.store.runs import read_run_info
+from postroom.store.runs import read_parcel_bytes, read_run_info
 from postroom.store.scheduling import SchedulingOptions
 from tests.by_hand import PostRoom
 
@@ -47,7 +49,23 @@ def test_a_projects_run_is_one_append_log(room: PostRoom) -> None:
     assert [job.number for job in first + second] == [0, 1, 2]
     run = first[0].run
     assert read_run_info(room.files, room.base, run).append_log
-    assert sorted(room.files.names(room.base.run_folder(run))) == ["jobs.log", "run.json"]
+    names = sorted(room.files.names(room.base.run_folder(run)))
+    assert names == ["jobs.log", "run.json", "wanted.lock"]
+
+
+def test_what_waits_for_a_removed_job_is_cancelled_since_nobody_knows_how_that_ended(
+    room: PostRoom,
+) -> None:
+    (gone,) = queue(room, "a")
+    waits = CommandSpec("b", cwd="/", scheduling=SchedulingOptions(after=(gone,)))
+    (job,) = submit(room.files, room.base, [waits], project="other")
+    shutil.rmtree(room.base.run_folder(gone.run))
+    dispatcher = room.dispatcher()
+    room.step(dispatcher)
+    path = room.base.result(job.run, 0)
+    failure = OutcomeSheet(path, read_parcel_bytes(room.files, path)).failures[0]
+    assert failure.outcome is Outcome.CANCELLED
+    assert failure.message.endswith("was removed: how it ended is not known")
 
 
 def test_scheduling_options_are_read_from_records_large_and_small(room: PostRoom) -> None:

@@ -883,11 +883,71 @@ MUTANTS = [
         "tests/queue/test_notify.py::test_whoever_comes_late_sends_nothing",
     ),
     Mutant(
-        "a run to which somebody has just appended is put back",
+        "a run to which somebody has just appended is not closed",
         CLEANING,
-        ' or logged_until(files, f"{place}/jobs.log") != logged:',
-        ":",
-        "tests/queue/test_cleaning.py",
+        "return _ended(files, base, run, base.run_folder(run)) == jobs and run not in in_use()",
+        "return run not in in_use()",
+        "tests/queue/test_cleaning.py::test_a_job_that_is_appended_at_the_last_moment_stays",
+    ),
+    Mutant(
+        "a run that somebody has begun to wait for is not closed",
+        CLEANING,
+        "return _ended(files, base, run, base.run_folder(run)) == jobs and run not in in_use()",
+        "return _ended(files, base, run, base.run_folder(run)) == jobs",
+        "tests/queue/test_cleaning.py"
+        "::test_a_run_is_not_removed_while_a_job_is_submitted_that_waits_for_it",
+    ),
+    Mutant(
+        "who submits a job keeps the runs that it waits for",
+        "postroom/queue/submission.py",
+        "            stack.enter_context(appending(files, base, run))\n",
+        "            pass\n",
+        "tests/queue/test_cleaning.py"
+        "::test_a_run_is_not_removed_while_a_job_is_submitted_that_waits_for_it",
+    ),
+    Mutant(
+        "a run that somebody appends to is not closed",
+        CLEANING,
+        "        lock = files.try_lock(base.wanted(run))\n",
+        "        lock = files.try_lock(base.wanted(run), shared=True)\n",
+        "tests/queue/test_cleaning.py::test_a_run_that_somebody_appends_to_stays",
+    ),
+    Mutant(
+        "nothing is appended to a run that is closed",
+        RUNS,
+        "if not files.exists(base.closed(run)) and files.exists(base.run_folder(run)):",
+        "if files.exists(base.run_folder(run)):",
+        "tests/queue/test_cleaning.py"
+        "::test_whenever_it_is_killed_the_next_one_finishes_and_no_job_is_lost",
+    ),
+    Mutant(
+        "a removed run is marked as closed until all of it is gone",
+        CLEANING,
+        "            if name != CLOSED:\n",
+        "            if True:\n",
+        "tests/queue/test_cleaning.py"
+        "::test_whenever_it_is_killed_the_next_one_finishes_and_no_job_is_lost",
+    ),
+    Mutant(
+        "a job without a result that an earlier version's clean had moved away is put back",
+        CLEANING,
+        "        if settled or _ended(files, base, run, place) is not None:\n",
+        "        if True:\n",
+        "tests/queue/test_cleaning.py::TestWhatAnEarlierVersionLeft",
+    ),
+    Mutant(
+        "nobody knows that a removed job ended well",
+        REGISTER,
+        "                found[job] = False\n                continue\n",
+        "                found[job] = True\n                continue\n",
+        "tests/dispatch/test_registry.py",
+    ),
+    Mutant(
+        "an open run whose making failed stays if others have appended to it",
+        RUNS,
+        "        if not logged_until(files, base.append_log(run)):\n            files.move(",
+        "        if True:\n            files.move(",
+        "tests/store/test_runs.py",
     ),
     Mutant(
         "only a folder that is unchanged for a while is taken as seen",

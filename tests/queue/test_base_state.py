@@ -19,7 +19,7 @@ def test_a_job_waits_until_the_others_have_ended_as_it_needs(base: Base, view: Q
     base_state = view.read_state()
     gone = JobId("removed-run", 0)
     both = (good, bad, left, gone)
-    assert base_state.missing(SchedulingOptions(after=both)) == [bad, left]
+    assert base_state.missing(SchedulingOptions(after=both)) == [bad, left, gone]
     assert base_state.missing(SchedulingOptions(after_any=both)) == [left]
 
 

@@ -407,6 +407,16 @@ class SimulatedFiles:
         if name in folder.entries:
             self.disk.change((folder, name, None))
 
+    def remove_tree(self, path: str) -> None:
+        self.operation(path)
+        with contextlib.suppress(FileNotFoundError):
+            folder, name = self.disk.place(path)
+            node = folder.entries.get(name)
+            while isinstance(node, Folder) and node.entries:
+                self.remove_tree(f"{path}/{self.disk.rng.choice(list(node.entries))}")
+            if name in folder.entries:
+                self.disk.change((folder, name, None))
+
     def let_go(self, path: str) -> None:
         """Memory is no part of the simulation."""
 

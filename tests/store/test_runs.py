@@ -10,6 +10,7 @@ import pytest
 
 from postroom.errors import BadFileError
 from postroom.parcel.container import Buffer
+from postroom.store.append_log import AppendLogWriter
 from postroom.store.files import LocalFiles
 from postroom.store.mailbox import InHand, Letter, put_up
 from postroom.store.runs import (
@@ -79,6 +80,25 @@ class TestCreating:
             create_run(room.files, room.base, info(), parcels())
         assert list_runs(room.files, room.base) == []
         assert os.listdir(room.base.tmp) == []
+
+    @pytest.mark.parametrize("others", [0, 1])
+    def test_an_open_run_whose_making_failed_stays_only_if_others_have_appended(
+        self, room: PostRoom, monkeypatch: pytest.MonkeyPatch, others: int
+    ) -> None:
+        made = info(append_log=True, durable=True)
+
+        def sync_folder(path: str) -> None:
+            if path == room.base.job_pool:
+                for _ in range(others):
+                    log = AppendLogWriter(LocalFiles(), room.base, made.run, durable=False)
+                    log.append(1, jobs(0, 1))
+                    log.close()
+                raise OSError(5, "Input/output error")
+
+        monkeypatch.setattr(room.files, "sync_folder", sync_folder)
+        with pytest.raises(OSError, match="Input/output"):
+            create_run(room.files, room.base, made)
+        assert len(list_runs(room.files, room.base)) == others
 
     def test_a_durable_run_is_synced_before_it_is_told(
         self, room: PostRoom, monkeypatch: pytest.MonkeyPatch
