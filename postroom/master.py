@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from .dispatch.dispatcher import Dispatcher
-from .dispatch.job_writer import append_jobs, log_jobs, parcels, put_data
+from .dispatch.job_writer import append_jobs, log_jobs, parcels, put_data, referring_to_data
 from .dispatch.request_executor import SessionStarter
 from .dispatch.stall import Stall, find_obstacle
 from .errors import BadFileError, BaseFolderError, PostroomError
@@ -177,21 +177,27 @@ class Master:
     ) -> JobPool:
         tasks = dict.fromkeys(job.task for job in listed)
         durable = self.durable or keep
-        info = RunInfo(
-            run=new_run_id(),
-            project=project,
-            import_folder=self.import_folder,
-            shared=put_data(self._files, self.base, shared, durable=durable),
-            embedded=not keep,
-            durable=durable,
-            created_at=self._clock.wall(),
-            host=socket.gethostname(),
-            user=user_name(),
-            kernels={task: source_version(self.import_folder, task) for task in tasks},
-            one_job_per_letter=one_job_per_letter,
-            append_log=append_log,
+        guard = (
+            contextlib.nullcontext()
+            if shared is None
+            else referring_to_data(self._files, self.base)
         )
-        create_run(self._files, self.base, info, parcels(listed))
+        with guard:
+            info = RunInfo(
+                run=new_run_id(),
+                project=project,
+                import_folder=self.import_folder,
+                shared=put_data(self._files, self.base, shared, durable=durable),
+                embedded=not keep,
+                durable=durable,
+                created_at=self._clock.wall(),
+                host=socket.gethostname(),
+                user=user_name(),
+                kernels={task: source_version(self.import_folder, task) for task in tasks},
+                one_job_per_letter=one_job_per_letter,
+                append_log=append_log,
+            )
+            create_run(self._files, self.base, info, parcels(listed))
         self._versions.update(info.kernels)
         if info.embedded:
             self._want(info.run)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import os
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ..errors import BadFileError
+from ..errors import BadFileError, PostroomError
 from ..jobs import Job
 from ..parcel.container import Buffer
 from ..parcel.jsonable import weight
@@ -16,7 +18,7 @@ from ..parcel.sheets import pack_data, pack_jobs
 from ..store.append_log import AppendLogWriter, Record
 from ..store.base import Base
 from ..store.files import Files
-from ..store.runs import RunInfo, append, read_parcel_bytes
+from ..store.runs import PATIENCE_S, TRY_S, RunInfo, append, read_parcel_bytes
 
 # Small jobs share a parcel up to these limits.
 PARCEL_JOBS = 256
@@ -69,8 +71,26 @@ def log_jobs(append_log: AppendLogWriter, jobs: Sequence[Job], *, guess: int) ->
     return records
 
 
+@contextlib.contextmanager
+def referring_to_data(files: Files, base: Base) -> Iterator[None]:
+    """No shared data is removed meanwhile: put it there, and begin the run that refers to it."""
+    until = time.monotonic() + PATIENCE_S
+    while (lock := files.try_lock(base.data_lock, shared=True)) is None:
+        # A cleaner reads which data is in use.
+        if time.monotonic() >= until:
+            raise PostroomError(
+                f"another process has held {base.data_lock} for {PATIENCE_S:g} s; look for a "
+                "stopped `postroom clean`, and try again"
+            )
+        time.sleep(TRY_S)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 def put_data(files: Files, base: Base, shared: Any, *, durable: bool) -> str | None:
-    """Write shared data once; return its name, None if there is none.
+    """Write shared data once; return its name, None if there is none. See `referring_to_data`.
 
     The name comes from the checksums, which different contents may share. So a file that already
     has the name is compared byte by byte; if it differs, another name is taken.
@@ -92,6 +112,8 @@ def _put(files: Files, base: Base, name: str, chunks: Sequence[Buffer], *, durab
         won = files.publish(temporary, path)
     if not won and not _holds(files, path, chunks):
         return False
+    if not won:
+        files.touch(path)  # it is needed again: its time says when it was last asked for
     if durable:
         if not won:
             files.sync_file(path)  # its writer may not have needed to

@@ -19,7 +19,7 @@ from ..store.job_ids import JobId, UnknownJobError, find_run
 from ..store.requests import Request, RequestVerb, ask, is_settled
 from ..store.runs import user_name
 from .base_state import BaseState
-from .cleaning import find_over, remove_run, runs_in_use, sweep
+from .cleaning import find_over, remove_run, remove_unused_data, runs_in_use, sweep
 from .queue_view import QueueView
 from .rows import FAILED
 from .run_reader import RunReader, command_fields, scheduling_in
@@ -233,6 +233,7 @@ def clean(
                     del jobs[run]
             except OSError as error:
                 errors.append(error)
+        remove_unused_data(files, base, now=now)
     verb = "would be removed" if dry_run else "removed"
     text = f"{len(jobs)} run{'' if len(jobs) == 1 else 's'} with {sum(jobs.values())} jobs {verb}"
     if errors:

@@ -22,7 +22,7 @@ from ..store.append_log import logged_until
 from ..store.base import CLOSED, SUFFIX, Base
 from ..store.files import Files
 from ..store.mailbox import is_plain_name
-from ..store.runs import count_jobs, list_firsts, list_runs
+from ..store.runs import count_jobs, list_firsts, list_runs, read_run_info
 from .base_state import BaseState
 from .notices import noticed_runs
 from .run_reader import RunReader
@@ -211,17 +211,40 @@ def _remove_leftovers(files: Files, base: Base, now: float) -> None:
     for run in filter(is_plain_name, present):
         # In this order: an earlier version's run may be put back from the trash.
         there = (f"{base.trash}/{run}{_UNSURE}", base.run_folder(run))
-        if not any(map(files.exists, there)) and now - _touched_at(base, run) > LEFT_S:
+        if (
+            not any(map(files.exists, there))
+            and now - _touched_at(*_other_folders(base, run)) > LEFT_S
+        ):
             for folder in _other_folders(base, run):
                 files.remove_tree(folder)
             files.remove(base.result_cache(run))
 
 
-def _touched_at(base: Base, run: str) -> float:
+def remove_unused_data(files: Files, base: Base, *, now: float) -> int:
+    """Delete the shared data that no run refers to, and nobody has asked for lately."""
+    lock = files.try_lock(base.data_lock)
+    if lock is None:
+        return 0  # a run is begun just now, and may refer to any of it
+    removed = 0
+    try:
+        used = {read_run_info(files, base, run).shared for run in list_runs(files, base)}
+        for name in files.names(os.path.dirname(base.data(""))):
+            path = base.data(stem := name.removesuffix(SUFFIX))
+            if stem != name and stem not in used and now - _touched_at(path) > LEFT_S:
+                files.remove(path)
+                removed += 1
+    except (FileNotFoundError, NotADirectoryError, BadFileError):
+        pass  # there is a run of which nobody knows what it refers to
+    finally:
+        lock.release()
+    return removed
+
+
+def _touched_at(*paths: str) -> float:
     times = [0.0]
-    for folder in _other_folders(base, run):
+    for path in paths:
         with contextlib.suppress(OSError):
-            times.append(os.stat(folder).st_mtime)
+            times.append(os.stat(path).st_mtime)
     return max(times)
 
 

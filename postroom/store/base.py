@@ -15,6 +15,7 @@ base/
   result_pool/<run>/<first>.npz  outputs and errors, as they come
   attempts/<run>/<job>.<n>.json  only for an attempt that ended with no result: why
   data/<name>.npz                shared data, named by content, written once
+  data.lock                      shared file lock of those who begin a run that refers to data
   control/                       requests to the acting Master, and the orders in force
   runs/<run>/<job>/              the files of a queued command: INFO, .OUT, .ERR, SUCCESS or FAILURE
   log/postroom.log               one log for every process (JSON lines)
@@ -52,7 +53,7 @@ FOLDERS = (
     "rejected",
     "trash",
 )
-FILES = ("FORMAT", "master.lock", "master.json")
+FILES = ("FORMAT", "master.lock", "master.json", "data.lock")
 SUFFIX = ".npz"
 OUTBOX = "outbox."
 CLOSED = "closed"
@@ -78,6 +79,7 @@ class Base:
         self.notebook_functions = f"{self.root}/notebook_functions"
         self.log = f"{self.root}/log/postroom.log"
         self.events = f"{self.root}/log/events.jsonl"
+        self.data_lock = f"{self.root}/data.lock"  # held, shared, while a run with data is begun
         self.master_lock = f"{self.root}/master.lock"
         self.master_info = f"{self.root}/master.json"
 

@@ -921,6 +921,13 @@ MUTANTS = [
         "::test_whenever_it_is_killed_the_next_one_finishes_and_no_job_is_lost",
     ),
     Mutant(
+        "shared data stays while a run is begun that refers to it",
+        "postroom/master.py",
+        "            else referring_to_data(self._files, self.base)\n",
+        "            else contextlib.nullcontext()\n",
+        "tests/queue/test_cleaning.py::TestSharedData",
+    ),
+    Mutant(
         "a removed run is marked as closed until all of it is gone",
         CLEANING,
         "            if name != CLOSED:\n",

@@ -23,7 +23,7 @@ from postroom.store import runs
 from postroom.store.base import Base, create_base
 from postroom.store.files import LocalFiles
 from postroom.store.job_ids import JobId
-from postroom.store.runs import list_runs
+from postroom.store.runs import create_run, list_runs
 from tests.in_one_process import in_one_process
 from tests.queue.kit import FILES, end, make_old, queue
 
@@ -340,3 +340,51 @@ def test_a_run_that_was_appended_to_meanwhile_stays(tmp_path: Path, how: str, ke
             with pytest.raises(RunRemovedError, match="removed by `postroom clean`"):
                 pool.submit(Job("kernels:double", x=3))
         assert not running.files.exists(running.base.run_folder(pool.run))
+
+
+class TestSharedData:
+    @staticmethod
+    def put(running: Any, shared: object) -> tuple[str, Path]:
+        pool = running.master.submit([Job("kernels:add", x=1)], shared=shared)
+        running.finish(pool)
+        path = Path(running.base.data(pool.info.shared))
+        assert path.exists()
+        return pool.run, path
+
+    def test_data_goes_when_no_run_refers_to_it_any_more(self, tmp_path: Path) -> None:
+        with in_one_process(tmp_path, "def add(x, shared):\n    return x + shared\n") as running:
+            base, later = running.base, time.time() + 2 * cleaning.LEFT_S
+            (run, path), (_, other) = self.put(running, 1), self.put(running, 2)
+            assert cleaning.remove_unused_data(FILES, base, now=later) == 0
+            running.master.close()
+            assert remove_run(FILES, base, run, jobs=1)
+            assert cleaning.remove_unused_data(FILES, base, now=time.time()) == 0, "it is new"
+            lock = FILES.try_lock(base.data_lock, shared=True)
+            assert lock is not None
+            assert cleaning.remove_unused_data(FILES, base, now=later) == 0, "a run is begun"
+            lock.release()
+            assert cleaning.remove_unused_data(FILES, base, now=later) == 1
+            assert not path.exists() and other.exists()
+
+    def test_data_stays_while_a_run_is_begun_that_refers_to_it(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with in_one_process(tmp_path, "def add(x, shared):\n    return x + shared\n") as running:
+            later = time.time() + 2 * cleaning.LEFT_S
+            create = create_run
+
+            def clean_first(*arguments: Any) -> None:
+                cleaning.remove_unused_data(FILES, running.base, now=later)
+                create(*arguments)
+
+            monkeypatch.setattr("postroom.master.create_run", clean_first)
+            self.put(running, 1)
+
+    def test_nothing_goes_while_a_run_cannot_be_read(self, tmp_path: Path) -> None:
+        with in_one_process(tmp_path, "def add(x, shared):\n    return x + shared\n") as running:
+            run, path = self.put(running, 1)
+            running.master.close()
+            Path(running.base.run_info(run)).write_text("{")
+            later = time.time() + 2 * cleaning.LEFT_S
+            assert cleaning.remove_unused_data(FILES, running.base, now=later) == 0
+            assert path.exists()
