@@ -328,8 +328,11 @@ class Master:
             ) from None
         if info.embedded:
             self._want(run)
-        pool = JobPool(self._files, self.base, info, self._read_jobs(info, job), self)
-        pool.refresh()
+        # A run that is removed while it is read would seem to be empty.
+        kept = contextlib.nullcontext() if info.embedded else appending(self._files, self.base, run)
+        with kept:
+            pool = JobPool(self._files, self.base, info, self._read_jobs(info, job), self)
+            pool.refresh()
         return self._watch(pool)
 
     def _want(self, run: str) -> None:
