@@ -7,14 +7,15 @@ end, with the files themselves.
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from postroom.parcel.sheets import JobEnd, OutcomeSheet
-from postroom.store.base import Base, number_of
+from postroom.store.base import CLOSED, Base, number_of
 from postroom.store.runs import Note
 
-from .disk import Disk
+from .disk import Disk, Folder
 
 if TYPE_CHECKING:
     from .commands import Command
@@ -52,13 +53,15 @@ class Submission:
     killed: set[int] = field(default_factory=set)  # whose end somebody asked for
     shaken: bool = False  # it was not durable, and the power failed since
     reports: dict[int, tuple[str, Any]] = field(default_factory=dict)
+    closed: set[int] | None = None  # the jobs that had results when it was closed for removal
 
 
 class Checker:
     """Remembers everything, and complains."""
 
-    def __init__(self, base: Base) -> None:
+    def __init__(self, base: Base, disk: Disk | None = None) -> None:
         self._base = base
+        self.disk = disk or Disk(random.Random(0))
         self.submissions: list[Submission] = []
         self.executions: dict[int, tuple[str, int, Plan, int]] = {}
         self._by_token: dict[int, Plan] = {}
@@ -109,8 +112,32 @@ class Checker:
         submission.run = run
         submission.jobs = dict(enumerate(submission.plans))
 
+    def named(self, folder: Folder, name: str) -> None:
+        """A run is closed at this very moment: all that was accepted must have results."""
+        if name != CLOSED:
+            return
+        disk, pool = self.disk, self.disk.folder(self._base.job_pool).entries
+        for submission in self.submissions:
+            run = submission.run
+            if run is not None and pool.get(run) is folder:
+                names = sorted(disk.folder(self._base.result_folder(run)).entries)
+                submission.closed = set(self._covered(disk, run, names))
+                lost = set(submission.jobs) - submission.closed
+                if lost and not submission.shaken:
+                    raise Violation(f"jobs {sorted(lost)} of {run} are removed with no result")
+
+    def left(self, submission: Submission) -> None:
+        """A client finds its run removed: what is not in yet goes into a new one."""
+        if submission.more:
+            submission.plans, submission.run, submission.jobs = [], None, {}
+            submission.closed, submission.shaken = None, False
+            submission.reports.clear()
+            submission.killed.clear()
+
     def appended(self, submission: Submission, number: int, plan: Plan) -> None:
         """The submitter was told that one more job is in."""
+        if submission.closed is not None and number not in submission.closed:
+            raise Violation(f"job {number} was accepted into {submission.run}, which is closed")
         if submission.jobs.setdefault(number, plan) is not plan:
             raise Violation(f"two jobs of {submission.run} were both given number {number}")
         if plan in submission.more:  # another client may have appended it, too
@@ -128,6 +155,9 @@ class Checker:
 
     def abandoned(self, submission: Submission) -> None:
         """The power failed, and what was not durable is gone: it will be handed in anew."""
+        if submission.closed is not None:
+            self.left(submission)
+            return
         if not submission.shaken:
             raise Violation(f"run {submission.run} was accepted, and is gone")
         submission.more += list(submission.jobs.values())[len(submission.plans) :]
@@ -138,6 +168,11 @@ class Checker:
         """What was not durable may be gone, with all that was said about it."""
         self._notes_lost = True
         self.sweep()
+        pool = self.disk.folder(self._base.job_pool).entries
+        for submission in self.submissions:
+            folder = pool.get(submission.run or "")
+            if isinstance(folder, Folder) and CLOSED not in folder.entries:
+                submission.closed = None
         for submission in self.submissions:
             if submission.run is not None and not submission.keep:
                 submission.shaken = True
@@ -189,7 +224,7 @@ class Checker:
         return [
             (submission, job)
             for submission in self.submissions
-            if submission.run is not None
+            if submission.run is not None and submission.closed is None
             for job in submission.jobs
             if job not in submission.reports
         ]
@@ -198,6 +233,8 @@ class Checker:
         """Compare the files with the history."""
         for submission in self.submissions:
             assert submission.run is not None
+            if submission.closed is not None:
+                continue
             names = sorted(disk.folder(self._base.result_folder(submission.run)).entries)
             covered = self._covered(disk, submission.run, names)
             known = {job: done for job, done in covered.items() if job in submission.jobs}

@@ -10,7 +10,7 @@ import contextlib
 import errno
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from postroom.errors import BadFileError
 from postroom.parcel.container import Buffer
@@ -56,6 +56,7 @@ class Disk:
         self.listing_lag = 0.0  # how often a listing of runs is an earlier one
         self._old_listings: dict[str, list[str]] = {}
         self._unsynced: list[Change] = []
+        self.named: Callable[[Folder, str], None] = lambda folder, name: None  # told of new names
 
     def folder(self, path: str) -> Folder:
         """Find a folder by its path."""
@@ -92,6 +93,8 @@ class Disk:
                 folder.entries[name] = node
             if isinstance(node, Node):
                 node.links += 1
+            if node is not None:
+                self.named(folder, name)
         self._unsynced.append(list(bindings))
 
     def sync_names(self, folder: Folder) -> None:

@@ -6,7 +6,7 @@ import functools
 import random
 
 from postroom.commands.attempt import LINGER_S
-from postroom.errors import BaseFolderError, PostroomError
+from postroom.errors import BaseFolderError, PostroomError, RunRemovedError
 from postroom.jobs import Job, JobPool
 from postroom.master import Master
 from postroom.parcel.sheets import Failure, JobEnd, JobSheet, Outcome
@@ -46,7 +46,8 @@ class Machine:
         self.clock = SimulatedClock(self.kernel)
         self.disk = Disk(rng)
         self.base = Base(ROOT)
-        self.checker = Checker(self.base)
+        self.checker = Checker(self.base, self.disk)
+        self.disk.named = self.checker.named
         self.calm = False  # the faults have stopped
 
 
@@ -87,7 +88,8 @@ class Client:
                 if pool is not None:
                     if submission.more and (machine.calm or machine.rng.random() < 0.3):
                         self._append(submission, pool)
-                    self._look(submission, pool, seen)
+                    if submission.closed is None and submission.run == pool.run:
+                        self._look(submission, pool, seen)
             if not machine.calm and machine.rng.random() < 0.05:
                 master.let_go()  # its user does something else for a while
                 process.sleep(machine.rng.choice((0.5, 3.0)))
@@ -122,9 +124,14 @@ class Client:
         plan = self._machine.rng.choice(submission.more)
         try:
             number = pool.submit(_job(plan)).number
+        except RunRemovedError:
+            if submission.run == pool.run:
+                self._machine.checker.abandoned(submission)
+            return
         except (BaseFolderError, OSError):
             return  # it may be in or not: it is appended again
-        self._machine.checker.appended(submission, number, plan)
+        if submission.run == pool.run:  # else another client has begun a new one since
+            self._machine.checker.appended(submission, number, plan)
 
     def _resume(self, process: Process, master: Master, submission: Submission) -> JobPool | None:
         checker = self._machine.checker
@@ -147,7 +154,9 @@ class Client:
 
     def _look(self, submission: Submission, pool: JobPool, seen: dict[str, int]) -> None:
         for number in pool._arrived[seen.get(pool.run, 0) :]:
-            self._machine.checker.report(submission, number, pool[number].done)
+            done = pool[number].done
+            if submission.run == pool.run:
+                self._machine.checker.report(submission, number, done)
         seen[pool.run] = len(pool._arrived)
 
 

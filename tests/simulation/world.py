@@ -12,6 +12,7 @@ from unittest import mock
 from postroom.store.base import FOLDERS
 
 from .checker import Plan, Submission, Violation
+from .cleaner import Cleaner
 from .disk import Folder
 from .kernel import Process
 from .roles import ROOT, Client, Machine, Session
@@ -31,9 +32,9 @@ class World(Machine):
     def __init__(self, rng: random.Random) -> None:
         super().__init__(rng)
         self.kernel.on_exit = self._bury
-        self._roles: dict[Process, Client | Session | User] = {}
+        self._roles: dict[Process, Client | Session | User | Cleaner] = {}
         self._due: list[
-            tuple[float, Client | Session | User]
+            tuple[float, Client | Session | User | Cleaner]
         ] = []  # who is to be started, and when
         self._doomed: dict[Process, int] = {}  # orphans, and after how many operations they die
         self._suspects: list[Process] = []
@@ -44,7 +45,7 @@ class World(Machine):
             self.disk.change((root, name, Folder()))
         self.disk.sync_everything()
 
-    def start(self, role: Client | Session | User) -> Process:
+    def start(self, role: Client | Session | User | Cleaner) -> Process:
         """Start a role as a new process."""
         process = self.kernel.spawn(role.name, role)
         self._roles[process] = role
@@ -192,6 +193,9 @@ class Story(World):
             self.start(Session(self, str(number), forked=rng.random() < 0.5))
         if rng.random() < 0.5:
             self.start(User(self))
+        cleaners = random.Random(f"cleaners {seed}").choice((0, 0, 1, 2))
+        for number in range(cleaners):
+            self.start(Cleaner(self, number))
         # How bad it gets, and with what.
         self._turns = rng.choice((50, 150, 400))
         self._kill = rng.choice((0.0, 0.01, 0.05))
