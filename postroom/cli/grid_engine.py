@@ -26,6 +26,7 @@ from ..queue.rows import PENDING, RUNNING, JobView
 from ..queue.submission import DEFAULT_PROJECT, check, submit
 from ..store.base import create_base, default_base, open_base
 from ..store.job_ids import JobId, UnknownJobError, find_jobs
+from ..system.own_python import own_python
 from .options import CONTEXT, array, duration
 from .output import print_table, settle, talk
 from .submit import shell_environment
@@ -56,7 +57,7 @@ def command(folder: str) -> None:
         path = f"{folder}/{name}"
         if os.path.lexists(path) and not _is_ours(path):
             raise PostroomError(f"{path} exists, and is not one of ours: choose another folder")
-        script = f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m {_MODULE} {name} "$@"\n'
+        script = f'#!/bin/sh\nexec {shlex.join(own_python(_MODULE, name))} "$@"\n'
         with open(path, "w", encoding="utf-8") as file:
             file.write(script)
         os.chmod(path, 0o755)  # noqa: S103 - a program for everybody's use
