@@ -188,7 +188,7 @@ def run_batch(
         try:
             # Before the feed starts a thread: only a process with one thread may fork.
             if options["gpu_file"]:
-                batch.watch_gpus(GpuFile(options["gpu_file"], _known_gpus))
+                batch.watch_gpus(GpuFile(options["gpu_file"], _known_gpus, say=_say))
             elif packer is None:
                 sessions.keep(_places(options["gpus"]))
             feed: Source
