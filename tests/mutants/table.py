@@ -42,6 +42,34 @@ PACKED = "tests/batch/test_memory_packer.py"
 
 MUTANTS = [
     Mutant(
+        "a GPU is never held for an init that adopted an orphan",
+        "postroom/gpus/ledger/lease_keeper.py",
+        "if owner is None and _is_orphan(parent):",
+        "if False:",
+        "tests/gpus/ledger/test_lease_keeper.py",
+    ),
+    Mutant(
+        "a keeper that died at its start holds nothing",
+        "postroom/gpus/ledger/lease_keeper.py",
+        "    if not kept:\n",
+        "    if False:\n",
+        "tests/gpus/ledger/test_lease_keeper.py",
+    ),
+    Mutant(
+        "our own Python imports nothing from the current folder",
+        "postroom/system/own_python.py",
+        '[sys.executable, "-P", "-c"',
+        '[sys.executable, "-c"',
+        "tests/system/test_own_python.py",
+    ),
+    Mutant(
+        "a typo in a watched list of GPUs changes nothing",
+        "postroom/gpus/cards/gpu_list.py",
+        "            if first:\n",
+        "            if True:\n",
+        "tests/gpus/cards/test_gpu_list.py",
+    ),
+    Mutant(
         "a request is named behind those that wait, also where the clock was set back",
         "postroom/store/requests.py",
         "max(time.time_ns(), newest + 1)",
