@@ -7,13 +7,20 @@ PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 PEERS := $(VENV)/.peers
 
-.PHONY: run test lint docs pictures bench chaos mutants clean
+.PHONY: run test test-root lint docs pictures bench chaos mutants clean
 
 run: $(READY)  ## set up, then run the main job
 	$(PY) main.py
 
 test: $(READY) lint  ## set up, then pass every check and test
 	$(PY) -m pytest
+
+# What plays other users, mounts small disks or makes control groups; skipped for anybody but root.
+ROOT_TESTS := tests/gpus/ledger/test_users.py tests/processes/test_resources.py tests/store/test_base.py \
+	tests/store/test_files.py tests/system/test_cgroups.py
+
+test-root: $(READY)  ## as root: only the tests that need root
+	$(PY) -m pytest $(ROOT_TESTS)
 
 lint: $(READY)
 	$(VENV)/bin/ruff format --check .
