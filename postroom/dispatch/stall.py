@@ -46,14 +46,15 @@ def find_obstacle(files: Files, base: Base, *, acting: bool) -> str:
     process = stat(master) if master is not None else None
     if process is not None and process.state in "Tt":
         return (
-            f"the Master that acts on {base.root} (pid {process.pid}) is stopped, and nobody else "
-            f"may act: continue it (`kill -CONT {process.pid}`, or `fg` in its terminal), or end it"
+            f"the scheduler of {base.root} (pid {process.pid}) is stopped, and no other may take "
+            f"over: continue it (`kill -CONT {process.pid}`, or `fg` in its terminal), or end it"
         )
     states = [agent.state for agent in snapshot(base, files=files, runs=False).agents]
     living = [state for state in states if state != "dead"]
     if not living:
         return (
-            f"no agent lives on {base.root}: start one with `postroom agents start 1 {base.root}`"
+            f"no agent is running on {base.root}: "
+            f"start one with `postroom agents start 1 {base.root}`"
         )
     if all(state == "blocked" for state in living):
         return f"the agents of {base.root} cannot write their results: is its disk full?"

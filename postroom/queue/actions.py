@@ -182,10 +182,10 @@ def failed_jobs(view: QueueView, project: str = "", run: str = "") -> list[JobId
     chosen, cancelled = ended_as(*FAILED), ended_as("cancelled")
     grew = bool(chosen)
     while grew:
-        in_vain = {job for job in cancelled if chosen.intersection(_awaited_by(base_state, job))}
-        cancelled -= in_vain
-        chosen |= in_vain
-        grew = bool(in_vain)
+        dependents = {job for job in cancelled if chosen.intersection(_awaited_by(base_state, job))}
+        cancelled -= dependents
+        chosen |= dependents
+        grew = bool(dependents)
     if chosen:
         chosen -= _rerun_already(base_state, since=min(job.run for job in chosen))
     return sorted(chosen)

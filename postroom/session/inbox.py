@@ -122,7 +122,7 @@ class Inbox:
 
     @property
     def box(self) -> Box:
-        """The mailbox, for whoever waits for it to fill."""
+        """The mailbox, for code that waits until it is filled."""
         return self._box
 
     @property
@@ -178,7 +178,7 @@ class Inbox:
             with contextlib.suppress(OSError):
                 self._commit()
         # By way of our outbox: if that was removed, we were taken for dead, and the mailbox is our
-        # successor's. If this fails, whoever finds the lock free does it.
+        # successor's. If this fails, the next process that finds the lock free does it.
         with contextlib.suppress(OSError):
             self._files.move(self._base.mailbox(self._agent_id), f"{self._outbox}/mailbox")
             self._files.remove(f"{self._outbox}/mailbox")

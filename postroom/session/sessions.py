@@ -241,7 +241,7 @@ class Sessions:
     # Anybody's sessions, by their agents' ids
 
     def stop(self, agents: Sequence[str], *, now: bool = False) -> None:
-        """Stop sessions, whoever started them, after their job or now; wait for their end."""
+        """Stop sessions, also those of others, after their job or now; wait for their end."""
         waiting = []
         for agent in agents:
             info = living_agents(self._files, self.base, agent)

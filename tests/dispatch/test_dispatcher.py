@@ -230,7 +230,7 @@ class TestDoubtfulWrites:
         assert room.delivered == [("r", 0, 1)]
 
 
-class TestGathering:
+class TestCollecting:
     def test_results_in_the_middle_of_a_letter_are_seen(self, room: PostRoom) -> None:
         made = room.run(5)
         put_up(room.files, room.base, "0").write(Letter(1, 1, "r", 0, 0, 5).encode())

@@ -319,7 +319,7 @@ def test_a_standing_master_serves_what_others_hand_in(project: Path) -> None:
         master.send_signal(signal.SIGTERM)
         _, words = master.communicate(timeout=60)
     assert master.returncode == 0
-    assert "acting" in words and "stopped" in words
+    assert "active" in words and "stopped" in words
 
 
 def test_the_root_files_export_what_their_names_promise() -> None:

@@ -51,10 +51,10 @@ class Machine:
 
 
 class Client:
-    """A user's program: hands in its runs, and works as a Master until they are done.
+    """A user's program: submits its runs, and works as a Master until they are done.
 
     Killed, it is started again and takes its runs up where they are; what it was not told of, it
-    hands in anew.
+    submits anew.
     """
 
     def __init__(

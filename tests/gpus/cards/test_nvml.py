@@ -76,7 +76,7 @@ def test_a_busy_card_names_its_processes_and_their_users(driver: Callable[..., N
     assert [process.compute for process in first.processes] == [False]
 
 
-def test_a_foreign_process_out_of_sight_has_no_user(driver: Callable[..., None]) -> None:
+def test_a_process_that_cannot_be_seen_has_no_user(driver: Callable[..., None]) -> None:
     driver(TWO_CARDS + "process 1 4000000 69000 compute\n")
     (foreign,) = inventory.cards()[1].processes
     assert (foreign.user, foreign.command) == ("?", "?")
