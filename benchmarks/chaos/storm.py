@@ -47,7 +47,7 @@ class Member:
 
 @dataclass
 class Kill:
-    """A kill, and what the victim had in hand: the range of jobs that must come from elsewhere."""
+    """A kill, and the victim's letter: the range of jobs that must be done by others."""
 
     at: float
     role: str
@@ -241,7 +241,7 @@ class Storm:
         }
 
     def _slowest(self, run: str, written_at: dict[int, float]) -> float:
-        """From a kill until the last of what the victim had in hand was published."""
+        """From a kill until the last job of the victim's letter was published."""
         waits = [
             written_at[job] - kill.at
             for kill in self.kills

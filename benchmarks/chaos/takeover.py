@@ -29,7 +29,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 
 
 def agent_takeover(room: RealSessions, kill: str) -> float:
-    """From the death of an agent that has the only job until another has it in hand."""
+    """From the death of an agent that has the only job until another runs it."""
     with tempfile.TemporaryDirectory() as folder, room.master() as master:
         ledger = f"{folder}/executed"
         pool = master.submit([Job("storm_kernels:linger", ledger=ledger)])

@@ -1,4 +1,4 @@
-"""What keeps a run from going on: said once after a few seconds, and again when it goes on."""
+"""Says why no job of a run can run, after a few seconds, and says when jobs run again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Job, session or GPU: what a guardian holds responsible when its workers die.
+"""Decides what is to blame when workers die: the job, the session or the GPU.
 
 | what happened | what follows |
 | --- | --- |

@@ -1,4 +1,4 @@
-"""The worker's side of the mailbox: takes letters, has their jobs run, publishes what comes out.
+"""The worker's side of the mailbox: takes letters, runs their jobs, publishes the results.
 
     IDLE --a whole letter--> AT WORK --range done, or given back--> IDLE
                                 | ^
@@ -107,7 +107,7 @@ class Inbox:
         self._done: list[JobEnd] = []
         self._done_from = 0  # the job number of the first of them
         self._done_at = 0.0  # when it was begun, wall clock
-        self._begun_at = 0.0  # when the job in hand was
+        self._begun_at = 0.0  # when the current job was
         self._publish_at = 0.0
         self._leave_at = 0.0
         self._retry: Note | None = None
@@ -127,12 +127,12 @@ class Inbox:
 
     @property
     def at_work(self) -> bool:
-        """Whether a letter is in hand."""
+        """Whether it has a letter."""
         return self._letter is not None
 
     @property
     def failed(self) -> int:
-        """How many earlier attempts of the job in hand were its own failures."""
+        """How many earlier attempts of the current job were its own failures."""
         return self._letter.failed if self._letter is not None else 0
 
     def linger(self) -> None:

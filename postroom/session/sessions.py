@@ -1,4 +1,4 @@
-"""The sessions of one base, from outside: start what is missing, know who lives, stop them.
+"""Starts, lists and stops the sessions of one base.
 
 with Sessions(base, 2):                    two sessions, a GPU each, while the block runs
 Sessions(base).start(slots, outlive=True)  sessions that outlive this process

@@ -140,7 +140,7 @@ MUTANTS = [
         "tests/store/test_mailbox.py",
     ),
     Mutant(
-        "who shortens a letter keeps the job in hand",
+        "shortening a letter keeps its current job",
         INBOX,
         "            self._letter, line = letter.shortened(job + 1)\n",
         "            line = letter.shortened(max(job, letter.first + 1))[1]\n"
@@ -240,7 +240,7 @@ MUTANTS = [
         "tests/parcel/test_encode.py",
     ),
     Mutant(
-        "who changes a result changes no other",
+        "changing one result changes no other",
         "postroom/parcel/sheets.py",
         "                return copied(tree)\n",
         "                return tree\n",
@@ -261,7 +261,7 @@ MUTANTS = [
         "tests/dispatch/test_request_executor.py",
     ),
     Mutant(
-        "who runs out of memory before it is measured is learned from",
+        "a job that runs out of memory before it is measured is learned from",
         "postroom/gpus/memory/booking.py",
         "if out_of_memory and (self.meter is not None or alone):",
         "if out_of_memory and self.meter is not None:",
@@ -460,7 +460,7 @@ MUTANTS = [
         "tests/store/test_runs.py",
     ),
     Mutant(
-        "only the letter in hand is blamed",
+        "only the current job of a letter is blamed",
         RUNS,
         "hand is not None and hand.letter_id == letter.letter_id",
         "hand is not None",
@@ -664,7 +664,7 @@ MUTANTS = [
         "tests/session/test_inbox.py",
     ),
     Mutant(
-        "the job in hand is named before it is begun",
+        "the current job is named before it is started",
         INBOX,
         '        self._say("running", letter, job, started_at)\n',
         "",

@@ -21,7 +21,7 @@ from .conftest import drive
 STUB = Path(__file__).parent.parent / "gpus" / "stub_nvml.c"
 CARD = "driver 570.124\ncard 0 GPU-aaaa1111 24576 300 0 35 21500 NVIDIA Test Card\n"
 
-# Runs until a file appears: a job that is in hand for as long as the test needs it.
+# Runs until a file appears: a job that runs for as long as the test needs it.
 UNTIL = """
 import os, time
 def wait_for(path):

@@ -29,7 +29,7 @@ class Node:
         self.stable: bytes | None = None
         self.links = 0
         self.holders: list[SimulatedLock] = []
-        self.writer: Process | None = None  # who is within a write that nobody else's may part
+        self.writer: Process | None = None  # the process in a write that no other may split
 
 
 class Folder:

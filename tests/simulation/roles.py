@@ -165,7 +165,7 @@ class Session:
     """The guardian of one agent, and the worker it starts again and again.
 
     Commands have a minder of their own, which outlives both; or the worker is `forked`, minds its
-    commands itself, and outlives its guardian until the one in hand is done.
+    commands itself, and outlives its guardian until the running one is done.
     """
 
     def __init__(self, machine: Machine, agent_id: str, *, forked: bool = False) -> None:
