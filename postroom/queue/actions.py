@@ -413,7 +413,7 @@ def _count(jobs: Collection[JobId]) -> str:
 
 
 def _spec_of(reader: RunReader, number: int) -> CommandSpec:
-    """What a job was asked, so that it can be asked again."""
+    """The spec of a job, so that it can be submitted again."""
     job = reader.job_id(number)
     try:
         sheet = reader.read_jobs(number)
@@ -423,7 +423,7 @@ def _spec_of(reader: RunReader, number: int) -> CommandSpec:
         raise PostroomError(f"job {job.short} cannot be read: {error}") from None
     raise PostroomError(
         f"job {job.short} was not submitted to the queue ({sheet.task}): start the program "
-        "again that handed it in"
+        "that submitted it again"
     )
 
 

@@ -171,7 +171,7 @@ class Guardian:
                     continue
                 who = f" (pid {info.pid}, on {info.gpu_name})" if info else ""
                 raise SessionError(
-                    f"agent {self._slot.agent_id} of {self._base.root} lives already{who}: "
+                    f"agent {self._slot.agent_id} of {self._base.root} is running already{who}: "
                     f"stop it first with postroom agents stop {self._base.root} "
                     f"{self._slot.agent_id}"
                 )

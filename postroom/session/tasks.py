@@ -147,7 +147,7 @@ class Tasks:
             self._journal.log(
                 "warning",
                 f"{task} changed after run {info.run} was submitted: version {version} runs, "
-                f"{asked} was asked",
+                f"{asked} was submitted",
             )
         kernel = self._loaded[task] = _Task(function)
         return kernel

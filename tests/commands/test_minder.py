@@ -200,7 +200,7 @@ def test_a_full_disk_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("postroom.commands.minder.BLOCKED_S", 0.01)
     with minder_at(tmp_path) as minder:
         minder.send("true")
-        wait_until(lambda: "waits for room on the disk" in _read(minder.base.log))
+        wait_until(lambda: "waits for disk space" in _read(minder.base.log))
         full.unlink()
         assert minder.word() == "done"
         assert minder.result().failure is None

@@ -102,7 +102,7 @@ def test_stopping_never_touches_a_process_that_took_over_the_pid(sessions: RealS
         Path(sessions.base.agent_info("0")).write_text(json.dumps(card))
         command = [sys.executable, "-m", "postroom", "agents", "stop", sessions.base.root, "0"]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
-        assert "does not live" in done.stdout
+        assert "is not running" in done.stdout
         assert innocent.poll() is None
     finally:
         innocent.kill()

@@ -102,7 +102,7 @@ def test_a_lost_card_is_a_state_and_is_not_handed_out(
     ledger = open_ledger()
     with ledger.try_acquire(LeaseRequest()) as lease:
         assert lease.cards == ("GPU-bbbb2222",)
-        with pytest.raises(CardHeld, match="card 0 is sick: lost"):
+        with pytest.raises(CardHeld, match="card 0 has a problem: lost"):
             ledger.try_acquire(LeaseRequest(cards=("GPU-aaaa1111",)))
 
 
