@@ -37,10 +37,31 @@ NOTIFY = "postroom/queue/notify.py"
 CLEANING = "postroom/queue/cleaning.py"
 RUN_READER = "postroom/queue/run_reader.py"
 
-MEMORY_PACKER = "postroom/batch/memory_packer.py"
+PACKER = "postroom/batch/memory_packer.py"
 PACKED = "tests/batch/test_memory_packer.py"
 
 MUTANTS = [
+    Mutant(
+        "a request is named behind those that wait, also where the clock was set back",
+        "postroom/store/requests.py",
+        "max(time.time_ns(), newest + 1)",
+        "time.time_ns()",
+        "tests/store/test_requests.py",
+    ),
+    Mutant(
+        "an idle Master lets go of the base",
+        MASTER,
+        "if time.monotonic() >= self._used_at + IDLE_S and self.let_go():",
+        "if False:",
+        "tests/test_master.py",
+    ),
+    Mutant(
+        "a Master that somebody waits in does not let go",
+        MASTER,
+        "            if self._waits:\n                return False\n",
+        "",
+        "tests/test_master.py",
+    ),
     Mutant(
         "a child that comes back from a kernel ends at once",
         "postroom/session/tasks.py",
@@ -78,21 +99,21 @@ MUTANTS = [
     ),
     Mutant(
         "what was promised to a line is not promised to another",
-        MEMORY_PACKER,
+        PACKER,
         "            if name + self._where not in booked\n",
         "            if False\n",
         PACKED,
     ),
     Mutant(
         "one line of an unknown kind measures at a time",
-        MEMORY_PACKER,
+        PACKER,
         "if line.kind.type in measured or ",
         "if ",
         PACKED,
     ),
     Mutant(
         "a job that ran out of memory goes only to a GPU with more",
-        MEMORY_PACKER,
+        PACKER,
         "card.memory_mib > learned.at_least_mib]",
         "True]",
         PACKED,
