@@ -120,7 +120,7 @@ def read_options(words: Sequence[str], wanted: GridOptions) -> tuple[GridOptions
             count = {"-pe": 2, "-notify": 0}.get(option, 1 if option in _LEFT_OUT else 0)
             skipped = [option, *left[:count]]
             del left[:count]
-            talk(f"qsub: {' '.join(skipped)} is left out")
+            talk(f"qsub: {' '.join(skipped)} is ignored")
     return wanted, left
 
 
@@ -132,7 +132,7 @@ def _resources(wanted: GridOptions, text: str) -> GridOptions:
         elif name in ("h_rt", "s_rt"):
             wanted = wanted.ask(timeout_s=duration(value))
         else:
-            talk(f"qsub: -l {part} is left out")
+            talk(f"qsub: -l {part} is ignored")
     return wanted
 
 
@@ -256,7 +256,7 @@ def _redirected(wanted: GridOptions, line: str) -> str:
         if not path:
             continue
         if os.path.isdir(path) or path.endswith("/"):
-            talk(f"qsub: the folder {path} is left out; read with: postroom logs JOB")
+            talk(f"qsub: the folder {path} is ignored; read the output with: postroom logs JOB")
         else:
             # Of grid engine's variables, only the one that tells the tasks of an array apart.
             place = '"$SGE_TASK_ID"'.join(map(shlex.quote, path.split("$TASK_ID")))

@@ -271,14 +271,14 @@ class RequestExecutor:
         self._kill([job for job in self.orders.killed if job.run == run])
 
     def _cancel_dependents(self) -> None:
-        """Cancel jobs that wait for one that did not end well, and those that wait for them."""
+        """Cancel jobs that wait for one that did not succeed, and those that wait for them."""
         if self._cancelling:
             return  # the loop below, which is running, finds them
         self._cancelling = True
         try:
             while found := self._take_unreachable():
                 for (run, other), numbers in found.items():
-                    reason = f"job {other.short}, which it waits for, did not end well"
+                    reason = f"job {other.short}, which it waits for, did not succeed"
                     self._collector.cancel(run, numbers, reason)
         finally:
             self._cancelling = False

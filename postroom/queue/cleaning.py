@@ -1,7 +1,7 @@
 """Removes finished runs: each folder is renamed into `trash/`, then deleted there.
 
 The folder with the jobs goes first. From then on the run does not exist, and nobody can append to
-it: whoever appends to its append log checks afterwards that the log is still there. If somebody
+it: every writer of its append log checks afterwards that the log is still there. If somebody
 appended just before the rename, the folder is put back. If the cleaning is killed in between, the
 next one does the rest.
 """

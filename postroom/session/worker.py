@@ -69,8 +69,8 @@ class GuardianLink:
                         waiter.wake()
                     else:
                         self._words.put(word.decode())
-        # Whoever waits for a word goes on waiting, and dies with the guardian in a moment. If it
-        # gave up the letter of a command that its minder still runs, the command would run twice.
+        # A thread that waits for a reply keeps waiting, and dies with the guardian in a moment. If
+        # it gave up the letter of a command that its minder still runs, it would run twice.
         self.stopping.set()
         waiter.wake()
 

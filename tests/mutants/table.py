@@ -140,7 +140,7 @@ MUTANTS = [
         PACKED,
     ),
     Mutant(
-        "what ran out of memory goes only where there is more",
+        "a job that ran out of memory goes only to a GPU with more",
         PACKER,
         "card.memory_mib > learned.at_least_mib]",
         "True]",
@@ -168,14 +168,14 @@ MUTANTS = [
         "tests/dispatch/test_job_writer.py",
     ),
     Mutant(
-        "shared data of a durable run is synced, whoever wrote it",
+        "shared data of a durable run is synced, no matter who wrote it",
         JOB_WRITER,
         "            files.sync_file(path)",
         "            pass",
         "tests/dispatch/test_job_writer.py",
     ),
     Mutant(
-        "what hides from parent and mark is ended with its group",
+        "a process without parent and mark is ended with its group",
         "postroom/system/cgroups.py",
         '            _write(f"{path}/cgroup.kill", b"1")\n',
         "            pass\n",
@@ -189,7 +189,7 @@ MUTANTS = [
         "tests/store/test_mailbox.py",
     ),
     Mutant(
-        "who shortens a letter keeps the job in hand",
+        "shortening a letter keeps its current job",
         INBOX,
         "            self._letter, line = letter.shortened(job + 1)\n",
         "            line = letter.shortened(max(job, letter.first + 1))[1]\n"
@@ -198,7 +198,7 @@ MUTANTS = [
         "stand_between_short_ones",
     ),
     Mutant(
-        "what was left to others is not begun",
+        "a job that was left to others is not started",
         INBOX,
         "            self._letter, line = letter.shortened(job + 1)\n",
         "            _, line = letter.shortened(job + 1)\n",
@@ -289,14 +289,14 @@ MUTANTS = [
         "tests/parcel/test_encode.py",
     ),
     Mutant(
-        "who changes a result changes no other",
+        "changing one result changes no other",
         "postroom/parcel/sheets.py",
         "                return copied(tree)\n",
         "                return tree\n",
         "tests/parcel/test_sheets.py",
     ),
     Mutant(
-        "a result that has come is gathered at once",
+        "a new result is collected at once",
         DISPATCHER,
         'agent.look_at, agent.answer = 0.0, ""',
         'agent.answer = ""',
@@ -310,7 +310,7 @@ MUTANTS = [
         "tests/dispatch/test_request_executor.py",
     ),
     Mutant(
-        "who runs out of memory before it is measured is learned from",
+        "a job that runs out of memory before it is measured is learned from",
         "postroom/gpus/memory/booking.py",
         "if out_of_memory and (self.meter is not None or alone):",
         "if out_of_memory and self.meter is not None:",
@@ -402,21 +402,21 @@ MUTANTS = [
         "tests/dispatch/test_dispatcher.py",
     ),
     Mutant(
-        "a durable result is synced before a Master that stands by hands it out",
+        "a durable result is synced before a waiting Master hands it out",
         JOBS,
         "            self._files.sync_folder(folder)\n",
         "            pass\n",
         "tests/dispatch/test_dispatcher.py",
     ),
     Mutant(
-        "whoever finds a name taken follows the chain",
+        "a publisher that finds a name taken follows the chain",
         RUNS,
         '            first += count_jobs(files, base.result(info.run, first), "results")\n',
         "            first += 1\n",
         "tests/store/test_runs.py",
     ),
     Mutant(
-        "whoever finds a name taken drops only what is covered",
+        "a publisher that finds a name taken drops only what is covered",
         RUNS,
         '            first += count_jobs(files, base.result(info.run, first), "results")\n',
         "            return True\n",
@@ -430,21 +430,21 @@ MUTANTS = [
         "tests/store/test_runs.py",
     ),
     Mutant(
-        "a record counts only where it says that it lies",
+        "a record is valid only at its stored offset",
         APPEND_LOG,
         "    record = Record(int(number), int(count), int(said_at, 16), int(length, 16))\n",
         "    record = Record(int(number), int(count), at, int(length, 16))\n",
         "tests/store/test_append_log.py",
     ),
     Mutant(
-        "whoever is too late for its place writes its record again",
+        "a writer that is too late for its place writes its record again",
         APPEND_LOG,
         "            if self._file.append(written) == size:\n                break\n",
         "            self._file.append(written)\n            break\n",
         "tests/store/test_append_log.py",
     ),
     Mutant(
-        "a record that was cut short is none",
+        "a record that was cut short is not valid",
         APPEND_LOG,
         " or crc32(data[body:end]) != int(crc, 16):",
         ":",
@@ -458,7 +458,7 @@ MUTANTS = [
         "tests/store/test_append_log.py",
     ),
     Mutant(
-        "a torn record is passed over",
+        "a torn record is skipped",
         APPEND_LOG,
         "        found = data.find(_STAMP, at - start + 1)\n",
         "        found = -1\n",
@@ -472,7 +472,7 @@ MUTANTS = [
         "tests/store/test_append_log.py",
     ),
     Mutant(
-        "whoever appends looks whether the run has left",
+        "a writer checks whether the run was removed",
         APPEND_LOG,
         "        if not self._file.is_at(self._path):\n",
         "        if False:\n",
@@ -509,7 +509,7 @@ MUTANTS = [
         "tests/store/test_runs.py",
     ),
     Mutant(
-        "only the letter in hand is blamed",
+        "only the current job of a letter is blamed",
         RUNS,
         "hand is not None and hand.letter_id == letter.letter_id",
         "hand is not None",
@@ -531,14 +531,14 @@ MUTANTS = [
         "tests/store/test_runs.py",
     ),
     Mutant(
-        "a drawer is shut before its range goes on",
+        "an outbox is closed before its range is requeued",
         RUNS,
         "    close_outboxes(files, base, agent_id)\n    letter =",
         "    letter =",
         "tests/store/test_runs.py",
     ),
     Mutant(
-        "a shut drawer is emptied",
+        "a closed outbox is emptied",
         RUNS,
         '                    files.remove(f"{base.trash}/{name}/{file}")\n',
         "                    pass\n",
@@ -592,7 +592,7 @@ MUTANTS = [
         "tests/dispatch/test_dispatcher.py",
     ),
     Mutant(
-        "the dead are cleared away before their results are gathered",
+        "the results of the dead are collected after they are cleared away",
         DISPATCHER,
         "                self._files.remove(self._base.agent_info(agent.agent_id))\n"
         "            if agent.letter is not None:\n"
@@ -609,7 +609,7 @@ MUTANTS = [
         "tests/dispatch/test_dispatcher.py",
     ),
     Mutant(
-        "results are gathered once more when a mailbox is empty",
+        "results are collected once more when a mailbox is empty",
         DISPATCHER,
         "            self._collector.collect(agent, letter)\n            agent.letter = None\n",
         "            agent.letter = None\n",
@@ -713,7 +713,7 @@ MUTANTS = [
         "tests/session/test_inbox.py",
     ),
     Mutant(
-        "the job in hand is named before it is begun",
+        "the current job is named before it is started",
         INBOX,
         '        self._say("running", letter, job, started_at)\n',
         "",
@@ -757,7 +757,7 @@ MUTANTS = [
         "tests/dispatch/test_dispatcher.py",
     ),
     Mutant(
-        "what waits for a job that failed never begins",
+        "a job that needs a failed job never starts",
         PROJECT_QUEUE,
         "if other in self._scheduling[job].after and not ended_well:",
         "if not ended_well and False:",
@@ -785,14 +785,14 @@ MUTANTS = [
         "tests/dispatch/test_request_executor.py",
     ),
     Mutant(
-        "a job that is to die does not go out again",
+        "a killed job is not sent again",
         REQUEST_EXECUTOR,
         "            if job in self.orders.killed:\n                self._kill([job])\n",
         "            pass\n",
         "tests/dispatch/test_request_executor.py",
     ),
     Mutant(
-        "what a Master had ordered, the next one does",
+        "the next Master carries out the orders of the last",
         REQUEST_EXECUTOR,
         "        self._kill([job for job in self.orders.killed if job.run == run])\n",
         "",
@@ -806,7 +806,7 @@ MUTANTS = [
         "tests/dispatch/test_request_executor.py",
     ),
     Mutant(
-        "what is paused is not begun",
+        "a paused job is not started",
         DISPATCHER,
         "            and not orders.is_paused(run, active.project)\n",
         "",
@@ -834,7 +834,7 @@ MUTANTS = [
         "tests/web/test_request_guard.py",
     ),
     Mutant(
-        "the page hears no other origin",
+        "the page refuses other origins",
         REQUEST_GUARD,
         "if any(origin.lower() not in own for origin in origins):",
         "if any(origin.lower() not in own for origin in origins) and method not in READING:",
@@ -929,7 +929,7 @@ MUTANTS = [
         NOTIFY,
         'if files.exists(f"{envelope.notice}.json") and not files.exists(marker):',
         "if True:",
-        "tests/queue/test_notify.py::test_whoever_comes_late_sends_nothing",
+        "tests/queue/test_notify.py::test_a_late_sender_sends_nothing",
     ),
     Mutant(
         "a run to which somebody has just appended is put back",
