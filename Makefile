@@ -1,17 +1,26 @@
-# Everything here starts from nothing but Python 3.11 and make.
-PYTHON ?= python3.11
+# Everything here starts from nothing but Python (3.11 or later, with venv) and make.
+PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.14 python3; do \
+	$$python -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	&& echo $$python && break; done)
 VENV ?= .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 PEERS := $(VENV)/.peers
 
-.PHONY: run test lint docs pictures bench chaos mutants clean
+.PHONY: run test test-root lint docs pictures bench chaos mutants clean
 
 run: $(READY)  ## set up, then run the main job
 	$(PY) main.py
 
 test: $(READY) lint  ## set up, then pass every check and test
 	$(PY) -m pytest
+
+# What plays other users, mounts small disks or makes control groups; skipped for anybody but root.
+ROOT_TESTS := tests/gpus/ledger/test_users.py tests/processes/test_resources.py tests/store/test_base.py \
+	tests/store/test_files.py tests/system/test_cgroups.py
+
+test-root: $(READY)  ## as root: only the tests that need root
+	$(PY) -m pytest $(ROOT_TESTS)
 
 lint: $(READY)
 	$(VENV)/bin/ruff format --check .
@@ -47,6 +56,9 @@ mutants: $(READY)  ## take out each rule once, and see its test go red
 	$(PY) -m tests.mutants
 
 $(READY): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "no Python 3.11 or later with venv was found: install one" \
+		"(apt-get install python3-venv), or name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)" \
+		>&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet -c constraints.txt -e '.[torch,redis,web,docs,dev]'
 	touch $@

@@ -1,4 +1,4 @@
-"""How this project's data is passed: its Job.
+"""This project's Job: how its data goes to a session, and comes back.
 
     Job("expensive_task:expensive_task", name="a label", a=array, b=array)
 
@@ -15,9 +15,9 @@ class Job(postroom.Job):
     """One call of the kernel."""
 
     def deploy(self) -> dict[str, Any]:
-        """What travels to the session; change it to pack, cut or cast before the journey."""
+        """The arguments that are sent to the session; change it to pack, cut or cast them."""
         return self.arguments
 
     def collect(self, output: Any) -> Any:
-        """What the pool hands out for the kernel's output; change it to unpack or convert."""
+        """The result that the pool returns for the kernel's output; change it to convert it."""
         return output

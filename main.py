@@ -59,7 +59,7 @@ def main() -> int:
         if settings.hot_start:
             if not master.agents():
                 raise PostroomError(
-                    f"no agent lives on {master.base.root}: start some with ./start_agent.sh "
+                    f"no agent is running on {master.base.root}: start some with ./start_agent.sh "
                     f"{settings.n_gpu} {settings.base}, or run without --hot-start"
                 )
             agents = nullcontext()

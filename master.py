@@ -1,4 +1,4 @@
-"""A standing Master: gives the agents of a base whatever is handed in, until Ctrl-C.
+"""The scheduler of a base: sends submitted jobs to its agents, until Ctrl-C.
 
 python master.py ./base
 """

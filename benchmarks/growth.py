@@ -81,8 +81,8 @@ def _standing_master(root: str) -> list[float]:
     return [float(figure) for figure in done.stdout.split()]
 
 
-def _stand(root: str) -> tuple[float, float, int]:
-    """In a process of its own: the seconds until a Master acts, and of a listing, and its size."""
+def _start(root: str) -> tuple[float, float, int]:
+    """In its own process: seconds until the scheduler runs, seconds of a listing, and its size."""
     with Master(root, import_folder=PROJECT) as master:
         began = time.perf_counter()
         master.step(time.monotonic())
@@ -96,4 +96,4 @@ def _stand(root: str) -> tuple[float, float, int]:
 
 
 if __name__ == "__main__":
-    print(*_stand(sys.argv[1]))
+    print(*_start(sys.argv[1]))

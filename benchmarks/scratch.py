@@ -51,7 +51,7 @@ def touch_memory(size: int) -> None:
     """Have a virtual machine's host back this much memory before anybody is measured.
 
     Memory that no one has used yet may come from the host page by page, at a tenth of the speed.
-    Whoever comes first, or takes new memory where others use theirs again, would pay for it.
+    Otherwise the first system, or one that takes new memory each time, would pay for it.
     """
     with mmap.mmap(-1, size) as memory:
         for at in range(0, size, mmap.PAGESIZE):

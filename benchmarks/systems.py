@@ -15,7 +15,7 @@ from .lines import Figures, Sizes
 
 Kernel = Callable[..., Any]
 
-# The kernel counts a process's time in such steps: less than one cannot be told from none.
+# Linux counts a process's time in such steps: less than one is seen as none.
 TICK_S = 0.01
 
 
@@ -26,10 +26,10 @@ class System(Protocol):
         """Run one job and wait for its result."""
 
     def each(self, kernel: Kernel, jobs: Iterable[dict[str, Any]]) -> list[Any]:
-        """Submit jobs one by one, then gather every result."""
+        """Submit jobs one by one, then collect every result."""
 
     def batch(self, kernel: Kernel, jobs: Sequence[dict[str, Any]]) -> list[Any] | None:
-        """Hand in a list at once; None where there is no such thing."""
+        """Submit a list at once; None where there is no such thing."""
 
     def share(self, kernel: Kernel, data: Any, jobs: Sequence[dict[str, Any]]) -> list[Any] | None:
         """Run jobs that all read `data`; None where there is no such thing."""
@@ -65,7 +65,7 @@ def round_trip(system: System, calls: int) -> float:
 
 
 def one_by_one(system: System, jobs: int) -> float:
-    """Small jobs per second, each handed in by a call of its own."""
+    """Small jobs per second, each submitted by a call of its own."""
     arguments = [{"x": kernels.small_array(number)} for number in range(jobs)]
     started = time.perf_counter()
     results = system.each(kernels.double, arguments)
@@ -75,7 +75,7 @@ def one_by_one(system: System, jobs: int) -> float:
 
 
 def one_list(system: System, jobs: int) -> float | None:
-    """Small jobs per second, handed in at once."""
+    """Small jobs per second, submitted at once."""
     arguments = [{"x": kernels.small_array(number)} for number in range(jobs)]
     started = time.perf_counter()
     results = system.batch(kernels.double, arguments)

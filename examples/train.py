@@ -35,7 +35,7 @@ def train(width: int = 64, steps: int = 200, lr: float = 0.01, seed: int = 0) ->
 
 @train.profile
 def _light(width: int = 64, steps: int = 200, lr: float = 0.01, seed: int = 0) -> None:
-    """Stand in for a long training: two steps need as much memory as two hundred."""
+    """A stand-in for a long training: two steps need as much memory as two hundred."""
     train.__wrapped__(width, 2, lr, seed)
 
 

@@ -1,4 +1,4 @@
-"""For your own tests: real sessions on simulated GPUs, and waiting that explains itself.
+"""For your own tests: real sessions on simulated GPUs, and waits that show the folder on failure.
 
     with sessions(tmp_path / "base", import_folder=tmp_path) as running:
         running.start("0")

@@ -25,7 +25,7 @@ from postroom.store.runs import RunInfo, create_run, read_parcel_bytes
 
 
 class Clock:
-    """A clock that stands still until it is moved."""
+    """A clock that moves only when a test moves it."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -60,7 +60,7 @@ def double(info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> JobEnd:
 
 
 class PostRoom:
-    """A base with one run, and whoever a test needs."""
+    """A base with one run, and the processes that a test needs."""
 
     def __init__(self, folder: Path, files: LocalFiles | None = None) -> None:
         self.files = files or LocalFiles()
@@ -84,7 +84,7 @@ class PostRoom:
         )
 
     def die(self, agent_id: str = "0") -> None:
-        """What the kernel does for a dead session: its lock is free, all else stays."""
+        """What Linux does for a dead session: its lock is free, all else stays."""
         self.locks.pop(agent_id).release()
 
     def dispatcher(self) -> Dispatcher:

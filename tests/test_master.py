@@ -114,7 +114,7 @@ def test_an_embedded_run_is_served_only_while_somebody_waits_for_it(tmp_path: Pa
         assert list_firsts(room.files, room.base.result_folder(abandoned.run)) == []
 
 
-def test_a_kept_run_is_served_by_whoever_acts(tmp_path: Path) -> None:
+def test_a_kept_run_is_served_by_any_acting_master(tmp_path: Path) -> None:
     with in_one_process(tmp_path, DOUBLE) as room:
         kept = room.master.submit([Job("kernels:double", x=1)], keep=True)
         room.master.close()

@@ -158,7 +158,7 @@ class TestTheDisk:
                 listed.append(SimulatedFiles(world.disk, process).names(f"{ROOT}/data"))
 
             lister = world.kernel.spawn("lister", body)
-            world.kernel.turn(lister, 1)  # it stands in the middle of its listing
+            world.kernel.turn(lister, 1)  # it is in the middle of its listing
             other.write_new(f"{ROOT}/data/new", [b""])
             world.kernel.turn(lister, 9)
             assert "old" in listed[0]

@@ -26,7 +26,7 @@ def main() -> int:
     storm.add_argument("--every-s", type=float, default=0.2)
     storm.add_argument("--limit-s", type=float, default=3600.0)
     storm.add_argument("--embedded", action="store_true", help="serve only while the client lives")
-    storm.add_argument("--one-by-one", action="store_true", help="hand in each job by itself")
+    storm.add_argument("--one-by-one", action="store_true", help="submit each job by itself")
     storm.set_defaults(run=run_storm)
     calls = programs.add_parser("calls", help="kill and fail at every system call")
     calls.add_argument("--sample", type=int, metavar="N", help="only so many faults")

@@ -38,7 +38,7 @@ class Findings:
 
     @property
     def poisoned(self) -> list[int]:
-        """Jobs that were given up, because three workers died with them in hand."""
+        """Jobs that were given up, because three workers died while running them."""
         return [job for job, why in self.failures.items() if why.startswith("lost: poison")]
 
     @property

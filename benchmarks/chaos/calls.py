@@ -159,7 +159,7 @@ def _marker(path: str) -> None:
 
 def _attach(pid: int, rule: list[str]) -> subprocess.Popen[bytes]:
     words = b""
-    for _ in range(5):  # in some sandboxes the kernel refuses now and then
+    for _ in range(5):  # in some sandboxes Linux refuses now and then
         strace = subprocess.Popen(
             ["strace", "-p", str(pid), *rule], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
         )
@@ -210,7 +210,7 @@ def warm_up(names: list[str]) -> None:
 
 
 def faults_of(name: str) -> Iterator[Fault]:
-    """Every fault that an operation is to stand."""
+    """Every fault that an operation has to survive."""
     calls = calls_of(name)
     for call, number in calls:
         yield Fault(name, call, number, "killed")

@@ -1,8 +1,8 @@
-"""The storm's client: hands in its run once, and after every death takes it up again.
+"""The storm's client: submits its run once, and after every death takes it up again.
 
 `python -m benchmarks.chaos.client BASE STATE JOBS SEED LONGEST_S keep|embedded HOW`: the file STATE
-gets the run's id once it is handed in. A client that is killed before has been told nothing, and
-hands in a new run. HOW is "in a list", or "one by one": then it hands in what the run still lacks.
+gets the run's id once it is submitted. A client that is killed before has been told nothing, and
+submits a new run. HOW is "in a list", or "one by one": then it submits what the run still lacks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PROJECT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "project")
 
 
 def main() -> int:
-    """Hand in or resume, wait for every job, check every value."""
+    """Submit or resume, wait for every job, check every value."""
     base, state, jobs, seed = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     keep, one_by_one = sys.argv[6] == "keep", sys.argv[7] == "one by one"
     length = random.Random(seed)

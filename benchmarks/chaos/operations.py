@@ -150,7 +150,7 @@ def check(base: Base, run: str, expected: int) -> list[str]:
 
 
 class Submit(Operation):
-    """Hand in a run that outlives its submitter."""
+    """Submit a run that outlives its submitter."""
 
     keep = True
 
@@ -159,7 +159,7 @@ class Submit(Operation):
         self.by = self.master()
 
     def act(self) -> None:
-        """Hand in."""
+        """Submit."""
         self.hand_in(self.by, keep=self.keep)
 
     def judge(self, ended: str) -> list[str]:
@@ -287,7 +287,7 @@ class Recover(Operation):
 
 
 class TakeBack(Take):
-    """Whoever holds a dead agent's lock clears up behind it."""
+    """The process that holds a dead agent's lock clears up behind it."""
 
     def prepare(self, folder: str) -> None:
         """A worker that died with a job in its hand."""
@@ -359,7 +359,7 @@ class ReleaseCard(LeaseCard):
 
 
 class SubmitEmbedded(Submit):
-    """Hand in a run that is served while its submitter waits."""
+    """Submit a run that is served while its submitter waits."""
 
     keep = False
 
@@ -379,7 +379,7 @@ class SubmitEmbedded(Submit):
 
 
 class Append(Operation):
-    """Hand in one job more, to an open run that outlives its submitter."""
+    """Submit one more job, to an open run that outlives its submitter."""
 
     def prepare(self, folder: str) -> None:
         """All jobs but the last are in."""

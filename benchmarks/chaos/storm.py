@@ -2,7 +2,7 @@
 
     python -m benchmarks.chaos storm --jobs 20000 --seed 1
 
-Sessions (each a guardian and a worker), a standing Master and a client are real processes. What
+Sessions (each a guardian and a worker), a scheduler and a client are real processes. What
 dies is started again by the harness, as a person or a service manager would do it; everything else
 is left to Postroom. Afterwards the folder is read by `audit`, which shares no code with Postroom.
 """
@@ -47,7 +47,7 @@ class Member:
 
 @dataclass
 class Kill:
-    """A kill, and what the victim had in hand: the range of jobs that must come from elsewhere."""
+    """A kill, and the victim's letter: the range of jobs that must be done by others."""
 
     at: float
     role: str
@@ -66,7 +66,7 @@ class Storm:
     seed: int
     longest_s: float  # how long a job takes at most
     embedded: bool  # the run is served only while its client lives
-    one_by_one: bool  # its jobs are handed in each by itself, while it is at work
+    one_by_one: bool  # its jobs are submitted one by one, while it runs
     folder: str
     faults: Counter[str] = field(default_factory=Counter)
     kills: list[Kill] = field(default_factory=list)
@@ -217,7 +217,7 @@ class Storm:
         gaps = sorted(set(found.written_at.values()))
         return {
             "jobs": self.jobs,
-            "handed in": "one by one" if self.one_by_one else "in a list",
+            "submitted": "one by one" if self.one_by_one else "in a list",
             "served": "while the client lives" if self.embedded else "always",
             "lost": len(found.lost) + abs(self.jobs - found.asked),
             "doubled": len(found.doubled),
@@ -241,7 +241,7 @@ class Storm:
         }
 
     def _slowest(self, run: str, written_at: dict[int, float]) -> float:
-        """From a kill until the last of what the victim had in hand was published."""
+        """From a kill until the last job of the victim's letter was published."""
         waits = [
             written_at[job] - kill.at
             for kill in self.kills

@@ -29,7 +29,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 
 
 def agent_takeover(room: RealSessions, kill: str) -> float:
-    """From the death of an agent that has the only job until another has it in hand."""
+    """From the death of an agent that has the only job until another runs it."""
     with tempfile.TemporaryDirectory() as folder, room.master() as master:
         ledger = f"{folder}/executed"
         pool = master.submit([Job("storm_kernels:linger", ledger=ledger)])
@@ -50,10 +50,10 @@ def agent_takeover(room: RealSessions, kill: str) -> float:
 def master_takeover(room: RealSessions) -> float:
     """From the death of the acting Master until a waiting one has sent a job to an idle agent."""
     command = [sys.executable, "-m", "postroom", "master", room.base.root]
-    standing = [_start(room, command) for _ in range(2)]
+    schedulers = [_start(room, command) for _ in range(2)]
     try:
-        wait_until(lambda: _acting(room) in [one.pid for one in standing])
-        acting = next(one for one in standing if one.pid == _acting(room))
+        wait_until(lambda: _acting(room) in [one.pid for one in schedulers])
+        acting = next(one for one in schedulers if one.pid == _acting(room))
         with tempfile.TemporaryDirectory() as folder:
             ledger = f"{folder}/executed"
             acting.send_signal(signal.SIGSTOP)  # so that it cannot send the job itself
@@ -66,7 +66,7 @@ def master_takeover(room: RealSessions) -> float:
             wait_until(lambda: _lines(ledger) == 1, folder=room.base.root)
             return time.monotonic() - began
     finally:
-        for one in standing:
+        for one in schedulers:
             one.kill()
             one.wait()
 

@@ -66,6 +66,7 @@ class Queue:
             "POSTROOM_FAKE_GPUS_FOLDER": str(self.cards),
             "POSTROOM_LEDGER": str(folder / "ledger"),
             "POSTROOM_PRELOAD": "",
+            "LOGNAME": "ada",  # whoever takes the pictures: they show the same user
         }
         self.running: list[subprocess.Popen[str]] = []
 

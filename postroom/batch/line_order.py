@@ -1,4 +1,4 @@
-"""Waiting lines of a batch whose slots have whole GPUs: by priority, then in their order."""
+"""The order of a batch's waiting lines if slots have whole GPUs: priority, then file order."""
 
 from __future__ import annotations
 

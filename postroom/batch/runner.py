@@ -145,7 +145,7 @@ class Batch:
         }
         if waiting:
             self.master.step(time.monotonic())
-            self.master.cancel(self.pool, waiting, "its line is not asked for any more")
+            self.master.cancel(self.pool, waiting, "its line is no longer in the batch")
 
     def run(self, feed: Source) -> None:
         """Run until every line has ended, or too many have failed."""

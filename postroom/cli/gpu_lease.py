@@ -121,8 +121,16 @@ def run(ledger: Ledger, watch: CardWatch, *, command: list[str], **scheduling: A
         os.execvpe(command[0], command, environment)  # noqa: S606 - what the user typed
     except OSError as error:
         lease.release()
-        talk(f"{command[0]}: {error.strerror}")
-        sys.exit(NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE)
+        # A folder of PATH that may not be read is a "permission denied", too.
+        missing = isinstance(error, FileNotFoundError) or not _is_there(command[0])
+        talk(f"{command[0]}: {'No such file or directory' if missing else error.strerror}")
+        sys.exit(NOT_FOUND if missing else NOT_EXECUTABLE)
+
+
+def _is_there(program: str) -> bool:
+    """Whether a program, or a folder of that name, can be seen where it is looked for."""
+    folders = [""] if "/" in program else os.get_exec_path()
+    return any(os.path.lexists(os.path.join(folder, program)) for folder in folders)
 
 
 def release(ledger: Ledger, watch: CardWatch, *, which: str, force: bool, json_: bool) -> None:

@@ -26,6 +26,7 @@ from ..queue.rows import PENDING, RUNNING, JobView
 from ..queue.submission import DEFAULT_PROJECT, check, submit
 from ..store.base import create_base, default_base, open_base
 from ..store.job_ids import JobId, UnknownJobError, find_jobs
+from ..system.own_python import own_python
 from .options import CONTEXT, array, duration
 from .output import print_table, settle, talk
 from .submit import shell_environment
@@ -56,7 +57,7 @@ def command(folder: str) -> None:
         path = f"{folder}/{name}"
         if os.path.lexists(path) and not _is_ours(path):
             raise PostroomError(f"{path} exists, and is not one of ours: choose another folder")
-        script = f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m {_MODULE} {name} "$@"\n'
+        script = f'#!/bin/sh\nexec {shlex.join(own_python(_MODULE, name))} "$@"\n'
         with open(path, "w", encoding="utf-8") as file:
             file.write(script)
         os.chmod(path, 0o755)  # noqa: S103 - a program for everybody's use
@@ -119,7 +120,7 @@ def read_options(words: Sequence[str], wanted: GridOptions) -> tuple[GridOptions
             count = {"-pe": 2, "-notify": 0}.get(option, 1 if option in _LEFT_OUT else 0)
             skipped = [option, *left[:count]]
             del left[:count]
-            talk(f"qsub: {' '.join(skipped)} is left out")
+            talk(f"qsub: {' '.join(skipped)} is ignored")
     return wanted, left
 
 
@@ -131,7 +132,7 @@ def _resources(wanted: GridOptions, text: str) -> GridOptions:
         elif name in ("h_rt", "s_rt"):
             wanted = wanted.ask(timeout_s=duration(value))
         else:
-            talk(f"qsub: -l {part} is left out")
+            talk(f"qsub: -l {part} is ignored")
     return wanted
 
 
@@ -255,7 +256,7 @@ def _redirected(wanted: GridOptions, line: str) -> str:
         if not path:
             continue
         if os.path.isdir(path) or path.endswith("/"):
-            talk(f"qsub: the folder {path} is left out; read with: postroom logs JOB")
+            talk(f"qsub: the folder {path} is ignored; read the output with: postroom logs JOB")
         else:
             # Of grid engine's variables, only the one that tells the tasks of an array apart.
             place = '"$SGE_TASK_ID"'.join(map(shlex.quote, path.split("$TASK_ID")))

@@ -23,7 +23,7 @@ from ..store.snapshot import acting_master
 from ..system.own_python import start_detached
 from .options import CONTEXT, base_argument
 
-# A Master should print something within this time of its start.
+# A scheduler should print something within this time of its start.
 START_S = 30.0
 
 
@@ -36,8 +36,8 @@ START_S = 30.0
 def command(base: str, detach: bool, notify: str) -> None:
     """Run the scheduler of BASE: send jobs to its agents, until Ctrl-C.
 
-    Several may run for one base: one acts, the others take over when it dies. Stopping a Master
-    loses nothing: running jobs go on, and the next Master sends the rest.
+    Several may run for one base: one is active, the others take over when it dies. Stopping it
+    loses nothing: running jobs go on, and the next scheduler sends the rest.
 
     \b
       postroom master ./base --detach
@@ -53,7 +53,7 @@ def command(base: str, detach: bool, notify: str) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopping.set())
     with Master(base, sessions=Sessions(create_base(base))) as master:
-        click.echo(f"standing at {master.base.root}; log: {master.base.log}", err=True)
+        click.echo(f"scheduler of {master.base.root}; log: {master.base.log}", err=True)
         said = False
         journal = Journal(master.base, "notifier")
         notifier = Notifier(LocalFiles(), master.base, journal, notify)
@@ -63,7 +63,7 @@ def command(base: str, detach: bool, notify: str) -> None:
             if master.acting != said:
                 said = master.acting
                 agents = ", ".join(master.agents()) or "none yet"
-                click.echo(f"acting; agents: {agents}", err=True)
+                click.echo(f"active; agents: {agents}", err=True)
             notifier.step(time.monotonic())
             return stopping.is_set()
 
@@ -73,11 +73,12 @@ def command(base: str, detach: bool, notify: str) -> None:
 
 
 def _detach(base: Base, options: list[str]) -> None:
-    """Start a Master in the background, and say how to stop it."""
+    """Start a scheduler in the background, and say how to stop it."""
     acting = acting_master(LocalFiles(), base)
     if acting is not None:
         click.echo(
-            f"a Master acts already (pid {acting}); this one takes over when it ends", err=True
+            f"a scheduler is running already (pid {acting}); this one takes over when it ends",
+            err=True,
         )
     path = f"{os.path.dirname(base.log)}/master.txt"
     log = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
@@ -90,8 +91,9 @@ def _detach(base: Base, options: list[str]) -> None:
             time.sleep(0.02)
         if process.poll() is not None:
             words = os.pread(log, 4096, 0).decode(errors="replace").strip()
-            raise PostroomError(words or f"the Master did not start; see {path}")
+            raise PostroomError(words or f"the scheduler did not start; see {path}")
     finally:
         os.close(log)
-    click.echo(f"standing at {base.root} (pid {process.pid}); stop: kill {process.pid}", err=True)
+    pid = process.pid
+    click.echo(f"scheduler of {base.root} started (pid {pid}); stop: kill {pid}", err=True)
     click.echo(f"see: postroom status -b {shlex.quote(base.root)}", err=True)

@@ -29,7 +29,7 @@ from ..errors import PostroomError
 from ..gpus.cards.gpu_list import GpuFile, SlotSpec, cards_of, parse_gpus
 from ..master import Master
 from ..session.sessions import COMMANDS_ONLY, Sessions
-from ..system.own_python import start_detached
+from ..system.own_python import check_alive, start_detached
 from ..text.option_values import environment
 from . import codes
 from .options import CONTEXT, at_least, duration
@@ -188,7 +188,7 @@ def run_batch(
         try:
             # Before the feed starts a thread: only a process with one thread may fork.
             if options["gpu_file"]:
-                batch.watch_gpus(GpuFile(options["gpu_file"], _known_gpus))
+                batch.watch_gpus(GpuFile(options["gpu_file"], _known_gpus, say=_say))
             elif packer is None:
                 sessions.keep(_places(options["gpus"]))
             feed: Source
@@ -315,6 +315,7 @@ def _detach(output: str, again: list[str]) -> int:
     with open(log, "ab") as file:
         words = _verb(again)
         process = start_detached("postroom", *words, log=file.fileno(), cwd=os.getcwd())
+    check_alive(process, log, fine=(codes.OK, codes.JOB_FAILED))
     click.echo(f"running as pid {process.pid}; log: {log}")
     click.echo(f"watch it: postroom attach {shlex.quote(output)};  stop it: kill {process.pid}")
     return codes.OK

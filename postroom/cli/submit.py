@@ -190,6 +190,6 @@ def _advise(view: QueueView) -> None:
         return
     base_state = view.read_state()
     if base_state.master_pid is None:
-        talk(f"no Master acts yet; start one with: postroom master {view.base.root} --detach")
+        talk(f"no scheduler is running; start it with: postroom master {view.base.root} --detach")
     elif not any(agent.state != "dead" for agent in base_state.agents):
-        talk(f"no agent lives yet; start one with: postroom agents start 1 {view.base.root}")
+        talk(f"no agent is running; start one with: postroom agents start 1 {view.base.root}")

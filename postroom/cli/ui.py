@@ -11,7 +11,7 @@ import click
 
 from ..errors import PostroomError
 from ..store.base import Base, open_base
-from ..system.own_python import start_detached
+from ..system.own_python import check_alive, start_detached
 from .options import CONTEXT, base_argument
 
 PORT = 8631
@@ -127,6 +127,7 @@ def _detach(base: Base, line: socket.socket, options: list[str], token: str) -> 
         )
     finally:
         os.close(log)
+    check_alive(process, path)
     click.echo(f"running as pid {process.pid}; log: {path}; stop: kill {process.pid}", err=True)
 
 

@@ -1,1 +1,1 @@
-"""One shell command: what is asked, who minds it, what it leaves, why it failed."""
+"""One shell command: its options, its minder process, its output files, and why it failed."""

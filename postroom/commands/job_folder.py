@@ -1,4 +1,4 @@
-"""The folder of a command, for people.
+"""The folder of a command: files for people to read.
 
     job_7/
       INFO                     what was run, where and when; then how it ended

@@ -318,9 +318,7 @@ class Minder:
             except OSError as error:
                 if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                     raise
-                self._journal.log(
-                    "error", f"a command waits for room on the disk: {error.strerror}"
-                )
+                self._journal.log("error", f"a command waits for disk space: {error.strerror}")
             if self._stops:
                 raise Stopped
             time.sleep(BLOCKED_S)

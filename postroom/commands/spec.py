@@ -1,7 +1,7 @@
 """What a user can ask for one shell command, wherever it comes from.
 
 Files, sweeps, forms, JSON, qsub and generators all make CommandSpecs. A spec becomes a `Job` on its
-way in, and is read back from the job's parcel by whoever shows it, runs it or queues it again.
+way in, and is read back from the job's parcel to show it, run it or queue it again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ANY_TIME = SchedulingOptions()
 
 
 def command(**_: Any) -> None:
-    """Stand for all commands, so that their task has a name that can be found."""
+    """The task of all commands: a name that can be looked up; it is never called."""
     raise NotImplementedError("a command is run by its session, not called")
 
 
@@ -55,7 +55,7 @@ class CommandSpec:
     scheduling: SchedulingOptions = _ANY_TIME
     rerun_of: JobId | None = None
     memory: str = ""  # "auto" or a size: the part of a GPU that a batch reserves for it
-    repeat: int = 0  # how often the same command stands before it in a batch
+    repeat: int = 0  # how often the same command comes before it in a batch
 
     # Decided for it by a batch
     folder: str = ""  # for INFO, .OUT and .ERR, which have its name; "": a folder of the base
@@ -132,7 +132,7 @@ class CommandSpec:
         )
 
 
-# These stand in the sheet of a parcel, beside the arguments.
+# These are in the sheet of a parcel, beside the arguments.
 _OF_THE_SHEET = ("name", "timeout_s", "retries")
 # What each field holds when nothing was said.
 _USUAL: dict[str, Any] = {

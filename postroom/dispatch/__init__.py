@@ -1,1 +1,1 @@
-"""The acting Master: which jobs wait, who gets them, what comes back."""
+"""The acting Master: which jobs wait, which session gets them, and collecting their results."""

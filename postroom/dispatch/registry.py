@@ -59,7 +59,7 @@ class ActiveRun:
 
     @property
     def project(self) -> str:
-        """The project whose part of the standing queue it is; empty for any other run."""
+        """The project whose queue it is; empty for any other run."""
         return self.info.project if self.info.queue else ""
 
 
@@ -282,7 +282,7 @@ class Registry:
     def _worth_a_look(self, present: list[str]) -> list[str]:
         """The active runs, new ones, those named by events, and in turn a few that are over.
 
-        A base may hold thousands of runs that are over. Whoever resumes one touches its folder,
+        A base may hold thousands of runs that are over. Resuming one touches its folder,
         which is an event; where events do not arrive, its turn comes.
         """
         named, self._named = self._named, set()

@@ -271,7 +271,7 @@ class RequestExecutor:
         self._kill([job for job in self.orders.killed if job.run == run])
 
     def _cancel_dependents(self) -> None:
-        """Cancel jobs that wait for one that did not end well, and those that wait for them."""
+        """Cancel jobs that wait for one that did not succeed, and those that wait for them."""
         if self._cancelling:
             return  # the loop below, which is running, finds them
         self._cancelling = True
@@ -279,7 +279,7 @@ class RequestExecutor:
             while found := self._take_unreachable():
                 for (run, other), numbers in found.items():
                     there = self._files.exists(self._base.run_folder(other.run))
-                    why = "did not end well" if there else "was removed: how it ended is not known"
+                    why = "did not succeed" if there else "was removed: how it ended is not known"
                     reason = f"job {other.short}, which it waits for, {why}"
                     self._collector.cancel(run, numbers, reason)
         finally:

@@ -30,7 +30,7 @@ def is_held(orders: Orders, job: JobId, options: SchedulingOptions = NO_OPTIONS)
 
 
 def position_of(orders: Orders, job: JobId) -> float:
-    """Where a job stands among those of its run and priority."""
+    """The position of a job among those of its run and priority."""
     return orders.positions.get(job, float(job.number))
 
 

@@ -1,4 +1,4 @@
-"""What keeps a run from going on: said once after a few seconds, and again when it goes on."""
+"""Says why no job of a run can run, after a few seconds, and says when jobs run again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..errors import StalledError
 from ..store.base import Base
 from ..store.files import Files
 from ..store.snapshot import acting_master, snapshot
-from ..system.processes import stat
+from ..system.processes import is_stopped
 
 # Agents that are just starting, or a disk that is freed at once, are not worth a line.
 SAY_AFTER_S = 3.0
@@ -43,17 +43,17 @@ class Stall:
 def find_obstacle(files: Files, base: Base, *, acting: bool) -> str:
     """Why no job of a base can run now, and what to do; "" where one could."""
     master = None if acting else acting_master(files, base)
-    process = stat(master) if master is not None else None
-    if process is not None and process.state in "Tt":
+    if master is not None and is_stopped(master):
         return (
-            f"the Master that acts on {base.root} (pid {process.pid}) is stopped, and nobody else "
-            f"may act: continue it (`kill -CONT {process.pid}`, or `fg` in its terminal), or end it"
+            f"the scheduler of {base.root} (pid {master}) is stopped, and no other may take "
+            f"over: continue it (`kill -CONT {master}`, or `fg` in its terminal), or end it"
         )
     states = [agent.state for agent in snapshot(base, files=files, runs=False).agents]
     living = [state for state in states if state != "dead"]
     if not living:
         return (
-            f"no agent lives on {base.root}: start one with `postroom agents start 1 {base.root}`"
+            f"no agent is running on {base.root}: "
+            f"start one with `postroom agents start 1 {base.root}`"
         )
     if all(state == "blocked" for state in living):
         return f"the agents of {base.root} cannot write their results: is its disk full?"

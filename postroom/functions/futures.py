@@ -64,7 +64,7 @@ class FuturePool:
         return future
 
     def close(self) -> None:
-        """Wait for what was handed in, then end the sessions that were started for it."""
+        """Wait for all submitted jobs, then end the sessions that were started for them."""
         self._submitted.put(None)
         self._thread.join()
 

@@ -182,10 +182,10 @@ def failed_jobs(view: QueueView, project: str = "", run: str = "") -> list[JobId
     chosen, cancelled = ended_as(*FAILED), ended_as("cancelled")
     grew = bool(chosen)
     while grew:
-        in_vain = {job for job in cancelled if chosen.intersection(_awaited_by(base_state, job))}
-        cancelled -= in_vain
-        chosen |= in_vain
-        grew = bool(in_vain)
+        dependents = {job for job in cancelled if chosen.intersection(_awaited_by(base_state, job))}
+        cancelled -= dependents
+        chosen |= dependents
+        grew = bool(dependents)
     if chosen:
         chosen -= _rerun_already(base_state, since=min(job.run for job in chosen))
     return sorted(chosen)
@@ -426,7 +426,7 @@ def _count(jobs: Collection[JobId]) -> str:
 
 
 def _spec_of(reader: RunReader, number: int) -> CommandSpec:
-    """What a job was asked, so that it can be asked again."""
+    """The spec of a job, so that it can be submitted again."""
     job = reader.job_id(number)
     try:
         sheet = reader.read_jobs(number)
@@ -436,7 +436,7 @@ def _spec_of(reader: RunReader, number: int) -> CommandSpec:
         raise PostroomError(f"job {job.short} cannot be read: {error}") from None
     raise PostroomError(
         f"job {job.short} was not submitted to the queue ({sheet.task}): start the program "
-        "again that handed it in"
+        "that submitted it again"
     )
 
 

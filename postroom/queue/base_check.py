@@ -17,6 +17,7 @@ from ..store.mailbox import is_plain_name, read_letter
 from ..store.runs import count_jobs, list_firsts, list_runs, read_run_info
 from ..store.snapshot import BaseSnapshot, snapshot
 from ..system import cgroups
+from ..system.processes import is_stopped
 
 # Filesystems on which file locks and hard links work as the protocol needs.
 LOCAL = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "overlay", "bcachefs"}
@@ -196,7 +197,13 @@ def _modes(base: Base) -> Iterator[Finding]:
 
 def _master(base: Base, seen: BaseSnapshot) -> Iterator[Finding]:
     waiting = sum(run.asked - run.done for run in seen.runs)
-    if seen.master_pid is not None:
+    if seen.master_pid is not None and is_stopped(seen.master_pid):
+        yield Finding(
+            "error",
+            f"the scheduler (pid {seen.master_pid}) is stopped, and no other can take over",
+            f"continue it: kill -CONT {seen.master_pid} (or fg in its terminal); or end it",
+        )
+    elif seen.master_pid is not None:
         yield Finding("ok", f"the scheduler is running (pid {seen.master_pid})")
     elif waiting:
         yield Finding(

@@ -53,10 +53,10 @@ class Estimator:
     def _why_waiting(self, reader: RunReader, number: int) -> str:
         scheduling = reader.scheduling(number)
         missing = self._base_state.missing(scheduling)
-        in_vain = [job for job in missing if self._base_state.outcome(job) is not None]
-        if in_vain:
-            state = self._base_state.outcome(in_vain[0])
-            return f"it will be cancelled: it needs {in_vain[0].short}, which is {state}"
+        ended = [job for job in missing if self._base_state.outcome(job) is not None]
+        if ended:
+            state = self._base_state.outcome(ended[0])
+            return f"it will be cancelled: it needs {ended[0].short}, which is {state}"
         named = ", ".join(f"{job.short} ({self._state(job)})" for job in missing[:3])
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         return f"it waits for {named}{more}"

@@ -242,7 +242,7 @@ class RunReader:
         return self._newest[1]
 
     def submitted_at(self, job: int) -> float:
-        """When a job was handed in."""
+        """When a job was submitted."""
         if self._append_log is None:
             return _changed_at(self.parcel_of(job)) or self.info.created_at
         submitted_at = 0.0

@@ -1,4 +1,4 @@
-"""The waiting jobs in the order in which they will be sent, listed lazily: a page costs a page.
+"""Lists waiting jobs in the order in which they will be sent, and reads only those it shows.
 
 The rule is the dispatcher's own (`dispatch.send_order`). Almost all jobs of a long queue have no
 options and are kept as ranges of numbers; only jobs with options, and jobs that an order names, are

@@ -1,4 +1,4 @@
-"""Job, session or GPU: what a guardian holds responsible when its workers die.
+"""Decides what is to blame when workers die: the job, the session or the GPU.
 
 | what happened | what follows |
 | --- | --- |
@@ -52,7 +52,7 @@ class CardHealth:
         problem = self._problem(ready)
         if problem:
             self._quarantine(self._gpu, problem)
-            return f"its card is sick, and is quarantined: {problem}"
+            return f"its GPU has a problem and is quarantined: {problem}"
         if not ready:
             self._never_ready += 1
             if self._never_ready >= MOST_DEATHS:
@@ -74,7 +74,7 @@ class CardHealth:
         if self._gpu == "cpu":
             return ""
         if self.touch_failed and not ready:
-            return f"its first touch failed: {self.touch_failed}"
+            return f"the first use of the GPU failed: {self.touch_failed}"
         return self._ask_driver(self._gpu)
 
     def _kinds(self) -> str:

@@ -1,4 +1,4 @@
-"""How a job has its GPU to itself although several sessions use it (`--gpus 0,0`): two file locks.
+"""Two file locks: a job can have its GPU alone while several sessions use it (`--gpus 0,0`).
 
     ordinary job    lock the gate; lock the GPU, shared; unlock the gate; run jobs; unlock the GPU
     exclusive job   lock the gate; lock the GPU, alone; run the job; unlock both

@@ -171,7 +171,7 @@ class Guardian:
                     continue
                 who = f" (pid {info.pid}, on {info.gpu_name})" if info else ""
                 raise SessionError(
-                    f"agent {self._slot.agent_id} of {self._base.root} lives already{who}: "
+                    f"agent {self._slot.agent_id} of {self._base.root} is running already{who}: "
                     f"stop it first with postroom agents stop {self._base.root} "
                     f"{self._slot.agent_id}"
                 )
@@ -372,7 +372,7 @@ class Guardian:
             self._selector.unregister(pipe)
 
     def _clear_away_worker(self) -> None:
-        """The worker is dead: end what it started, note what it had in hand, start another."""
+        """The worker is dead: end what it started, note its running job, start another."""
         worker, self._worker = self._worker, None
         assert worker is not None and self._socket is not None
         for fileobj in (worker.stdout, self._socket):
@@ -411,7 +411,7 @@ class Guardian:
         self._start_worker()
 
     def _take_back(self, reason: str, *, blame: bool) -> Note | None:
-        """Take back the dead worker's letter, and note the job in its hand if that is to blame."""
+        """Take back the dead worker's letter, and note its running job if that is to blame."""
         left = self._insist(
             lambda: take_back_letter(
                 self._files,

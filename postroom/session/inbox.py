@@ -1,4 +1,4 @@
-"""The worker's side of the mailbox: takes letters, has their jobs run, publishes what comes out.
+"""The worker's side of the mailbox: takes letters, runs their jobs, publishes the results.
 
     IDLE --a whole letter--> AT WORK --range done, or given back--> IDLE
                                 | ^
@@ -107,7 +107,7 @@ class Inbox:
         self._done: list[JobEnd] = []
         self._done_from = 0  # the job number of the first of them
         self._done_at = 0.0  # when it was begun, wall clock
-        self._begun_at = 0.0  # when the job in hand was
+        self._begun_at = 0.0  # when the current job was
         self._publish_at = 0.0
         self._leave_at = 0.0
         self._retry: Note | None = None
@@ -122,17 +122,17 @@ class Inbox:
 
     @property
     def box(self) -> Box:
-        """The mailbox, for whoever waits for it to fill."""
+        """The mailbox, for code that waits until it is filled."""
         return self._box
 
     @property
     def at_work(self) -> bool:
-        """Whether a letter is in hand."""
+        """Whether it has a letter."""
         return self._letter is not None
 
     @property
     def failed(self) -> int:
-        """How many earlier attempts of the job in hand were its own failures."""
+        """How many earlier attempts of the current job were its own failures."""
         return self._letter.failed if self._letter is not None else 0
 
     def linger(self) -> None:
@@ -178,7 +178,7 @@ class Inbox:
             with contextlib.suppress(OSError):
                 self._commit()
         # By way of our outbox: if that was removed, we were taken for dead, and the mailbox is our
-        # successor's. If this fails, whoever finds the lock free does it.
+        # successor's. If this fails, the next process that finds the lock free does it.
         with contextlib.suppress(OSError):
             self._files.move(self._base.mailbox(self._agent_id), f"{self._outbox}/mailbox")
             self._files.remove(f"{self._outbox}/mailbox")

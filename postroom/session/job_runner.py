@@ -50,7 +50,7 @@ class RunCommand(Protocol):
 
 
 class Turn(Protocol):
-    """What the inbox knows of the job in hand."""
+    """What the inbox knows of the current job."""
 
     @property
     def failed(self) -> int: ...

@@ -1,4 +1,4 @@
-"""The sessions of one base, from outside: start what is missing, know who lives, stop them.
+"""Starts, lists and stops the sessions of one base.
 
 with Sessions(base, 2):                    two sessions, a GPU each, while the block runs
 Sessions(base).start(slots, outlive=True)  sessions that outlive this process
@@ -111,7 +111,7 @@ class Sessions:
                         f"agent {agent} started (pid {pid}); log: {self.base.log}; stop: {stop}"
                     )
                 else:
-                    self.say(f"agent {agent} lives already (pid {pid})")
+                    self.say(f"agent {agent} is running already (pid {pid})")
         except BaseException:
             self.finish()
             self.wait()
@@ -184,7 +184,7 @@ class Sessions:
         del self._silent[slot.agent]
         words = self.last_words(slot.agent)
         if not self._files.exists(self.base.mailbox(slot.agent)) and "waiting for" in words:
-            self.say(f"slot {slot.agent} does not serve yet: {words}")
+            self.say(f"slot {slot.agent} is not ready yet: {words}")
 
     def _go_on(self, slot: SlotSpec) -> bool:
         """Count a failure; give up a slot that has too many, with an error if it is the last."""
@@ -241,12 +241,12 @@ class Sessions:
     # Anybody's sessions, by their agents' ids
 
     def stop(self, agents: Sequence[str], *, now: bool = False) -> None:
-        """Stop sessions, whoever started them, after their job or now; wait for their end."""
+        """Stop sessions, also those of others, after their job or now; wait for their end."""
         waiting = []
         for agent in agents:
             info = living_agents(self._files, self.base, agent)
             if info is None:
-                self.say(f"agent {agent} does not live")
+                self.say(f"agent {agent} is not running")
                 continue
             with contextlib.suppress(ProcessLookupError):
                 fd = os.pidfd_open(info.pid)

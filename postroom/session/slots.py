@@ -1,4 +1,4 @@
-"""From what a user types to a slot for a session: the GPU, its lease, its environment."""
+"""Turns the GPUs that a user names into slots for sessions: GPU, lease and environment."""
 
 from __future__ import annotations
 

@@ -146,8 +146,8 @@ class Tasks:
         if asked and asked != version:
             self._journal.log(
                 "warning",
-                f"{task} changed after run {info.run} was handed in: version {version} runs, "
-                f"{asked} was asked",
+                f"{task} changed after run {info.run} was submitted: version {version} runs, "
+                f"{asked} was submitted",
             )
         kernel = self._loaded[task] = _Task(function)
         return kernel

@@ -1,4 +1,4 @@
-"""A task past its time limit: the guardian that ended its worker writes its outcome."""
+"""Writes the outcome of a task that exceeded its time limit, after its worker was killed."""
 
 from __future__ import annotations
 

@@ -69,8 +69,8 @@ class GuardianLink:
                         waiter.wake()
                     else:
                         self._words.put(word.decode())
-        # Whoever waits for a word goes on waiting, and dies with the guardian in a moment. If it
-        # gave up the letter of a command that its minder still runs, the command would run twice.
+        # A thread that waits for a reply keeps waiting, and dies with the guardian in a moment. If
+        # it gave up the letter of a command that its minder still runs, it would run twice.
         self.stopping.set()
         waiter.wake()
 
@@ -84,7 +84,7 @@ def main() -> None:
     # The lock is free when both processes are gone. It is never released here, since that would
     # take it from the guardian, too. As a LocalLock it is dropped by processes that tasks fork.
     agent_lock = LocalLock(settings["lock_fd"])
-    del sys.path[0]  # the folder that `-m` needed to find this package
+    del sys.path[0]  # the folder of this package: kernels do not import from it
     base, agent_id = Base(settings["base"]), settings["agent"]
     journal = Journal(base, f"worker {agent_id}")
     for module in settings["preload"]:

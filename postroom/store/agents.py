@@ -1,4 +1,4 @@
-"""What each session, and the acting Master, says about itself; which sessions have a mailbox."""
+"""The files in which sessions and the acting Master describe themselves; who has a mailbox."""
 
 from __future__ import annotations
 

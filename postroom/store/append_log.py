@@ -8,7 +8,7 @@
            first job jobs    at byte     length   checksum of the parcel and its zeros, of this line
 
 Existing bytes of a log never change; it only grows. A submitter writes header, parcel and zeros in
-one call with O_APPEND; Linux puts them behind the end, whoever else writes at the same time. **A
+one call with O_APPEND; Linux puts them at the end, even if others write at the same time. **A
 record is valid only if its stored offset is its actual offset.** Its header states the offset that
 its writer expected, the end of the log. If another writer was faster, the record is at another
 offset and not valid; its writer sees where it went, reads the log to its end and writes the record

@@ -38,7 +38,7 @@ class RunInfo(JsonRecord):
     project: str  # the name that the user gave to the work it belongs to
     import_folder: str  # the folder that kernels are imported from
     shared: str | None  # name of the shared data
-    embedded: bool  # True: served only while its submitter waits, or whoever resumed it
+    embedded: bool  # True: served only while its submitter, or a process that resumed it, waits
     durable: bool  # True: survives a power loss, not only the death of processes
     created_at: float
     host: str

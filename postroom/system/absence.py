@@ -1,7 +1,7 @@
-"""Which errors say that a file or a process is not there, and which only that we could not look.
+"""Tells errors that mean "it does not exist" from errors that mean "we could not look".
 
-When descriptors run out (EMFILE), every `open` fails, also of files that are there. Whoever read
-that as "absent" would give a GPU that is held to somebody else, or take a living process for dead.
+When descriptors run out (EMFILE), every `open` fails, also of files that are there. Code that
+reads this as "absent" would grant a GPU that is held, or take a living process for dead.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class ForkedProcess:
         return self.returncode
 
     def terminate(self) -> None:
-        """Have it end the command in hand, and itself."""
+        """Make it end its running command, and itself."""
         self._send(signal.SIGTERM)
 
     def kill(self) -> None:

@@ -113,6 +113,12 @@ def alive(process: Process) -> bool | None:
     )
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a process was stopped, by SIGSTOP or Ctrl-Z, and waits to be continued."""
+    seen = stat(pid)
+    return seen is not None and seen.state in "Tt"
+
+
 def ancestors(pid: int | None = None) -> list[int]:
     """List the ancestors of a process, nearest first."""
     found: list[int] = []

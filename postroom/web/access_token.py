@@ -12,7 +12,7 @@ LEAST_TOKEN = 16
 
 
 class AccessToken:
-    """One secret, as in Jupyter: whoever knows it may use the page.
+    """One secret, as in Jupyter: everybody who knows it may use the page.
 
     The browser does not keep the token itself. It gets a cookie that is derived from it, and each
     form carries a key, which other sites cannot know.

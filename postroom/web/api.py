@@ -31,6 +31,7 @@ Number = Annotated[int, Path(ge=0, le=999_999_999, description="The job's number
 Priority = Annotated[int, Field(ge=-MOST_PRIORITY, le=MOST_PRIORITY)]
 JobText = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,100}/[0-9]{1,9}$")]
 Word = Annotated[str, Query(max_length=200)]
+LogMark = Annotated[str, Query(pattern=r"^[0-9]{0,20}(-[0-9]{1,18})?$")]
 Moment = Annotated[float | None, Query(ge=0, le=4e9, allow_inf_nan=False)]
 
 
@@ -138,7 +139,7 @@ async def log(
     run: Run,
     number: Number,
     stream: Literal["out", "err"] = "out",
-    mark: Annotated[str, Query(pattern=r"^[0-9]{0,20}(-[0-9]{1,18})?$")] = "",
+    mark: LogMark = "",
     most: Annotated[int, Query(ge=1, le=MOST_BYTES)] = 64 << 10,
 ) -> LogChunk:
     """The end of a job's log, or what was added after the `mark` of an earlier reply."""

@@ -94,7 +94,7 @@ async def act(request: Request, context: Context) -> Response:
 
 @forms.post("/login")
 async def login(request: Request, context: Context) -> Response:
-    """Set the cookie for whoever knows the token."""
+    """Set the cookie for a browser that sent the token."""
     token = _one(fields_of(await request.body()), "token").strip()
     found = re.search(r"[?&]token=([^&\s]+)", token)  # somebody may paste the whole address
     if not context.token.opens(found[1] if found else token):

@@ -1,4 +1,4 @@
-"""The pages."""
+"""The HTML pages: each one asks the queue reader and fills a template."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fastapi.responses import RedirectResponse, Response, StreamingResponse
 from ..errors import PostroomError
 from ..queue.rows import ENDED, PENDING, RUNNING, STATES, JobDetail
 from ..store.job_ids import JobId, find_job
-from .api import LONGEST_HISTORY_S, Moment, Number, Run
+from .api import LONGEST_HISTORY_S, LogMark, Moment, Number, Run
 from .context import Context
 from .gantt import LABELS, WIDTH, chart, timeline
 from .live_updates import Listener, fingerprint, fingerprint_of_job
@@ -23,7 +23,6 @@ pages = APIRouter(include_in_schema=False)
 ON_PAGE = 50
 SPANS = {"1h": 3600.0, "6h": 6 * 3600.0, "1d": 86400.0, "7d": 7 * 86400.0, "30d": 30 * 86400.0}
 Text = Annotated[str, Query(max_length=200)]
-Mark = Annotated[str, Query(pattern=r"^[0-9]{0,20}(-[0-9]{1,18})?$")]
 _JOB = re.compile(r"[A-Za-z0-9_-]+/\d{1,9}")
 
 
@@ -156,8 +155,8 @@ async def events(
     seen: Text = "",
     run: Text = "",
     number: int = 0,
-    out: Mark = "",
-    err: Mark = "",
+    out: LogMark = "",
+    err: LogMark = "",
 ) -> Response:
     """Live updates of the base, or of one job, since the page was made."""
     if context.live_updates.is_full:

@@ -76,7 +76,7 @@ def test_output_goes_where_a_script_wants_it(
 ) -> None:
     grid_engine.qsub(["-o", "a $TASK_ID.txt", "-j", "y", "-e", str(tmp_path), "-b", "y", "echo"])
     command = view.jobs().jobs[0].command
-    assert "is left out; read with: postroom logs" in capsys.readouterr().err
+    assert "is ignored; read the output with: postroom logs" in capsys.readouterr().err
     done = subprocess.run(
         ["bash", "-c", command],
         env={**os.environ, "SGE_TASK_ID": "7"},
@@ -93,7 +93,7 @@ def test_what_is_left_out_is_said(view: QueueView, capsys: pytest.CaptureFixture
     )
     said = capsys.readouterr().err
     for word in ("-q all.q", "-pe smp 4", "-l mem=4G", "-notify"):
-        assert f"{word} is left out" in said
+        assert f"{word} is ignored" in said
     assert view.jobs().jobs[0].command == "true"
 
 

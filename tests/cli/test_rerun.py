@@ -35,10 +35,10 @@ def test_what_failed_is_rerun_once_with_all_that_waited_for_it(base: Base, view:
     (other,) = queue(base, "other", project="q")
     end(base, good)
     end(base, bad, FAILURE)
-    in_vain = Failure(Outcome.CANCELLED, "cancelled", "")
-    end(base, then, in_vain)
-    end(base, last, in_vain)
-    end(base, other, in_vain)  # somebody has killed it: that is no failure
+    cancelled = Failure(Outcome.CANCELLED, "cancelled", "")
+    end(base, then, cancelled)
+    end(base, last, cancelled)
+    end(base, other, cancelled)  # somebody has killed it: that is no failure
     assert call(base, "rerun", "--failed", "--dry-run").stdout.split() == [
         job.short for job in (bad, then, last)
     ]

@@ -40,7 +40,7 @@ def test_a_detached_page_goes_on_and_keeps_the_token_to_itself(base: Base) -> No
     try:
         address = done.stdout.strip()
         assert address.startswith("http://127.0.0.1:")
-        # The line is held from the start: who comes early waits, and is answered.
+        # The socket listens from the start: an early request waits, and is answered.
         headers = {"Authorization": f"Bearer {TOKEN}"}
         answer = httpx.get(address.split("?")[0] + "api/jobs", headers=headers, timeout=60)
         assert answer.status_code == 200

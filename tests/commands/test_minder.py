@@ -200,7 +200,7 @@ def test_a_full_disk_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("postroom.commands.minder.BLOCKED_S", 0.01)
     with minder_at(tmp_path) as minder:
         minder.send("true")
-        wait_until(lambda: "waits for room on the disk" in _read(minder.base.log))
+        wait_until(lambda: "waits for disk space" in _read(minder.base.log))
         full.unlink()
         assert minder.word() == "done"
         assert minder.result().failure is None
@@ -316,7 +316,7 @@ def test_a_signal_that_comes_at_its_birth_is_not_lost(tmp_path: Path) -> None:
             os.kill(minder.pid, signal.SIGTERM)
             with contextlib.suppress(BrokenPipeError):  # it has gone already
                 minder.send("sleep 600")
-            # Stopped before it had taken the attempt, or with it in hand: the end all the same.
+            # Stopped before it took the attempt, or while it ran it: it ends in either case.
             assert os.waitpid(minder.pid, 0)[0] == minder.pid
 
 

@@ -230,7 +230,7 @@ class TestDoubtfulWrites:
         assert room.delivered == [("r", 0, 1)]
 
 
-class TestGathering:
+class TestCollecting:
     def test_results_in_the_middle_of_a_letter_are_seen(self, room: PostRoom) -> None:
         made = room.run(5)
         put_up(room.files, room.base, "0").write(Letter(1, 1, "r", 0, 0, 5).encode())
@@ -561,10 +561,10 @@ class TestRecovery:
         assert "r" not in dispatcher.runs
 
 
-class Sick(LocalFiles):
-    """Whatever its name begins with fails, while it is sick."""
+class FailingFiles(LocalFiles):
+    """Every path that contains `failing` fails with an I/O error."""
 
-    sick = ""
+    failing = ""
 
     def names(self, folder: str) -> list[str]:
         self._maybe(folder)
@@ -579,25 +579,25 @@ class Sick(LocalFiles):
         return super().open_box(path)
 
     def _maybe(self, path: str) -> None:
-        if self.sick and self.sick in path:
+        if self.failing and self.failing in path:
             raise OSError(5, "Input/output error", path)
 
 
 class TestAMasterOnASickDisk:
-    @pytest.mark.parametrize("sick", ["/agent_pool", "/base/tmp/", "/job_pool", "/result_pool"])
+    @pytest.mark.parametrize("failing", ["/agent_pool", "/base/tmp/", "/job_pool", "/result_pool"])
     def test_it_is_blocked_and_goes_on_when_the_disk_is_well(
-        self, tmp_path: Path, sick: str
+        self, tmp_path: Path, failing: str
     ) -> None:
-        files = Sick()
+        files = FailingFiles()
         room = PostRoom(tmp_path, files)
         room.run(3)
         inbox = room.inbox()
         with Master(room.base.root, import_folder="/", files=files, clock=room.clock) as master:
-            files.sick = sick
+            files.failing = failing
             for _ in range(3):
                 room.clock.now += 2
                 assert master.step(room.clock.now) is False
-            files.sick = ""
+            files.failing = ""
             for _ in range(6):
                 room.clock.now += 2
                 master.step(room.clock.now)
@@ -605,21 +605,21 @@ class TestAMasterOnASickDisk:
             assert room.values() == {0: 0, 1: 2, 2: 4}
 
     def test_it_sends_no_letter_before_its_epoch_is_on_disk(self, tmp_path: Path) -> None:
-        files = Sick()
+        files = FailingFiles()
         room = PostRoom(tmp_path, files)
         room.run(1)
         room.inbox()
         with Master(room.base.root, import_folder="/", files=files, clock=room.clock) as master:
-            files.sick = "/base/tmp/"
+            files.failing = "/base/tmp/"
             room.clock.now += 2
             master.step(room.clock.now)
             assert room.letter() is None and not master.acting
 
     def test_another_may_act_while_it_is_blocked(self, tmp_path: Path) -> None:
-        files = Sick()
+        files = FailingFiles()
         room = PostRoom(tmp_path, files)
         with Master(room.base.root, import_folder="/", files=files, clock=room.clock) as master:
-            files.sick = "/agent_pool"
+            files.failing = "/agent_pool"
             room.clock.now += 2
             master.step(room.clock.now)
             assert LocalFiles().try_lock(room.base.master_lock) is not None

@@ -142,7 +142,7 @@ def test_a_letter_reaches_over_parcels_and_their_options_stay_apart(tmp_path: Pa
             "job 7 failed",
         ]
         sent = len(list_firsts(room.files, room.base.result_folder(pool.run)))
-        assert sent < len(pool), "jobs handed in one by one share letters and results"
+        assert sent < len(pool), "jobs submitted one by one share letters and results"
 
 
 def test_old_runs_are_not_looked_at_for_each_new_one(tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_data_that_a_power_loss_has_torn_is_written_anew(tmp_path: Path) -> None
         )
 
 
-def test_the_data_of_a_durable_run_is_synced_whoever_wrote_it(tmp_path: Path) -> None:
+def test_the_data_of_a_durable_run_is_synced_no_matter_who_wrote_it(tmp_path: Path) -> None:
     synced: list[str] = []
 
     class Watching(LocalFiles):
@@ -237,7 +237,7 @@ def test_the_data_of_a_durable_run_is_synced_whoever_wrote_it(tmp_path: Path) ->
     assert synced == [base.data(name)]
 
 
-def test_whoever_puts_the_same_data_at_the_same_time_gets_the_same_name(tmp_path: Path) -> None:
+def test_the_same_data_put_at_the_same_time_gets_the_same_name(tmp_path: Path) -> None:
     class Blind(LocalFiles):
         def exists(self, path: str) -> bool:
             return False

@@ -31,7 +31,7 @@ from tests.by_hand import PostRoom, results
 
 
 def run_command(info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> JobEnd:
-    """Stand for a session: a command that says `false` fails."""
+    """A stand-in for a session: a command that says `false` fails."""
     if sheet.plain(job)["command"] == "false":
         return JobEnd(failure=Failure(Outcome.FAILED, "failed", "exit code 1"), seconds=1.0)
     return JobEnd({"exit": 0}, seconds=1.0)
@@ -260,7 +260,7 @@ class TestKilling:
         assert words(room.outcome(a)) == "killed by ada"
         assert read_orders(room.files, room.base) == Orders()
 
-    def test_whoever_has_it_is_told_and_the_order_goes_with_the_job(self, room: QueueRoom) -> None:
+    def test_its_holder_is_told_and_the_order_ends_with_the_job(self, room: QueueRoom) -> None:
         (a,) = room.queue("a")
         inbox = room.inbox(run_job=run_command)
         dispatcher = room.dispatcher()

@@ -28,8 +28,8 @@ def test_what_is_missing_is_said_once_and_when_it_goes_on() -> None:
     said: list[str] = []
     stall = Stall(said.append)
     for second in range(10):
-        stall.look(float(second), "no agent lives")
-    assert said == ["waiting: no agent lives"]
+        stall.look(float(second), "no agent is running")
+    assert said == ["waiting: no agent is running"]
     stall.look(10.0, "the disk is full")
     assert said[1:] == ["waiting: the disk is full"]
     assert stall.said == "the disk is full"
@@ -43,7 +43,7 @@ def test_what_is_over_at_once_is_not_said() -> None:
     said: list[str] = []
     stall = Stall(said.append)
     for second in (0.0, SAY_AFTER_S - 0.1):
-        stall.look(second, "no agent lives")
+        stall.look(second, "no agent is running")
     stall.look(SAY_AFTER_S, "")
     assert said == []
 

@@ -1,8 +1,8 @@
 """Many processes that fight for few cards while they are killed at random; run by test_swarm.
 
-Witnesses are files of the test's own, one per card. Whoever is granted a card takes the file lock
-of its witness; a lock that is taken already means two tenants at once. Each process opens the
-witnesses before it asks, so that its death closes them before the lease.
+Witnesses are files of the test's own, one per card. A process that is granted a card takes
+the file lock of its witness; a lock that is taken already means two tenants at once. Each process
+opens the witnesses before it asks, so that its death closes them before the lease.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def work(folder: Path, goal: int) -> None:
             say(folder / "violations", f"never served: {error}")
             return
         except GpuError as error:
-            # A new request is refused at once while the server restarts; whoever waits goes on.
+            # A new request is refused at once while the server restarts; a waiting one goes on.
             if "does not answer" not in str(error):
                 raise
             time.sleep(0.05)

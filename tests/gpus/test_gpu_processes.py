@@ -190,7 +190,7 @@ def test_a_waiting_get_gives_up_when_its_shell_is_killed(
         wait_until(lambda: ledger.queue() == [], show=ledger.queue)
 
 
-def test_a_get_that_waits_in_vain_says_why_and_ends_with_75() -> None:
+def test_a_get_that_times_out_says_why_and_ends_with_75() -> None:
     with open_ledger().try_acquire(LeaseRequest(count=4, name="the big one")):
         done = postroom("get", "--timeout", "0.05")
     assert done.returncode == 75

@@ -16,23 +16,23 @@ class Mutant:
     killer: str  # what is passed to pytest, or to the simulation: "sim 0-99"
 
 
-BOX = "postroom/store/files.py"
+FILES = "postroom/store/files.py"
 MAILBOX = "postroom/store/mailbox.py"
-PARCEL = "postroom/parcel/container.py"
-ROLL = "postroom/store/append_log.py"
+CONTAINER = "postroom/parcel/container.py"
+APPEND_LOG = "postroom/store/append_log.py"
 RUNS = "postroom/store/runs.py"
-SCHEDULE = "postroom/dispatch/run_queue.py"
-DISPATCH = "postroom/dispatch/dispatcher.py"
-GATHERER = "postroom/dispatch/collector.py"
-REGISTER = "postroom/dispatch/registry.py"
-DESK = "postroom/session/inbox.py"
+RUN_QUEUE = "postroom/dispatch/run_queue.py"
+DISPATCHER = "postroom/dispatch/dispatcher.py"
+COLLECTOR = "postroom/dispatch/collector.py"
+REGISTRY = "postroom/dispatch/registry.py"
+INBOX = "postroom/session/inbox.py"
 MASTER = "postroom/master.py"
 JOBS = "postroom/jobs.py"
-GUARD = "postroom/web/request_guard.py"
-STANDING = "postroom/dispatch/project_queue.py"
-STEWARD = "postroom/dispatch/request_executor.py"
+REQUEST_GUARD = "postroom/web/request_guard.py"
+PROJECT_QUEUE = "postroom/dispatch/project_queue.py"
+REQUEST_EXECUTOR = "postroom/dispatch/request_executor.py"
 MINDER = "postroom/commands/minder.py"
-INTAKE = "postroom/dispatch/job_writer.py"
+JOB_WRITER = "postroom/dispatch/job_writer.py"
 NOTIFY = "postroom/queue/notify.py"
 CLEANING = "postroom/queue/cleaning.py"
 RUN_READER = "postroom/queue/run_reader.py"
@@ -42,6 +42,55 @@ PACKED = "tests/batch/test_memory_packer.py"
 
 MUTANTS = [
     Mutant(
+        "a GPU is never held for an init that adopted an orphan",
+        "postroom/gpus/ledger/lease_keeper.py",
+        "if owner is None and _is_orphan(parent):",
+        "if False:",
+        "tests/gpus/ledger/test_lease_keeper.py",
+    ),
+    Mutant(
+        "a keeper that died at its start holds nothing",
+        "postroom/gpus/ledger/lease_keeper.py",
+        "    if not kept:\n",
+        "    if False:\n",
+        "tests/gpus/ledger/test_lease_keeper.py",
+    ),
+    Mutant(
+        "our own Python imports nothing from the current folder",
+        "postroom/system/own_python.py",
+        '[sys.executable, "-P", "-c"',
+        '[sys.executable, "-c"',
+        "tests/system/test_own_python.py",
+    ),
+    Mutant(
+        "a typo in a watched list of GPUs changes nothing",
+        "postroom/gpus/cards/gpu_list.py",
+        "            if first:\n",
+        "            if True:\n",
+        "tests/gpus/cards/test_gpu_list.py",
+    ),
+    Mutant(
+        "a request is named behind those that wait, also where the clock was set back",
+        "postroom/store/requests.py",
+        "max(time.time_ns(), newest + 1)",
+        "time.time_ns()",
+        "tests/store/test_requests.py",
+    ),
+    Mutant(
+        "an idle Master lets go of the base",
+        MASTER,
+        "if time.monotonic() >= self._used_at + IDLE_S and self.let_go():",
+        "if False:",
+        "tests/test_master.py",
+    ),
+    Mutant(
+        "a Master that somebody waits in does not let go",
+        MASTER,
+        "            if self._waits:\n                return False\n",
+        "",
+        "tests/test_master.py",
+    ),
+    Mutant(
         "a child that comes back from a kernel ends at once",
         "postroom/session/tasks.py",
         "        if os.getpid() != worker:\n",
@@ -50,7 +99,7 @@ MUTANTS = [
     ),
     Mutant(
         "a fork does not write through what its parent prepared",
-        BOX,
+        FILES,
         "self._prepared_fd >= 0 and self._prepared_by == os.getpid():",
         "self._prepared_fd >= 0:",
         "tests/store/test_files.py",
@@ -91,7 +140,7 @@ MUTANTS = [
         PACKED,
     ),
     Mutant(
-        "what ran out of memory goes only where there is more",
+        "a job that ran out of memory goes only to a GPU with more",
         PACKER,
         "card.memory_mib > learned.at_least_mib]",
         "True]",
@@ -113,20 +162,20 @@ MUTANTS = [
     ),
     Mutant(
         "what lies under a name of shared data is compared",
-        INTAKE,
+        JOB_WRITER,
         "if not won and not _holds(files, path, chunks):",
         "if False:",
         "tests/dispatch/test_job_writer.py",
     ),
     Mutant(
-        "shared data of a durable run is synced, whoever wrote it",
-        INTAKE,
+        "shared data of a durable run is synced, no matter who wrote it",
+        JOB_WRITER,
         "            files.sync_file(path)",
         "            pass",
         "tests/dispatch/test_job_writer.py",
     ),
     Mutant(
-        "what hides from parent and mark is ended with its group",
+        "a process without parent and mark is ended with its group",
         "postroom/system/cgroups.py",
         '            _write(f"{path}/cgroup.kill", b"1")\n',
         "            pass\n",
@@ -140,8 +189,8 @@ MUTANTS = [
         "tests/store/test_mailbox.py",
     ),
     Mutant(
-        "who shortens a letter keeps the job in hand",
-        DESK,
+        "shortening a letter keeps its current job",
+        INBOX,
         "            self._letter, line = letter.shortened(job + 1)\n",
         "            line = letter.shortened(max(job, letter.first + 1))[1]\n"
         "            self._letter = letter.shortened(job + 1)[0]\n",
@@ -149,22 +198,22 @@ MUTANTS = [
         "stand_between_short_ones",
     ),
     Mutant(
-        "what was left to others is not begun",
-        DESK,
+        "a job that was left to others is not started",
+        INBOX,
         "            self._letter, line = letter.shortened(job + 1)\n",
         "            _, line = letter.shortened(job + 1)\n",
         "tests/session/test_inbox.py",
     ),
     Mutant(
         "the Master takes back what was left, and no more",
-        DISPATCH,
+        DISPATCHER,
         "active.queue.put_back(shorter.stop, letter.stop)",
         "active.queue.put_back(shorter.stop - 1, letter.stop)",
         "sim 0-299",
     ),
     Mutant(
         "a letter that was shortened counts as what is left of it",
-        DISPATCH,
+        DISPATCHER,
         "        agent.letter = shorter\n",
         "",
         "sim 0-299",
@@ -185,7 +234,7 @@ MUTANTS = [
     ),
     Mutant(
         "tasks are published before a command is begun",
-        DESK,
+        INBOX,
         "return (sheet.task, sheet.options) != (self._task, self._options)",
         "return sheet.options != self._options",
         "sim 0-299",
@@ -227,7 +276,7 @@ MUTANTS = [
     ),
     Mutant(
         "a parcel that looks like another is compared as a whole",
-        PARCEL,
+        CONTAINER,
         "if mould.cast(int(first), pieces) != data:",
         "if len(mould.cast(int(first), pieces)) != len(data):",
         "tests/parcel/test_container.py",
@@ -240,28 +289,28 @@ MUTANTS = [
         "tests/parcel/test_encode.py",
     ),
     Mutant(
-        "who changes a result changes no other",
+        "changing one result changes no other",
         "postroom/parcel/sheets.py",
         "                return copied(tree)\n",
         "                return tree\n",
         "tests/parcel/test_sheets.py",
     ),
     Mutant(
-        "a result that has come is gathered at once",
-        DISPATCH,
+        "a new result is collected at once",
+        DISPATCHER,
         'agent.look_at, agent.answer = 0.0, ""',
         'agent.answer = ""',
         "tests/dispatch/test_dispatcher.py",
     ),
     Mutant(
         "what was ordered of a job is forgotten when it has ended unseen",
-        STEWARD,
+        REQUEST_EXECUTOR,
         "self._dirty |= ended_well is not None and self.orders.forget(job)",
         "pass",
         "tests/dispatch/test_request_executor.py",
     ),
     Mutant(
-        "who runs out of memory before it is measured is learned from",
+        "a job that runs out of memory before it is measured is learned from",
         "postroom/gpus/memory/booking.py",
         "if out_of_memory and (self.meter is not None or alone):",
         "if out_of_memory and self.meter is not None:",
@@ -269,7 +318,7 @@ MUTANTS = [
     ),
     Mutant(
         "a worker takes down no mailbox but its own",
-        DESK,
+        INBOX,
         'self._files.move(self._base.mailbox(self._agent_id), f"{self._outbox}/mailbox")',
         "self._files.remove(self._base.mailbox(self._agent_id))",
         "tests/session/test_inbox.py",
@@ -304,7 +353,7 @@ MUTANTS = [
     ),
     Mutant(
         "a box is not touched after the last byte of a letter",
-        BOX,
+        FILES,
         "            offset += os.pwrite(self._fd, letter[offset:], offset)\n",
         "            offset += os.pwrite(self._fd, letter[offset:], offset)\n"
         "        os.ftruncate(self._fd, len(letter))\n",
@@ -312,21 +361,21 @@ MUTANTS = [
     ),
     Mutant(
         "a name is taken, never replaced",
-        BOX,
+        FILES,
         "            os.link(temporary, final)\n            won = True\n",
         "            os.replace(temporary, final)\n            won = True\n",
         "tests/store/test_runs.py",
     ),
     Mutant(
         "after a failed link the files are compared",
-        BOX,
+        FILES,
         "won = _same_file(temporary, final)",
         "won = False",
         "tests/store/test_runs.py",
     ),
     Mutant(
         "a durable file is synced before it has its name",
-        BOX,
+        FILES,
         "                if sync:\n                    os.fsync(fd)\n",
         "",
         "tests/store/test_runs.py",
@@ -347,27 +396,27 @@ MUTANTS = [
     ),
     Mutant(
         "a durable result is synced before a Master hands it out",
-        GATHERER,
+        COLLECTOR,
         "            self._files.sync_folder(self._base.result_folder(run))\n",
         "            pass\n",
         "tests/dispatch/test_dispatcher.py",
     ),
     Mutant(
-        "a durable result is synced before a Master that stands by hands it out",
+        "a durable result is synced before a waiting Master hands it out",
         JOBS,
         "            self._files.sync_folder(folder)\n",
         "            pass\n",
         "tests/dispatch/test_dispatcher.py",
     ),
     Mutant(
-        "whoever finds a name taken follows the chain",
+        "a publisher that finds a name taken follows the chain",
         RUNS,
         '            first += count_jobs(files, base.result(info.run, first), "results")\n',
         "            first += 1\n",
         "tests/store/test_runs.py",
     ),
     Mutant(
-        "whoever finds a name taken drops only what is covered",
+        "a publisher that finds a name taken drops only what is covered",
         RUNS,
         '            first += count_jobs(files, base.result(info.run, first), "results")\n',
         "            return True\n",
@@ -381,57 +430,57 @@ MUTANTS = [
         "tests/store/test_runs.py",
     ),
     Mutant(
-        "a record counts only where it says that it lies",
-        ROLL,
+        "a record is valid only at its stored offset",
+        APPEND_LOG,
         "    record = Record(int(number), int(count), int(said_at, 16), int(length, 16))\n",
         "    record = Record(int(number), int(count), at, int(length, 16))\n",
         "tests/store/test_append_log.py",
     ),
     Mutant(
-        "whoever is too late for its place writes its record again",
-        ROLL,
+        "a writer that is too late for its place writes its record again",
+        APPEND_LOG,
         "            if self._file.append(written) == size:\n                break\n",
         "            self._file.append(written)\n            break\n",
         "tests/store/test_append_log.py",
     ),
     Mutant(
-        "a record that was cut short is none",
-        ROLL,
+        "a record that was cut short is not valid",
+        APPEND_LOG,
         " or crc32(data[body:end]) != int(crc, 16):",
         ":",
         "tests/store/test_append_log.py",
     ),
     Mutant(
         "what fills up behind half a record does not complete it",
-        ROLL,
+        APPEND_LOG,
         '_FILLING = b"-"\n',
         '_FILLING = b"\\0"\n',
         "tests/store/test_append_log.py",
     ),
     Mutant(
-        "a torn record is passed over",
-        ROLL,
+        "a torn record is skipped",
+        APPEND_LOG,
         "        found = data.find(_STAMP, at - start + 1)\n",
         "        found = -1\n",
         "tests/store/test_append_log.py",
     ),
     Mutant(
         "a durable record is synced before its submitter is told",
-        ROLL,
+        APPEND_LOG,
         "            self._file.sync()\n        if not",
         "            pass\n        if not",
         "tests/store/test_append_log.py",
     ),
     Mutant(
-        "whoever appends looks whether the run has left",
-        ROLL,
+        "a writer checks whether the run was removed",
+        APPEND_LOG,
         "        if not self._file.is_at(self._path):\n",
         "        if False:\n",
         "tests/store/test_append_log.py",
     ),
     Mutant(
         "no durable job is begun before its record is safe",
-        ROLL,
+        APPEND_LOG,
         "            if found and sync:\n",
         "            if False:\n",
         "tests/store/test_append_log.py",
@@ -460,7 +509,7 @@ MUTANTS = [
         "tests/store/test_runs.py",
     ),
     Mutant(
-        "only the letter in hand is blamed",
+        "only the current job of a letter is blamed",
         RUNS,
         "hand is not None and hand.letter_id == letter.letter_id",
         "hand is not None",
@@ -482,14 +531,14 @@ MUTANTS = [
         "tests/store/test_runs.py",
     ),
     Mutant(
-        "a drawer is shut before its range goes on",
+        "an outbox is closed before its range is requeued",
         RUNS,
         "    close_outboxes(files, base, agent_id)\n    letter =",
         "    letter =",
         "tests/store/test_runs.py",
     ),
     Mutant(
-        "a shut drawer is emptied",
+        "a closed outbox is emptied",
         RUNS,
         '                    files.remove(f"{base.trash}/{name}/{file}")\n',
         "                    pass\n",
@@ -504,7 +553,7 @@ MUTANTS = [
     ),
     Mutant(
         "mailboxes are read before results",
-        DISPATCH,
+        DISPATCHER,
         "        for agent_id in list_agents(self._files, self._base):\n"
         "            self._add_agent(agent_id)\n"
         "        self._registry.recover(submitted, self._out)\n",
@@ -519,21 +568,21 @@ MUTANTS = [
     ),
     Mutant(
         "a letter that is out is not sent again",
-        REGISTER,
+        REGISTRY,
         "queue.recover(firsts, end, sent, covered, offsets)",
         "queue.recover(firsts, end, [], covered, offsets)",
         "tests/dispatch/test_dispatcher.py",
     ),
     Mutant(
         "each Master has a higher epoch",
-        DISPATCH,
+        DISPATCHER,
         "return max(epochs, default=0) + 1",
         "return max(epochs, default=1)",
         "tests/dispatch/test_dispatcher.py",
     ),
     Mutant(
         "a range is split only when its holder is known to have stopped",
-        DISPATCH,
+        DISPATCHER,
         "        lock = self._files.try_lock(self._base.agent_lock(agent.agent_id))\n"
         "        if lock is None:\n            return False\n",
         "        lock = self._files.try_lock(self._base.agent_lock(agent.agent_id))\n"
@@ -543,8 +592,8 @@ MUTANTS = [
         "tests/dispatch/test_dispatcher.py",
     ),
     Mutant(
-        "the dead are cleared away before their results are gathered",
-        DISPATCH,
+        "the results of the dead are collected after they are cleared away",
+        DISPATCHER,
         "                self._files.remove(self._base.agent_info(agent.agent_id))\n"
         "            if agent.letter is not None:\n"
         "                self._collector.collect(agent, agent.letter)\n",
@@ -553,29 +602,29 @@ MUTANTS = [
     ),
     Mutant(
         "the lock file of a dead agent stays",
-        DISPATCH,
+        DISPATCHER,
         "                self._files.remove(self._base.agent_info(agent.agent_id))\n",
         "                self._files.remove(self._base.agent_info(agent.agent_id))\n"
         "                self._files.remove(self._base.agent_lock(agent.agent_id))\n",
         "tests/dispatch/test_dispatcher.py",
     ),
     Mutant(
-        "results are gathered once more when a mailbox is empty",
-        DISPATCH,
+        "results are collected once more when a mailbox is empty",
+        DISPATCHER,
         "            self._collector.collect(agent, letter)\n            agent.letter = None\n",
         "            agent.letter = None\n",
         "tests/dispatch/test_dispatcher.py",
     ),
     Mutant(
         "a letter counts as sent from its first byte on",
-        DISPATCH,
+        DISPATCHER,
         "            agent.doubtful = True\n            raise\n",
         "            agent.letter = None\n            raise\n",
         "tests/dispatch/test_dispatcher.py",
     ),
     Mutant(
         "half a letter is cleared",
-        DISPATCH,
+        DISPATCHER,
         "            if Letter.decode(agent.box.read()) is None:\n"
         "                agent.box.clear()  # half a letter is no letter: nobody has it\n",
         "",
@@ -583,7 +632,7 @@ MUTANTS = [
     ),
     Mutant(
         "a mailbox is empty before it is filled",
-        DISPATCH,
+        DISPATCHER,
         "        if agent.box.size():\n            self._clean_box(agent, agent.box.read())\n"
         "        # It counts",
         "        # It counts",
@@ -591,21 +640,21 @@ MUTANTS = [
     ),
     Mutant(
         "holes in a chain are filled, and nothing beside them",
-        DISPATCH,
+        DISPATCHER,
         "            left = self._collector.collect_behind_gap(letter, reached)\n",
         "            pass\n",
         "tests/dispatch/test_dispatcher.py",
     ),
     Mutant(
         "nothing behind a gap is served",
-        REGISTER,
+        REGISTRY,
         "            if first != end:\n                break\n",
         "",
         "tests/dispatch/test_dispatcher.py",
     ),
     Mutant(
         "a run that a listing misses is looked for",
-        REGISTER,
+        REGISTRY,
         "            if not self._files.exists(self._base.run_folder(run)):\n"
         "                del self.runs[run]\n",
         "            del self.runs[run]\n",
@@ -613,7 +662,7 @@ MUTANTS = [
     ),
     Mutant(
         "a bad result is put aside",
-        REGISTER,
+        REGISTRY,
         "        except BadFileError as error:\n            self.reject(error)\n"
         "            return None\n\n    def reject",
         "        except BadFileError as error:\n            return None\n\n    def reject",
@@ -621,35 +670,35 @@ MUTANTS = [
     ),
     Mutant(
         "three lost attempts make a job lost",
-        SCHEDULE,
+        RUN_QUEUE,
         "MOST_LOST = 3\n",
         "MOST_LOST = 4\n",
         "tests/dispatch/test_dispatcher.py",
     ),
     Mutant(
         "a job with a history travels alone",
-        SCHEDULE,
+        RUN_QUEUE,
         "            limit = first + 1  # a letter",
         "            pass  # a letter",
         "tests/dispatch/test_run_queue.py",
     ),
     Mutant(
         "what is covered does not wait",
-        SCHEDULE,
+        RUN_QUEUE,
         "self._waiting = gaps(n_jobs, [*sent, *covered])",
         "self._waiting = gaps(n_jobs, [*sent, *counted])",
         "tests/dispatch/test_run_queue.py",
     ),
     Mutant(
         "an older epoch is ignored",
-        DESK,
+        INBOX,
         "if letter is None or letter.epoch < self._epoch:",
         "if letter is None:",
         "tests/session/test_inbox.py",
     ),
     Mutant(
         "a box is cleared only after the results are out",
-        DESK,
+        INBOX,
         "        try:\n            self._commit()\n            if self._retry is not None:\n",
         "        self._box.clear()\n"
         "        try:\n            self._commit()\n            if self._retry is not None:\n",
@@ -657,29 +706,29 @@ MUTANTS = [
     ),
     Mutant(
         "a full disk blocks, it does not lose",
-        DESK,
+        INBOX,
         "            return Step.BLOCKED\n        if self._blocked:\n",
         "            self._end_letter()\n"
         "            return Step.BLOCKED\n        if self._blocked:\n",
         "tests/session/test_inbox.py",
     ),
     Mutant(
-        "the job in hand is named before it is begun",
-        DESK,
+        "the current job is named before it is started",
+        INBOX,
         '        self._say("running", letter, job, started_at)\n',
         "",
         "tests/session/test_inbox.py",
     ),
     Mutant(
         "an I/O error is not the job's fault",
-        DESK,
+        INBOX,
         "        except (BadFileError, FileNotFoundError) as error:\n            failure =",
         "        except (BadFileError, OSError) as error:\n            failure =",
         "tests/session/test_inbox.py",
     ),
     Mutant(
         "a worker that was taken for dead ends",
-        DESK,
+        INBOX,
         "                raise  # we were taken for dead",
         "                pass  # we were taken for dead",
         "tests/session/test_inbox.py",
@@ -708,57 +757,57 @@ MUTANTS = [
         "tests/dispatch/test_dispatcher.py",
     ),
     Mutant(
-        "what waits for a job that failed never begins",
-        STANDING,
+        "a job that needs a failed job never starts",
+        PROJECT_QUEUE,
         "if other in self._scheduling[job].after and not ended_well:",
         "if not ended_well and False:",
         "tests/dispatch/test_request_executor.py",
     ),
     Mutant(
         "a held job is not ready",
-        STANDING,
+        PROJECT_QUEUE,
         "if self._missing.get(job) or is_held(self._orders, name, scheduling):",
         "if self._missing.get(job):",
         "tests/dispatch/test_request_executor.py",
     ),
     Mutant(
         "a job goes only to a session that has what it needs",
-        STANDING,
+        PROJECT_QUEUE,
         "if heap and capacity.has(gpus, memory_mib):",
         "if heap:",
         "tests/dispatch/test_request_executor.py",
     ),
     Mutant(
         "orders are on disk before they are acted on",
-        STEWARD,
+        REQUEST_EXECUTOR,
         "        self._change_orders(request)\n        self._save()\n",
         "        self._change_orders(request)\n",
         "tests/dispatch/test_request_executor.py",
     ),
     Mutant(
-        "a job that is to die does not go out again",
-        STEWARD,
+        "a killed job is not sent again",
+        REQUEST_EXECUTOR,
         "            if job in self.orders.killed:\n                self._kill([job])\n",
         "            pass\n",
         "tests/dispatch/test_request_executor.py",
     ),
     Mutant(
-        "what a Master had ordered, the next one does",
-        STEWARD,
+        "the next Master carries out the orders of the last",
+        REQUEST_EXECUTOR,
         "        self._kill([job for job in self.orders.killed if job.run == run])\n",
         "",
         "tests/dispatch/test_request_executor.py",
     ),
     Mutant(
         "an agent that is drained gets no letter",
-        DISPATCH,
+        DISPATCHER,
         "agent.agent_id not in orders.drained",
         "True",
         "tests/dispatch/test_request_executor.py",
     ),
     Mutant(
-        "what is paused is not begun",
-        DISPATCH,
+        "a paused job is not started",
+        DISPATCHER,
         "            and not orders.is_paused(run, active.project)\n",
         "",
         "tests/dispatch/test_request_executor.py",
@@ -779,42 +828,42 @@ MUTANTS = [
     ),
     Mutant(
         "the page answers to its own names only",
-        GUARD,
+        REQUEST_GUARD,
         "if match is None or match[1].lower() not in self._hosts:",
         "if match is None:",
         "tests/web/test_request_guard.py",
     ),
     Mutant(
-        "the page hears no other origin",
-        GUARD,
+        "the page refuses other origins",
+        REQUEST_GUARD,
         "if any(origin.lower() not in own for origin in origins):",
         "if any(origin.lower() not in own for origin in origins) and method not in READING:",
         "tests/web/test_request_guard.py",
     ),
     Mutant(
         "the page tells neighbours from itself",
-        GUARD,
+        REQUEST_GUARD,
         'word not in ("same-origin", "none") for word',
         'word not in ("same-origin", "same-site", "none") for word',
         "tests/web/test_request_guard.py",
     ),
     Mutant(
         "the page takes a change by cookie only from a form of its own",
-        GUARD,
+        REQUEST_GUARD,
         'if opened_by == "cookie":',
         'if opened_by == "cake":',
         "tests/web/test_request_guard.py",
     ),
     Mutant(
         "the page takes a change only with an origin",
-        GUARD,
+        REQUEST_GUARD,
         "if not proven or len(given) != 1",
         "if len(given) != 1",
         "tests/web/test_request_guard.py",
     ),
     Mutant(
         "the page does not wait for a slow body",
-        GUARD,
+        REQUEST_GUARD,
         "async with asyncio.timeout(BODY_S):",
         "async with asyncio.timeout(BODY_S * 100):",
         "tests/web/test_request_guard.py",
@@ -828,7 +877,7 @@ MUTANTS = [
     ),
     Mutant(
         "the page leads nowhere else with the token",
-        GUARD,
+        REQUEST_GUARD,
         'path: str = "/" + scope["path"].lstrip("/")',
         'path: str = scope["path"]',
         "tests/web/test_request_guard.py",
@@ -880,7 +929,7 @@ MUTANTS = [
         NOTIFY,
         'if files.exists(f"{envelope.notice}.json") and not files.exists(marker):',
         "if True:",
-        "tests/queue/test_notify.py::test_whoever_comes_late_sends_nothing",
+        "tests/queue/test_notify.py::test_a_late_sender_sends_nothing",
     ),
     Mutant(
         "a run to which somebody has just appended is not closed",
@@ -944,7 +993,7 @@ MUTANTS = [
     ),
     Mutant(
         "nobody knows that a removed job ended well",
-        REGISTER,
+        REGISTRY,
         "                found[job] = False\n                continue\n",
         "                found[job] = True\n                continue\n",
         "tests/dispatch/test_registry.py",

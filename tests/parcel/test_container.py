@@ -72,7 +72,7 @@ def replaced(at: int, new: bytes) -> Callable[[int, bytes], bytes]:
 PAIR = [(b"a.npy", b"A" * 70), (b"b.npy", b"B" * 70)]
 
 
-def test_members_come_back_with_the_mark() -> None:
+def test_members_come_back_with_the_trailer() -> None:
     parcel = Parcel("p.npz", build())
     assert parcel.trailer == TRAILER
     assert parcel.names == ("outcomes.json", "x.npy", "empty")
@@ -312,7 +312,7 @@ def test_a_zip_bomb_is_refused() -> None:
         Parcel("p.npz", reseal(data, at, size))
 
 
-def test_a_zip_of_somebody_else_is_refused_even_with_our_mark() -> None:
+def test_a_zip_of_somebody_else_is_refused_even_with_our_trailer() -> None:
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
         archive.writestr("x.npy", b"1")

@@ -295,7 +295,7 @@ def reseal(data: bytes, directory_at: int, directory_size: int) -> bytes:
     return data[:-TRAILER_SIZE] + line + b"%08x\n" % zlib.crc32(line)
 
 
-def lie_in_mark(rng: random.Random, data: bytes) -> bytes:
+def lie_in_trailer(rng: random.Random, data: bytes) -> bytes:
     members = [(name, [raw]) for name, raw in members_of(data)]
     kind = rng.choice(("jobs", "results", "data"))
     first, count = rng.choice((0, 1, 3, 10**12 - 1)), rng.choice((0, 1, 4, 10**7 - 1))
@@ -323,7 +323,7 @@ def lie_in_headers(rng: random.Random, data: bytes) -> bytes:
 
 LYING: list[Callable[[random.Random, bytes], bytes]] = [
     *(lie_in_text, lie_in_json, lie_in_text, lie_in_json, lie_in_text, lie_in_json),
-    *(lie_in_members, lie_in_headers, lie_in_headers, lie_in_mark),
+    *(lie_in_members, lie_in_headers, lie_in_headers, lie_in_trailer),
 ]
 
 

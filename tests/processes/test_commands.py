@@ -407,7 +407,7 @@ def test_a_slot_that_waits_for_its_card_says_who_has_it(bench: Bench) -> None:
     bench.started.append(second)
     assert second.stderr is not None
     said = second.stderr.readline()
-    assert "slot 0 does not serve yet" in said and "waiting for GPU 0" in said
+    assert "slot 0 is not ready yet" in said and "waiting for GPU 0" in said
     go.touch()
     assert second.wait(60) == 0
     assert first.wait(60) == 0

@@ -127,7 +127,7 @@ def test_hot_agents_serve_two_runs_with_the_same_warm_workers(project: Path) -> 
     assert first_start.stdout.count(" started (pid ") == 4
     assert "postroom agents stop" in first_start.stdout and "postroom.log" in first_start.stdout
     again = start_agents(project, 4, "my base/")
-    assert again.stdout.count("lives already") == 4
+    assert again.stdout.count("is running already") == 4
 
     runs = [
         python(project, "main.py", "--hot-start", "--base", "my base", "--size", "16")
@@ -152,7 +152,7 @@ def test_a_living_session_keeps_its_card_and_says_so(project: Path) -> None:
     assert "held by 'session 0 of" in rival.stderr
     twin = python(project, "gpu_session.py", "0", "./base")
     assert twin.returncode == 2
-    assert "lives already" in twin.stderr or "held by" in twin.stderr
+    assert "is running already" in twin.stderr or "held by" in twin.stderr
 
 
 def test_more_gpus_than_there_are_is_an_error_before_anything_starts(project: Path) -> None:
@@ -319,7 +319,7 @@ def test_a_standing_master_serves_what_others_hand_in(project: Path) -> None:
         master.send_signal(signal.SIGTERM)
         _, words = master.communicate(timeout=60)
     assert master.returncode == 0
-    assert "acting" in words and "stopped" in words
+    assert "active" in words and "stopped" in words
 
 
 def test_the_root_files_export_what_their_names_promise() -> None:

@@ -1,4 +1,4 @@
-"""The standing queue with real sessions: what is told to end ends, and goes on where it should."""
+"""The queue with real sessions: a job that is told to end ends, or is requeued."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_what_is_preempted_goes_on_from_its_checkpoint(
     assert [note.kind for note in read_notes(FILES, session.base, job.run)] == ["stopped"]
     folder = Path(session.base.job_folder(job.run, job.number))
     assert (folder / f"{job.number}.OUT").read_text() == "goes on\n"
-    session.wait_until((folder / "SUCCESS").exists, what="the mark behind the result")
+    session.wait_until((folder / "SUCCESS").exists, what="the SUCCESS file after the result")
     assert not (folder / "FAILURE").exists()
     assert "outcome:  stopped" in (folder / "attempts/1/INFO").read_text()
 

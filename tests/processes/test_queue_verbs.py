@@ -26,7 +26,7 @@ while true; do sleep 600 & wait; done
 """
 
 
-class Desk:
+class CommandLine:
     """Calls verbs on a base."""
 
     def __init__(self, sessions: RealSessions) -> None:
@@ -58,84 +58,84 @@ class Desk:
 
 
 @pytest.fixture
-def inbox(sessions: RealSessions) -> Iterator[Desk]:
+def shell(sessions: RealSessions) -> Iterator[CommandLine]:
     """A Master in a process of its own, and one session."""
     sessions.start(options=("--preload", ""))
     words = [sys.executable, "-m", "postroom", "master", sessions.base.root]
     master = subprocess.Popen(words, env=sessions.environment, stderr=subprocess.DEVNULL)
     try:
         sessions.wait_until(lambda: snapshot(sessions.base, runs=False).master_pid == master.pid)
-        yield Desk(sessions)
+        yield CommandLine(sessions)
     finally:
         master.send_signal(signal.SIGTERM)
         master.wait(60)
 
 
-def test_a_job_is_submitted_watched_killed_and_rerun(inbox: Desk, tmp_path: Path) -> None:
+def test_a_job_is_submitted_watched_killed_and_rerun(shell: CommandLine, tmp_path: Path) -> None:
     go = tmp_path / "go"
     line = f"echo begun; test -e {go} || sleep 600; echo over; exit 3"
-    job = inbox.call("submit", "-n", "train", line)
-    running = inbox.wait_for(job, "running")
+    job = shell.call("submit", "-n", "train", line)
+    running = shell.wait_for(job, "running")
     command = Path(f"/proc/{running['pid']}/cmdline").read_bytes()
     assert b"echo begun" in command
-    assert inbox.call("logs", job) == "begun"
-    later = inbox.call("submit", "--after", job, "echo never")
-    assert inbox.show(later)["job"]["reason"] == f"it waits for {job} (running)"
-    inbox.call("kill", job)
-    assert inbox.call("wait", job, later, code=1).split() == [job, "cancelled", later, "cancelled"]
+    assert shell.call("logs", job) == "begun"
+    later = shell.call("submit", "--after", job, "echo never")
+    assert shell.show(later)["job"]["reason"] == f"it waits for {job} (running)"
+    shell.call("kill", job)
+    assert shell.call("wait", job, later, code=1).split() == [job, "cancelled", later, "cancelled"]
     go.touch()
-    again = inbox.call("rerun", job)
-    assert inbox.call("logs", "-f", again) == "begun\nover"
-    failed = inbox.show(again)
+    again = shell.call("rerun", job)
+    assert shell.call("logs", "-f", again) == "begun\nover"
+    failed = shell.show(again)
     assert (failed["job"]["state"], failed["job"]["exit"]) == ("failed", 3)
-    assert failed["job"]["rerun_of"] == inbox.show(job)["job"]["id"]
+    assert failed["job"]["rerun_of"] == shell.show(job)["job"]["id"]
 
 
-def test_a_pause_saves_a_checkpoint_from_which_the_job_goes_on(inbox: Desk) -> None:
-    job = inbox.call("submit", SAVING)
-    inbox.wait_for(job, "running")
-    inbox.sessions.wait_until(lambda: inbox.call("logs", job) == "from 0")
-    inbox.call("pause", "--preempt")
-    paused = inbox.wait_for(job, "paused")
+def test_a_pause_saves_a_checkpoint_from_which_the_job_goes_on(shell: CommandLine) -> None:
+    job = shell.call("submit", SAVING)
+    shell.wait_for(job, "running")
+    shell.sessions.wait_until(lambda: shell.call("logs", job) == "from 0")
+    shell.call("pause", "--preempt")
+    paused = shell.wait_for(job, "paused")
     assert paused["job"]["reason"].endswith("postroom resume")
-    inbox.call("resume")
-    assert inbox.call("wait", job) == f"{job} ok"
-    assert inbox.call("logs", job) == "from 5"
-    assert inbox.call("logs", job, "-a", "1") == "from 0"
-    assert [one["outcome"] for one in inbox.show(job)["attempts"]] == ["stopped", "ok"]
+    shell.call("resume")
+    assert shell.call("wait", job) == f"{job} ok"
+    assert shell.call("logs", job) == "from 5"
+    assert shell.call("logs", job, "-a", "1") == "from 0"
+    assert [one["outcome"] for one in shell.show(job)["attempts"]] == ["stopped", "ok"]
 
 
-def test_a_job_killed_from_outside_is_said_to_be(inbox: Desk) -> None:
-    job = inbox.call("submit", "exec sleep 600")
-    inbox.wait_for(job, "running")
-    pid = wait_until(lambda: inbox.show(job)["pid"], what="its process")
+def test_a_job_killed_from_outside_is_said_to_be(shell: CommandLine) -> None:
+    job = shell.call("submit", "exec sleep 600")
+    shell.wait_for(job, "running")
+    pid = wait_until(lambda: shell.show(job)["pid"], what="its process")
     os.kill(pid, signal.SIGKILL)
-    assert inbox.call("wait", job, code=1) == f"{job} failed"
-    assert "killed from outside" in inbox.show(job)["job"]["error"]
+    assert shell.call("wait", job, code=1) == f"{job} failed"
+    assert "killed from outside" in shell.show(job)["job"]["error"]
 
 
 def test_jobs_wait_their_turn_by_priority_and_held_ones_wait_for_release(
-    inbox: Desk, tmp_path: Path
+    shell: CommandLine, tmp_path: Path
 ) -> None:
     order = tmp_path / "order"
     go = tmp_path / "go"
-    first = inbox.call("submit", f"until test -e {go}; do sleep 0.05; done")
-    inbox.wait_for(first, "running")
-    low = inbox.call("submit", "-p", "-1", f"echo low >> {order}")
-    high = inbox.call("submit", f"echo high >> {order}")
-    held = inbox.call("submit", "--hold", f"echo held >> {order}")
-    last = inbox.call("submit", f"echo last >> {order}")
-    inbox.call("priority", high, "3")
-    inbox.call("move", last, "first")
+    first = shell.call("submit", f"until test -e {go}; do sleep 0.05; done")
+    shell.wait_for(first, "running")
+    low = shell.call("submit", "-p", "-1", f"echo low >> {order}")
+    high = shell.call("submit", f"echo high >> {order}")
+    held = shell.call("submit", "--hold", f"echo held >> {order}")
+    last = shell.call("submit", f"echo last >> {order}")
+    shell.call("priority", high, "3")
+    shell.call("move", last, "first")
     states = {
-        row["short"]: row["state"] for row in json.loads(inbox.call("jobs", "--json"))["jobs"]
+        row["short"]: row["state"] for row in json.loads(shell.call("jobs", "--json"))["jobs"]
     }
     assert states == {
         first: "running", high: "queued", last: "queued", low: "queued", held: "held",
     }  # fmt: skip
     assert list(states)[1:4] == [high, last, low]
     go.touch()
-    inbox.call("wait", low)
-    inbox.call("release", held)
-    inbox.call("wait", held)
+    shell.call("wait", low)
+    shell.call("release", held)
+    shell.call("wait", held)
     assert order.read_text().split() == ["high", "last", "low", "held"]

@@ -21,7 +21,7 @@ from .conftest import drive
 STUB = Path(__file__).parent.parent / "gpus" / "stub_nvml.c"
 CARD = "driver 570.124\ncard 0 GPU-aaaa1111 24576 300 0 35 21500 NVIDIA Test Card\n"
 
-# Runs until a file appears: a job that is in hand for as long as the test needs it.
+# Runs until a file appears: a job that runs for as long as the test needs it.
 UNTIL = """
 import os, time
 def wait_for(path):
@@ -102,7 +102,7 @@ def test_stopping_never_touches_a_process_that_took_over_the_pid(sessions: RealS
         Path(sessions.base.agent_info("0")).write_text(json.dumps(card))
         command = [sys.executable, "-m", "postroom", "agents", "stop", sessions.base.root, "0"]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
-        assert "does not live" in done.stdout
+        assert "is not running" in done.stdout
         assert innocent.poll() is None
     finally:
         innocent.kill()

@@ -1,4 +1,4 @@
-"""Whoever dies, somebody goes on: another agent, a waiting Master, a new Master on a full base."""
+"""After a death, work goes on: another agent, a waiting Master, a new Master on a full base."""
 
 from __future__ import annotations
 
@@ -51,16 +51,16 @@ def test_the_job_of_a_killed_process_is_given_to_another_agent(
 def test_a_waiting_master_takes_over_from_a_killed_one(sessions: RealSessions) -> None:
     sessions.start()
     command = [sys.executable, "-m", "postroom", "master", sessions.base.root]
-    standing = [
+    schedulers = [
         subprocess.Popen(command, cwd=ROOT, env=sessions.environment, stderr=subprocess.DEVNULL)
         for _ in range(2)
     ]
     try:
         sessions.wait_until(
-            lambda: snapshot(sessions.base).master_pid in [one.pid for one in standing]
+            lambda: snapshot(sessions.base).master_pid in [one.pid for one in schedulers]
         )
         acting = snapshot(sessions.base).master_pid
-        for one in standing:
+        for one in schedulers:
             if one.pid == acting:
                 one.kill()
                 one.wait()
@@ -69,9 +69,9 @@ def test_a_waiting_master_takes_over_from_a_killed_one(sessions: RealSessions) -
         sessions.wait_until(
             lambda: first_missing(LocalFiles(), sessions.base, run, 0, 10) == 10, what="the results"
         )
-        assert snapshot(sessions.base).master_pid in {one.pid for one in standing} - {acting}
+        assert snapshot(sessions.base).master_pid in {one.pid for one in schedulers} - {acting}
     finally:
-        for one in standing:
+        for one in schedulers:
             one.kill()
             one.wait()
 
@@ -79,22 +79,22 @@ def test_a_waiting_master_takes_over_from_a_killed_one(sessions: RealSessions) -
 def test_a_client_that_waits_takes_over_from_a_killed_master(sessions: RealSessions) -> None:
     sessions.start()
     command = [sys.executable, "-m", "postroom", "master", sessions.base.root]
-    standing = subprocess.Popen(
+    schedulers = subprocess.Popen(
         command, cwd=ROOT, env=sessions.environment, stderr=subprocess.DEVNULL
     )
     try:
-        sessions.wait_until(lambda: snapshot(sessions.base).master_pid == standing.pid)
+        sessions.wait_until(lambda: snapshot(sessions.base).master_pid == schedulers.pid)
         with sessions.master() as client:
             pool = client.submit([Job("kernels:double", x=n) for n in range(10)])
             client.step(0.0)
             assert not client.acting
-            standing.kill()
-            standing.wait()
+            schedulers.kill()
+            schedulers.wait()
             assert pool.wait(60).results() == [2 * n for n in range(10)]
             assert client.acting
     finally:
-        standing.kill()
-        standing.wait()
+        schedulers.kill()
+        schedulers.wait()
 
 
 def test_a_new_master_goes_on_among_thousands_of_one_job_parcels(sessions: RealSessions) -> None:

@@ -13,7 +13,7 @@ from postroom.system.process_tree import MARK, mark_of
 from postroom.testing import RealSessions, wait_until
 
 
-def test_waiting_in_vain_shows_what_the_folder_holds(tmp_path: Path) -> None:
+def test_waiting_that_times_out_shows_what_the_folder_holds(tmp_path: Path) -> None:
     (tmp_path / "log").mkdir()
     (tmp_path / "log" / "postroom.log").write_text("the last words\n")
     (tmp_path / "a file").write_text("12345")

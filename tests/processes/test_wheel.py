@@ -64,7 +64,7 @@ def test_the_installed_wheel_works_beside_a_users_own_modules(wheel: Path, tmp_p
         return done.stdout
 
     assert str(site) in run("-c", "import postroom; print(postroom.__file__)")
-    assert "Commands:" in run("-m", "postroom", "--help")
+    assert "Start here:" in run("-m", "postroom", "--help")
     run("-m", "postroom", "new", str(project))
     assert {path.name for path in project.iterdir()} == TEMPLATE
     (project / "expensive_task.py").write_text(

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from postroom.jobs import Job
+from postroom.master import Master
 from postroom.queue.base_check import LOCAL, Finding, examine, filesystem_of
 from postroom.store.base import create_base
 from tests.in_one_process import in_one_process
@@ -114,3 +115,13 @@ def test_an_append_log_that_has_lost_a_job_is_an_error(tmp_path: Path) -> None:
         path = Path(running.base.append_log(pool.run))
         path.write_bytes(bytes(64) + path.read_bytes()[64:])
         assert worst(list(examine(running.base.root)), "has lost 1 jobs, the first is 0") == "error"
+
+
+def test_a_stopped_scheduler_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = create_base(tmp_path / "base")
+    with Master(base.root) as master:
+        master.step(0.0)
+        monkeypatch.setattr("postroom.queue.base_check.is_stopped", lambda pid: pid == os.getpid())
+        (finding,) = [one for one in examine(base.root) if "is stopped" in one.what]
+    assert finding.level == "error"
+    assert f"kill -CONT {os.getpid()}" in finding.advice

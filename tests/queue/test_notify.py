@@ -21,7 +21,7 @@ def notices(base: Base) -> list[str]:
     return [name for name in FILES.names(base.control) if name.startswith(PREFIX)]
 
 
-def test_whoever_comes_late_sends_nothing(base: Base, view: QueueView, webhook: Webhook) -> None:
+def test_a_late_sender_sends_nothing(base: Base, view: QueueView, webhook: Webhook) -> None:
     (job,) = queue(base, "a")
     end(base, job)
     notify_of(FILES, base, [job], webhook.url)

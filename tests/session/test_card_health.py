@@ -66,7 +66,7 @@ def test_a_failed_first_touch_quarantines_the_card() -> None:
     ward = Ward()
     ward.health.touch_failed = "CUDA error"
     why = ward.health.worker_died(ready=False, finished_any=False, lost=None, kind="")
-    assert "first touch failed" in (why or "")
+    assert "first use of the GPU failed" in (why or "")
     assert ward.quarantined
 
 

@@ -438,7 +438,7 @@ def append_results(room: PostRoom, made: RunInfo, job: int) -> None:
     assert room.files.publish(temporary, room.base.result("r", job))
 
 
-def test_a_inbox_leaves_nothing_in_its_drawer(tmp_path: Path) -> None:
+def test_an_inbox_leaves_nothing_in_its_outbox(tmp_path: Path) -> None:
     room = PostRoom(tmp_path)
     room.run(3)
     inbox, dispatcher = room.inbox(), room.dispatcher()

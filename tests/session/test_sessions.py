@@ -58,7 +58,7 @@ def test_a_block_leaves_a_session_alone_that_was_there_before(
     with Sessions(base, 2, say=said.append, options={"preload": ""}):
         assert lives(base, "1")
     assert lives(base, "0") and not lives(base, "1")
-    assert any(line.startswith("agent 0 lives already") for line in said)
+    assert any(line.startswith("agent 0 is running already") for line in said)
 
 
 def test_a_session_that_cannot_start_is_an_error_with_its_last_line(base: Base) -> None:
@@ -108,7 +108,7 @@ def test_a_slot_is_given_up_and_the_last_one_with_an_error(
 
 def test_to_stop_an_agent_that_does_not_live_is_said(base: Base, said: list[str]) -> None:
     Sessions(base, say=said.append).stop(["7"])
-    assert said == ["agent 7 does not live"]
+    assert said == ["agent 7 is not running"]
 
 
 def test_a_master_adds_and_removes_sessions_without_waiting(base: Base) -> None:

@@ -43,7 +43,7 @@ class Plan:
 class Submission:
     """One run that a client wants done."""
 
-    plans: list[Plan]  # handed in together
+    plans: list[Plan]  # submitted together
     more: list[Plan]  # appended later, one by one
     keep: bool
     parcels: int  # how many jobs share a parcel
@@ -154,7 +154,7 @@ class Checker:
         return all(tokens[n : n + 1] == [plan.token] for n, plan in jobs.items())
 
     def abandoned(self, submission: Submission) -> None:
-        """The power failed, and what was not durable is gone: it will be handed in anew."""
+        """The power failed, and what was not durable is gone: it will be submitted anew."""
         if submission.closed is not None:
             self.left(submission)
             return

@@ -50,7 +50,7 @@ def perform(
 ) -> AttemptEnd:
     """Run a command as its minder, and see how it ends."""
     now = machine.kernel.now
-    # Whoever has a mind to kill its minder does so while it runs.
+    # A command that is to kill its minder does so while it runs.
     command = Command(agent, attempt.run, attempt.job, now + (plan.seconds or 0.001))
     machine.checker.begins(command, now)
     called = False

@@ -29,7 +29,7 @@ class Node:
         self.stable: bytes | None = None
         self.links = 0
         self.holders: list[SimulatedLock] = []
-        self.writer: Process | None = None  # who is within a write that nobody else's may part
+        self.writer: Process | None = None  # the process in a write that no other may split
 
 
 class Folder:
@@ -192,7 +192,7 @@ class SimulatedLock:
         self.owners.append(process)
 
     def release(self) -> None:
-        """Let go; for a dead process the kernel has done so already."""
+        """Let go; for a dead process Linux has done so already."""
         if self in self.node.holders and self.owners[0].alive:
             self.node.holders.remove(self)
 
@@ -258,7 +258,7 @@ class SimulatedAppendFile:
         files, node = self._files, self._node
         files.operation(grows=True)
         while node.writer is not None and node.writer.alive:
-            files.process.sleep(0.0001)  # the kernel lets one write after the other
+            files.process.sleep(0.0001)  # Linux lets one write after the other
         data = b"".join(chunks)
         at = len(node.data)
         cut = files.disk.rng.randrange(len(data) + 1)
@@ -295,7 +295,7 @@ class SimulatedFiles:
         self._blank: Node | None = None  # what is prepared, until it is written
 
     def operation(self, path: str = "", *, grows: bool = False) -> None:
-        """Stand before a system call, which may fail."""
+        """Pause before a system call, which may fail."""
         process = self.process
         process.point()
         if grows and self.disk.full:

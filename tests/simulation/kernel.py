@@ -1,9 +1,9 @@
 """Simulated processes: ordinary code in threads, of which exactly one runs at any time.
 
 A process gives up its turn only at a point: just before an operation on the disk, or in a sleep.
-Whoever steers (a seeded random choice, or Hypothesis) says for how many operations a process may
-run, and what happens then: the turn goes to another, the next operation fails, or the process is
-killed. So every interleaving of operations can be had, and the same choices give the same story.
+The test (a seeded random choice, or Hypothesis) says for how many operations a process may run,
+and what happens then: the turn goes to another, the next operation fails, or the process is killed.
+So every interleaving of operations is possible, and the same choices give the same story.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Process:
         return self.alive and not self.stopped and self.wake_at <= self.kernel.now
 
     def point(self) -> None:
-        """Stand before an operation."""
+        """Pause before an operation."""
         if not self.alive:
             raise Killed
         self.kernel.operations += 1
@@ -63,7 +63,7 @@ class Process:
         self._give_up_turn()
 
     def die(self) -> None:
-        """End itself, as a kernel bug or the OOM killer would."""
+        """End itself, as a bug of Linux or the OOM killer would."""
         self.alive = False
         raise Killed
 
@@ -100,7 +100,7 @@ class Kernel:
         self._resume(process)
 
     def kill(self, process: Process) -> None:
-        """End a process where it stands."""
+        """End a process where it is."""
         if process.alive:
             process.alive = False
             self.kills += 1
@@ -152,7 +152,7 @@ class _Thread:
                     self._body(process)
             except Killed:
                 pass
-            except BaseException as error:  # whoever steers judges it
+            except BaseException as error:  # the test judges it
                 process.error = error
             process.alive = False
             self._idle.append(self)

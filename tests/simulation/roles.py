@@ -52,10 +52,10 @@ class Machine:
 
 
 class Client:
-    """A user's program: hands in its runs, and works as a Master until they are done.
+    """A user's program: submits its runs, and works as a Master until they are done.
 
     Killed, it is started again and takes its runs up where they are; what it was not told of, it
-    hands in anew.
+    submits anew.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class Session:
     """The guardian of one agent, and the worker it starts again and again.
 
     Commands have a minder of their own, which outlives both; or the worker is `forked`, minds its
-    commands itself, and outlives its guardian until the one in hand is done.
+    commands itself, and outlives its guardian until the running one is done.
     """
 
     def __init__(self, machine: Machine, agent_id: str, *, forked: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Somebody who changes their mind all the time: holds, kills, pauses, and lets go on again."""
+"""A user who sends requests all the time: hold, release, kill, pause, resume."""
 
 from __future__ import annotations
 

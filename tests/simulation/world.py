@@ -31,7 +31,7 @@ class World(Machine):
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__(rng)
-        self.kernel.on_exit = self._bury
+        self.kernel.on_exit = self._reap
         self._roles: dict[Process, Client | Session | User | Cleaner] = {}
         self._due: list[
             tuple[float, Client | Session | User | Cleaner]
@@ -59,7 +59,7 @@ class World(Machine):
         """Give a process a turn; what it did wrong is raised here."""
         doom = self._doomed.get(process)
         if doom is not None:
-            # Its parent is dead, and the kernel's signal is on its way.
+            # Its parent is dead, and the signal of Linux is on its way.
             operations, fault = min(operations, doom), None
             self._doomed[process] = doom - operations
         self.kernel.now = max(self.kernel.now, process.wake_at)
@@ -76,7 +76,7 @@ class World(Machine):
         self.checker.power_lost()
 
     def start_due(self) -> None:
-        """Start whoever was to be started by now."""
+        """Start every process that is due."""
         due = [(at, role) for at, role in self._due if at <= self.kernel.now]
         self._due = [entry for entry in self._due if entry not in due]
         for _, role in due:
@@ -139,7 +139,7 @@ class World(Machine):
         accepted = all(s.run is not None and not s.more for s in self.checker.submissions)
         return accepted and not self.checker.missing()
 
-    def _bury(self, process: Process) -> None:
+    def _reap(self, process: Process) -> None:
         error = process.error
         self._doomed.pop(process, None)
         for child in self.kernel.children(process):

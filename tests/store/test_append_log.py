@@ -111,7 +111,7 @@ class Rival(LocalFiles):
         return Late(os.dup(made._fd))
 
 
-def test_whoever_is_too_late_for_its_place_writes_its_record_again(tmp_path: Path) -> None:
+def test_a_writer_that_is_too_late_for_its_place_writes_its_record_again(tmp_path: Path) -> None:
     room = PostRoom(tmp_path, Rival())
     room.run(0, append_log=True)
     assert isinstance(room.files, Rival)
@@ -181,7 +181,7 @@ def test_what_was_cut_short_has_no_number(tmp_path: Path, takes: int) -> None:
     assert follower.read_on(sync=False) == []
     assert logged_until(room.files, room.base.append_log("r")) == 1
     room.files.takes = None
-    # Whoever comes next fills up to where a record may begin, which must not complete the torn one.
+    # The next writer pads to where a record may begin; that must not complete the torn one.
     assert writer(room).append(1, parcel("c")).number == 1
     assert append_log.append(1, parcel("d")).number == 2
     assert values(room) == [*"acd"]
@@ -421,22 +421,20 @@ def test_a_record_is_carved_out_by_hand_as_the_docs_say(room: PostRoom) -> None:
 
 
 def test_a_run_is_a_log_or_parcels_never_both(tmp_path: Path) -> None:
-    """What is open has a log; a list that was handed in is appended to by parcels."""
-    with in_one_process(tmp_path, KERNELS) as office_room:
-        master = office_room.master
+    """An open run has a log; a run that was submitted as a list grows by parcels."""
+    with in_one_process(tmp_path, KERNELS) as room:
+        master = room.master
         opened, listed = master.open(), master.submit([Job("kernels:double", x=0)])
         for pool in (opened, listed):
             master.extend(pool, [Job("kernels:double", x=n) for n in range(3)])
             pool.submit(Job("kernels:double", x=7))
-        names = [
-            sorted(os.listdir(office_room.base.run_folder(pool.run))) for pool in (opened, listed)
-        ]
+        names = [sorted(os.listdir(room.base.run_folder(pool.run))) for pool in (opened, listed)]
         assert names[0] == ["jobs.log", "run.json", "wanted.lock"]
         assert [name for name in names[1] if name.endswith(".npz")] == [
             "000000000.npz", "000000001.npz", "000000004.npz",
         ]  # fmt: skip
-        assert office_room.finish(opened).results() == [0, 2, 4, 14]
-        assert office_room.finish(listed).results() == [0, 0, 2, 4, 14]
+        assert room.finish(opened).results() == [0, 2, 4, 14]
+        assert room.finish(listed).results() == [0, 0, 2, 4, 14]
 
 
 def test_a_forked_child_cannot_append_to_its_parents_log(tmp_path: Path) -> None:

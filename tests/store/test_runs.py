@@ -128,7 +128,7 @@ def _watch_fsync(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 class TestAppending:
-    def test_whoever_comes_late_goes_on_behind(self, room: PostRoom) -> None:
+    def test_a_late_publisher_continues_behind_what_exists(self, room: PostRoom) -> None:
         made = room.run(3)
         seen: list[int] = []
 
@@ -269,13 +269,13 @@ class TestLayingDown:
         if hand is not None:
             Path(room.base.in_hand("0")).write_bytes(hand.encode())
 
-    def _lay_down(self, room: PostRoom, **more: Any) -> Any:
+    def _take_back(self, room: PostRoom, **more: Any) -> Any:
         return take_back_letter(room.files, room.base, "0", reason="it died", at=9.0, **more)
 
     def test_the_job_in_hand_gets_the_note_and_the_mailbox_goes(self, room: PostRoom) -> None:
         room.run(8)
         self._leave(room, InHand("running", "1.1", 4))
-        assert self._lay_down(room) == (
+        assert self._take_back(room) == (
             self.LETTER,
             Note("r", 4, 3, "lost", "0", reason="it died", at=9.0),
         )
@@ -285,12 +285,12 @@ class TestLayingDown:
     def test_a_second_time_does_nothing(self, room: PostRoom) -> None:
         room.run(8)
         self._leave(room, InHand("running", "1.1", 4))
-        self._lay_down(room)
-        assert self._lay_down(room) is None
+        self._take_back(room)
+        assert self._take_back(room) is None
         assert len(read_notes(room.files, room.base, "r")) == 1
 
     def test_the_note_is_there_before_the_mailbox_goes(self, room: PostRoom) -> None:
-        """Whoever sees the mailbox gone gives the range on, and must know of the attempt."""
+        """The next owner sees the mailbox gone and requeues the range; it needs the note."""
         room.run(8)
         self._leave(room, InHand("running", "1.1", 4))
         seen: list[int] = []
@@ -314,22 +314,22 @@ class TestLayingDown:
     ) -> None:
         room.run(8)
         self._leave(room, hand)
-        assert self._lay_down(room) == (self.LETTER, None)
+        assert self._take_back(room) == (self.LETTER, None)
         assert read_notes(room.files, room.base, "r") == []
 
     def test_a_job_that_has_its_result_is_not_blamed(self, room: PostRoom) -> None:
         made = room.run(8)
         publish(room, made, 2, ["v"] * 3)
         self._leave(room, InHand("running", "1.1", 4))
-        assert self._lay_down(room) == (self.LETTER, None)
+        assert self._take_back(room) == (self.LETTER, None)
 
     def test_a_worker_that_was_told_to_stop_is_not_blamed(self, room: PostRoom) -> None:
         room.run(8)
         self._leave(room, InHand("running", "1.1", 4))
-        assert self._lay_down(room, blame=False) == (self.LETTER, None)
+        assert self._take_back(room, blame=False) == (self.LETTER, None)
 
     def test_outboxes_are_closed_before_results_are_read(self, room: PostRoom) -> None:
-        """What is published after the look would be covered again by whoever gets the range."""
+        """A result published after the look would be made again by the range's next owner."""
         made = room.run(8)
         self._leave(room, InHand("running", "1.1", 4))
         outbox = room.base.new_outbox("0")
@@ -348,11 +348,11 @@ class TestLayingDown:
 
     def test_half_a_letter_is_cleared_away_without_blame(self, room: PostRoom) -> None:
         put_up(room.files, room.base, "0").write(self.LETTER.encode()[:40])
-        assert self._lay_down(room) is None
+        assert self._take_back(room) is None
         assert not os.path.exists(room.base.mailbox("0"))
 
 
-class TestDrawers:
+class TestOutboxes:
     def test_what_is_in_a_closed_outbox_can_no_longer_be_published(self, room: PostRoom) -> None:
         made = room.run(2)
         outbox = room.base.new_outbox("0")

@@ -13,7 +13,7 @@ from tests.in_one_process import in_one_process
 DOUBLE = "def double(x):\n    return x * 2\n"
 
 
-def write_card(
+def write_info(
     base: Base, agent_id: str, *, started: int | None = None, protocol: int = PROTOCOL
 ) -> None:
     me = myself()
@@ -33,9 +33,9 @@ def write_card(
 
 def test_a_snapshot_tells_idle_running_and_dead_agents_apart(tmp_path: Path) -> None:
     with in_one_process(tmp_path, DOUBLE, inboxes=2) as room:
-        write_card(room.base, "0")
-        write_card(room.base, "1", started=1)  # that process is gone, whoever has its pid now
-        write_card(room.base, "2")
+        write_info(room.base, "0")
+        write_info(room.base, "1", started=1)  # that process is gone, even if its pid is used again
+        write_info(room.base, "2")
         pool = room.master.submit([Job("kernels:double", x=n) for n in range(3)])
         room.master.step(0.0)
         while room.inboxes[0].step() is not Step.WORKED:
@@ -46,7 +46,7 @@ def test_a_snapshot_tells_idle_running_and_dead_agents_apart(tmp_path: Path) -> 
         assert states["2"].state == "starting"
         room.finish(pool)
         assert [agent.state for agent in snapshot(room.base).agents[:2]] == ["idle", "dead"]
-        write_card(room.base, "0", protocol=PROTOCOL - 1)
+        write_info(room.base, "0", protocol=PROTOCOL - 1)
         assert snapshot(room.base).agents[0].state == "outdated"
 
 

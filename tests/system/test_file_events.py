@@ -135,7 +135,7 @@ def test_who_rests_hears_nothing_and_closes(tmp_path: Path) -> None:
     waiter = Waiter([str(tmp_path)])
     waiter.wait(0.0, lambda: False)  # it watches from here on
     waiter.rest()
-    waiter.wait(0.0, lambda: False)  # the kernel says that a watch was removed
+    waiter.wait(0.0, lambda: False)  # Linux says that a watch was removed
     (tmp_path / "new").touch()
     assert waiter.wait(0.0, lambda: False) is False
     waiter.close()

@@ -27,7 +27,7 @@ def test_each_line_is_a_job_and_comments_are_none(tmp_path: Path) -> None:
     ]
 
 
-def test_all_wishes_of_a_form_arrive(tmp_path: Path) -> None:
+def test_all_options_of_a_form_arrive(tmp_path: Path) -> None:
     base = create_base(tmp_path / "base")
     (earlier,) = submit(LocalFiles(), base, [CommandSpec("true", cwd="/")])
     fields = {

@@ -1,4 +1,4 @@
-"""A child process for NVML that is forked: it starts in a third of the time of a new Python.
+"""Forks the child process for NVML: this takes a third of the time of a new Python.
 
 Only a process with one thread and no code of a user may fork it, as `postroom gpu get` does.
 Elsewhere a fork is not safe: in a process with threads it may inherit locks that nobody will

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 _RANGE = re.compile(r"(\d+)-(\d+)")
 _MANY = re.compile(r"(\d+)x(.+)")
+# An index, `cpu`, or a uuid such as GPU-8f2a or MIG-GPU-8f2a/1/0.
+_NAME = re.compile(r"\d+|cpu|[A-Za-z0-9]+-[A-Za-z0-9/_-]+")
 MOST_SLOTS = 1024
 
 
@@ -76,9 +78,9 @@ def _expand(text: str, known: Callable[[], Sequence[str]]) -> list[str]:
             if not first <= last < first + MOST_SLOTS:
                 raise GpuError(f"{word!r} is no range of GPUs: write the smaller number first")
             found += map(str, range(first, last + 1))
-        elif many and int(many[1]) <= MOST_SLOTS:
+        elif many and int(many[1]) <= MOST_SLOTS and _NAME.fullmatch(many[2]):
             found += [many[2]] * int(many[1])
-        elif re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9/_-]*", word):
+        elif _NAME.fullmatch(word):
             found.append(word)
         else:
             raise GpuError(f"{word!r} names no GPU: write the list as 0,0,1 or all or 2-5 or cpu")
@@ -94,13 +96,24 @@ def _suffix(time: int) -> str:
 class GpuFile:
     """A file with the list of GPUs, read again when it changes."""
 
-    def __init__(self, path: str, known: Callable[[], Sequence[str]]) -> None:
+    def __init__(
+        self,
+        path: str,
+        known: Callable[[], Sequence[str]],
+        *,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self._path = path
         self._known = known
+        self._say = say
         self._seen: tuple[int, int, int] | None = None
 
     def changed(self) -> list[SlotSpec] | None:
-        """Return the slots if the file has changed since the last call; none for an empty file."""
+        """Return the slots if the file has changed since the last call; none for an empty file.
+
+        A list that cannot be read raises an error the first time. Later it is only reported, and
+        the slots stay as they are: a typo must not stop running jobs.
+        """
         try:
             status = os.stat(self._path)
             seen = (status.st_mtime_ns, status.st_size, status.st_ino)
@@ -114,6 +127,12 @@ class GpuFile:
             return None  # it is being replaced: try again later
         words = [line.partition("#")[0].strip() for line in text.splitlines()]
         listed = ("," if ";" not in text else ";").join(filter(None, words))
-        slots = parse_gpus(listed, self._known) if listed else []
-        self._seen = seen
-        return slots
+        first, self._seen = self._seen is None, seen
+        try:
+            return parse_gpus(listed, self._known) if listed else []
+        except GpuError as error:
+            if first:
+                self._seen = None
+                raise
+            self._say(f"{self._path}: {error}; the slots stay as they were")
+            return None

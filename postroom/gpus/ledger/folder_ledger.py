@@ -191,7 +191,7 @@ class FolderLedger:
             elif card.uuid in sick:
                 reasons.append(f"card {card.index} is quarantined: {sick[card.uuid].reason}")
             elif card.problem:
-                reasons.append(f"card {card.index} is sick: {card.problem}")
+                reasons.append(f"card {card.index} has a problem: {card.problem}")
             elif holders:
                 reasons.append(f"card {card.index} is held by {' and by '.join(holders)}")
             elif entry.memory_mib is not None and (card.free_mib or 0) < entry.memory_mib:

@@ -31,15 +31,38 @@ from .protocol import Lease
 
 TICK_S = 0.2
 PIPELINE_LIMIT = 8
+_INITS = ("init", "systemd", "tini", "dumb-init", "docker-init", "catatonit")
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def caller(fd: int = 1) -> Process:
-    """Return who owns the lease: the nearest ancestor that reads our output, or our parent."""
+    """Return who owns the lease: the nearest ancestor that reads our output, or our parent.
+
+    Raises GpuError when the parent has ended before we could see it.
+    """
     above = processes.ancestors()
     parent = above[0] if above else os.getppid()
     owner = _destination(os.getpid(), fd, above, PIPELINE_LIMIT)
+    if owner is None and _is_orphan(parent):
+        raise GpuError(
+            "nobody to hold a GPU for: the program that called `postroom gpu get` has ended, or "
+            "has left it alone (setsid); use `postroom gpu run -- CMD`"
+        )
     return processes.identify(owner or parent) or processes.myself()
+
+
+def _is_orphan(parent: int) -> bool:
+    """Whether init, or another reaper, is our parent because the real one has ended.
+
+    A reaper is never in our session. If we lead a session of our own (`setsid`, ssh), the parent
+    may be a real one, unless it is an init.
+    """
+    seen = processes.stat(parent)
+    if seen is None:
+        return True
+    if os.getsid(0) == os.getpid():
+        return parent == 1 or seen.command in _INITS
+    return seen.session != os.getsid(0)
 
 
 def _destination(pid: int, fd: int, above: list[int], limit: int) -> int | None:
@@ -176,10 +199,12 @@ def keep(lease: Lease, owner: Process) -> None:
             os._exit(0)
     os.close(tell)
     with open(told, "rb") as file:
-        file.read(1)  # the lease names the keeper now, or the keeper is dead
+        kept = file.read(1)  # the lease names the keeper now; empty: the keeper is dead
     for fd in lease.fds:
         os.close(fd)
     lease.fds = ()
+    if not kept:
+        raise GpuError("the keeper of the lease died at its start, so no GPU is held: try again")
 
 
 def _become_keeper(lease: Lease, owner: Process, tell: int) -> None:

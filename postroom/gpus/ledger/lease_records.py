@@ -93,7 +93,7 @@ def decode(text: bytes, uid: int) -> LeaseEntry | None:
 
 
 def unreadable(path: str, uid: int) -> LeaseEntry:
-    """Return the entry that stands for a living lease that cannot be read."""
+    """Return the entry for a living lease that cannot be read."""
     return LeaseEntry(
         lease_id=os.path.basename(path),
         uid=uid,

@@ -1,4 +1,4 @@
-"""One request in the folder, from its file to its grant, and how often it looks meanwhile."""
+"""One request in the folder ledger: from its file to its grant, and how often it checks."""
 
 from __future__ import annotations
 

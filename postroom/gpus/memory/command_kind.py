@@ -1,4 +1,4 @@
-"""The kind of job that a shell command is: its words without values, and the values that vary.
+"""Which kind of job a shell command is: its words without values, and the values that vary.
 
     python train.py --lr 0.1 --width 64 > log.txt
     type: python train.py --lr --width      call: {"--width": 64}

@@ -36,7 +36,9 @@ def test_a_list_is_slots(text: str, places: list[tuple[str, str]]) -> None:
     assert parse_gpus(text, known) == [SlotSpec(*place) for place in places]
 
 
-@pytest.mark.parametrize("text", ["", ",", "5-2", "0,0;1", "cpu,1;", "../x", "0-99999", "%"])
+@pytest.mark.parametrize(
+    "text", ["", ",", "5-2", "0,0;1", "cpu,1;", "../x", "0-99999", "%", "0,x", "2xx"]
+)
 def test_what_is_no_list_is_refused(text: str) -> None:
     with pytest.raises(GpuError):
         parse_gpus(text, known)
@@ -70,3 +72,20 @@ def test_a_file_of_gpus_is_read_again_when_it_changes(tmp_path: Path) -> None:
 def test_a_file_of_gpus_that_was_never_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(GpuError, match="cannot read"):
         GpuFile(str(tmp_path / "none"), known).changed()
+
+
+def test_a_typo_in_a_file_of_gpus_is_reported_and_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "gpus"
+    path.write_text("0\n")
+    said: list[str] = []
+    file = GpuFile(str(path), known, say=said.append)
+    assert file.changed() == [SlotSpec("0", "0")]
+    path.write_text("0,,x\n")
+    assert file.changed() is None
+    assert file.changed() is None
+    assert len(said) == 1 and "'x'" in said[0] and "stay as they were" in said[0]
+    path.write_text("0,1,1\n")
+    assert file.changed() == [SlotSpec("0", "0"), SlotSpec("1", "1"), SlotSpec("1b", "1")]
+    path.write_text("x")
+    with pytest.raises(GpuError):
+        GpuFile(str(path), known).changed()

@@ -9,8 +9,8 @@ from postroom.gpus.cards import inventory, simulated
 def test_visible_devices_hide_cards_as_cuda_does() -> None:
     found = simulated.cards("4x24G")
 
-    def ids(wish: str) -> list[int]:
-        return [card.index for card in inventory.visible(found, {"CUDA_VISIBLE_DEVICES": wish})]
+    def ids(visible: str) -> list[int]:
+        return [card.index for card in inventory.visible(found, {"CUDA_VISIBLE_DEVICES": visible})]
 
     assert ids("2,0") == [0, 2]
     assert ids("FAKE-3") == [3]

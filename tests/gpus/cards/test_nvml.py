@@ -76,7 +76,7 @@ def test_a_busy_card_names_its_processes_and_their_users(driver: Callable[..., N
     assert [process.compute for process in first.processes] == [False]
 
 
-def test_a_foreign_process_out_of_sight_has_no_user(driver: Callable[..., None]) -> None:
+def test_a_process_that_cannot_be_seen_has_no_user(driver: Callable[..., None]) -> None:
     driver(TWO_CARDS + "process 1 4000000 69000 compute\n")
     (foreign,) = inventory.cards()[1].processes
     assert (foreign.user, foreign.command) == ("?", "?")
@@ -102,7 +102,7 @@ def test_a_lost_card_is_a_state_and_is_not_handed_out(
     ledger = open_ledger()
     with ledger.try_acquire(LeaseRequest()) as lease:
         assert lease.cards == ("GPU-bbbb2222",)
-        with pytest.raises(CardHeld, match="card 0 is sick: lost"):
+        with pytest.raises(CardHeld, match="card 0 has a problem: lost"):
             ledger.try_acquire(LeaseRequest(cards=("GPU-aaaa1111",)))
 
 

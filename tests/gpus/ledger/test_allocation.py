@@ -184,9 +184,7 @@ strangers = wants.map(lambda demand: demand._replace(group="", memory_mib=None))
 
 @settings(deadline=None)
 @given(st.lists(strangers, max_size=6), strangers)
-def test_whoever_is_behind_never_delays_whoever_is_before(
-    waiting: list[Demand], demand: Demand
-) -> None:
+def test_a_later_request_never_delays_an_earlier_one(waiting: list[Demand], demand: Demand) -> None:
     found = grant(AVAILABLE, [], waiting, demand)
     shares = apply([], demand, found or ())
     for place, before in enumerate(waiting):

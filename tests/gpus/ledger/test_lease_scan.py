@@ -48,7 +48,7 @@ def test_a_held_card_stays_held_among_more_files_than_descriptors(folder: Path) 
 
 
 @pytest.mark.usefixtures("few_descriptors")
-def test_whoever_has_no_descriptor_left_is_told_so_and_given_nothing(
+def test_a_process_without_descriptors_is_told_so_and_granted_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     litter(folder, 3)

@@ -1,4 +1,4 @@
-"""Who has many jobs in hand: large before small, urgent before all, and nobody is starved."""
+"""Placing many jobs of one owner: large before small, urgent before all, and none starves."""
 
 from __future__ import annotations
 
