@@ -31,8 +31,6 @@ from .run_reader import RunReader
 QUIET_S = 60.0
 # Only folders older than this are leftovers; newer ones may belong to a run that is being made.
 LEFT_S = 86_400.0
-# An earlier version moved a run here before it had looked at it for the last time.
-_UNSURE = ".asked"
 
 
 def find_over(
@@ -149,32 +147,10 @@ def sweep(files: Files, base: Base, *, now: float) -> list[OSError]:
 
 
 def _sweep_one(files: Files, base: Base, name: str) -> None:
-    run = name.removesuffix(_UNSURE)
-    if name.endswith(_UNSURE) and is_plain_name(run):
-        _decide(files, base, run)
-    if files.exists(f"{base.trashed(run)}/{CLOSED}"):
-        _finish(files, base, run)
+    if is_plain_name(name) and files.exists(f"{base.trashed(name)}/{CLOSED}"):
+        _finish(files, base, name)
     elif _is_part(name) or (is_plain_name(name) and not files.names(f"{base.trash}/{name}")):
         files.remove_tree(f"{base.trash}/{name}")
-
-
-def _decide(files: Files, base: Base, run: str) -> None:
-    """Go on with a run that an earlier version was removing when it was killed.
-
-    If a job has no result, the run is put back: it may have been appended at the last moment. That
-    version removed the results only after it had looked, so without them the matter is settled.
-    """
-    place = f"{base.trash}/{run}{_UNSURE}"
-    with contextlib.suppress(FileNotFoundError):
-        settled = not files.exists(base.result_folder(run))
-        if settled or _ended(files, base, run, place) is not None:
-            if not files.exists(f"{place}/{CLOSED}"):
-                with contextlib.suppress(FileExistsError):
-                    files.write_new(f"{place}/{CLOSED}", [b""], sync=True)
-            files.sync_folder(place)
-            files.move(place, base.trashed(run))
-        else:
-            files.move(place, base.run_folder(run))
 
 
 def _finish(files: Files, base: Base, run: str) -> None:
@@ -209,12 +185,8 @@ def _remove_leftovers(files: Files, base: Base, now: float) -> None:
     """Delete old results and logs of runs that are not there."""
     present = {run for folder in _other_folders(base, "") for run in files.names(folder)}
     for run in filter(is_plain_name, present):
-        # In this order: an earlier version's run may be put back from the trash.
-        there = (f"{base.trash}/{run}{_UNSURE}", base.run_folder(run))
-        if (
-            not any(map(files.exists, there))
-            and now - _touched_at(*_other_folders(base, run)) > LEFT_S
-        ):
+        old = now - _touched_at(*_other_folders(base, run)) > LEFT_S
+        if old and not files.exists(base.run_folder(run)):
             for folder in _other_folders(base, run):
                 files.remove_tree(folder)
             files.remove(base.result_cache(run))

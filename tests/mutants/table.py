@@ -985,13 +985,6 @@ MUTANTS = [
         "::test_whenever_it_is_killed_the_next_one_finishes_and_no_job_is_lost",
     ),
     Mutant(
-        "a job without a result that an earlier version's clean had moved away is put back",
-        CLEANING,
-        "        if settled or _ended(files, base, run, place) is not None:\n",
-        "        if True:\n",
-        "tests/queue/test_cleaning.py::TestWhatAnEarlierVersionLeft",
-    ),
-    Mutant(
         "nobody knows that a removed job ended well",
         REGISTRY,
         "                found[job] = False\n                continue\n",

@@ -287,26 +287,6 @@ def test_what_cannot_be_deleted_is_said_and_tried_again(
     assert left_of(base, old.run) == []
 
 
-class TestWhatAnEarlierVersionLeft:
-    """It moved a run to `trash/<run>.asked` before it looked at it for the last time."""
-
-    def test_a_job_without_a_result_is_put_back(self, base: Base) -> None:
-        finished_run(base)
-        (late,) = queue(base, "late")
-        os.rename(base.run_folder(late.run), f"{base.trash}/{late.run}.asked")
-        clean_all(base)
-        assert states(base) == {"old": "ok", "late": "queued"}
-
-    @pytest.mark.parametrize("results", ["there", "gone"])
-    def test_a_run_that_was_over_is_removed(self, base: Base, results: str) -> None:
-        old = finished_run(base)
-        os.rename(base.run_folder(old.run), f"{base.trash}/{old.run}.asked")
-        if results == "gone":
-            os.rename(base.result_folder(old.run), f"{base.trash}/{old.run}.0")
-        clean_all(base)
-        assert left_of(base, old.run) == []
-
-
 def test_a_run_that_is_being_made_is_not_removed(base: Base) -> None:
     for folder in (base.result_folder("new"), base.attempts("new")):
         os.mkdir(folder)
