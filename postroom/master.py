@@ -100,7 +100,7 @@ class Master:
         self._polling = threading.Lock()  # one thread waits for events, the others for it
         self._waits = 0  # how many waits are under way
         self._used_at = 0.0  # when the last call of its user ended
-        self._letting_go: threading.Thread | None = None
+        self._is_watched = False  # by a thread that lets go when it is idle
         self._closed = threading.Event()
         self._blocked = ""  # why the last round failed
         self._stall = Stall(say or _tell, raise_after_s=raise_after_s)
@@ -251,10 +251,16 @@ class Master:
         """
         if not isinstance(job, Job):
             raise PostroomError(f"{job!r} is not a Job: write Job('module:function', x=...)")
-        with self._using("submit jobs"):
-            (number,) = self._append(pool, [job])
+        # What `_using` does, in place: a context manager costs a tenth of a small job.
+        with self._guard:
+            self._check_open("submit jobs")
+            try:
+                (number,) = self._append(pool, [job])
+            except OSError as error:
+                raise self._cannot("submit jobs", error) from error
             if self._dispatcher is None or self._dispatcher.is_due(pool.run):
-                self.step(self._clock.monotonic())
+                self._step(self._clock.monotonic())
+            self._was_used()
             return number
 
     def extend(self, pool: JobPool, jobs: Sequence[Job]) -> list[int]:
@@ -384,12 +390,15 @@ class Master:
     def _using(self, what: str) -> Iterator[None]:
         """Make a call of the user: one thread at a time, on an open Master."""
         with self._guard, self._explaining(what):
-            if self._closed.is_set():
-                raise PostroomError(f"cannot {what}: this Master is closed; make a new one")
+            self._check_open(what)
             try:
                 yield
             finally:
                 self._was_used()
+
+    def _check_open(self, what: str) -> None:
+        if self._closed.is_set():
+            raise PostroomError(f"cannot {what}: this Master is closed; make a new one")
 
     @contextlib.contextmanager
     def _explaining(self, what: str) -> Iterator[None]:
@@ -408,8 +417,7 @@ class Master:
     def step(self, now: float) -> bool:
         """One round: schedule, or wait for the lock; True when something moved."""
         with self._guard:
-            if self._closed.is_set():
-                raise PostroomError("cannot work: this Master is closed; make a new one")
+            self._check_open("work")
             return self._step(now)
 
     def _step(self, now: float) -> bool:
@@ -469,23 +477,24 @@ class Master:
     def _was_used(self) -> None:
         """Let go in a while, if no other call follows."""
         self._used_at = time.monotonic()
-        watched = self._letting_go is not None and self._letting_go.is_alive()
-        if self._dispatcher is None or watched or not isinstance(self._files, LocalFiles):
+        if self._dispatcher is None or self._is_watched:
             return
-        self._letting_go = threading.Thread(
-            target=self._let_go_when_idle, name="postroom idle", daemon=True
-        )
-        self._letting_go.start()
+        if isinstance(self._files, LocalFiles):
+            self._is_watched = True
+            threading.Thread(target=self._let_go_when_idle, daemon=True).start()
 
     def _let_go_when_idle(self) -> None:
-        while self._dispatcher is not None and not self._closed.wait(IDLE_S / 2):
+        idle = False
+        while not idle and not self._closed.wait(IDLE_S / 2):
             with self._guard:
-                if time.monotonic() >= self._used_at + IDLE_S and self.let_go():
-                    return
+                idle = self._dispatcher is None or (
+                    time.monotonic() >= self._used_at + IDLE_S and self.let_go()
+                )
+                self._is_watched = not idle
 
     def _release(self, pool: JobPool) -> None:
-        """Keep nothing of a finished run open. An open run may get more jobs."""
-        if not pool.info.append_log:
+        """Keep nothing of a finished run open."""
+        with self._guard:
             lock = self._wanted.pop(pool.run, None)
             if lock is not None:
                 lock.release()
@@ -501,17 +510,11 @@ class Master:
             reason = self._blocked or find_obstacle(self._files, self.base, acting=self.acting)
             self._stall.look(now, reason)
 
-    @contextlib.contextmanager
-    def _waiting(self) -> Iterator[None]:
+    def _leave_wait(self) -> None:
         with self._guard:
-            self._waits += 1
-        try:
-            yield
-        finally:
-            with self._guard:
-                self._waits -= 1
-                if not self._closed.is_set():
-                    self._was_used()
+            self._waits -= 1
+            if not self._closed.is_set():
+                self._was_used()
 
     def rounds(
         self,
@@ -524,7 +527,9 @@ class Master:
         done = until or (lambda: pool.done)
         now = self._clock.monotonic()
         deadline = None if timeout_s is None else now + timeout_s
-        with self._waiting():
+        with self._guard:
+            self._waits += 1
+        try:
             while not done():
                 moved = self.step(now)
                 yield
@@ -537,9 +542,10 @@ class Master:
                     self._see_obstacle(now)
                     self._pause(now, deadline)
                     now = self._clock.monotonic()
-            if pool.done:
-                with self._guard:
-                    self._release(pool)
+            if pool.done and not pool.info.append_log:
+                self._release(pool)
+        finally:
+            self._leave_wait()
 
     def wait(
         self,
@@ -557,13 +563,18 @@ class Master:
 
     def serve(self, stop: Callable[[], bool]) -> None:
         """Run the scheduler for a base until `stop` returns True."""
-        with self._waiting(), FolderWatcher(self.base.job_pool, self._waiter.notify):
-            while not stop():
-                now = self._clock.monotonic()
-                if self.step(now):
-                    self._waiter.expect_more(now)
-                else:
-                    self._pause(now, None)
+        with self._guard:
+            self._waits += 1
+        try:
+            with FolderWatcher(self.base.job_pool, self._waiter.notify):
+                while not stop():
+                    now = self._clock.monotonic()
+                    if self.step(now):
+                        self._waiter.expect_more(now)
+                    else:
+                        self._pause(now, None)
+        finally:
+            self._leave_wait()
 
     def _pause(self, now: float, deadline: float | None) -> None:
         self._journal.catch_up()
