@@ -79,8 +79,8 @@ MUTANTS = [
     Mutant(
         "an idle Master lets go of the base",
         MASTER,
-        "if time.monotonic() >= self._used_at + IDLE_S and self.let_go():",
-        "if False:",
+        "time.monotonic() >= self._used_at + IDLE_S and self.let_go()",
+        "False",
         "tests/test_master.py",
     ),
     Mutant(
