@@ -39,6 +39,9 @@ def test_a_process_that_outlives_its_session_is_ended_and_fails_the_test(tmp_pat
         environment = {**os.environ, MARK: mark_of(str(base), "0")}
         sessions.stop()
         stray = subprocess.Popen(["sleep", "1000"], env=environment)
+        # Linux shows the environment of a new program a moment after it has begun.
+        seen = Path(f"/proc/{stray.pid}/environ")
+        wait_until(lambda: MARK.encode() in seen.read_bytes(), what="the mark of the stray")
     assert stray.wait(60) == -9
 
 
