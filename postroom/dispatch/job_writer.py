@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import itertools
 import os
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -18,7 +17,7 @@ from ..parcel.sheets import pack_data, pack_jobs
 from ..store.append_log import AppendLogWriter, Record
 from ..store.base import Base
 from ..store.files import Files
-from ..store.runs import PATIENCE_S, TRY_S, RunInfo, append, read_parcel_bytes
+from ..store.runs import PATIENCE_S, RunInfo, append, read_parcel_bytes, share_lock
 
 # Small jobs share a parcel up to these limits.
 PARCEL_JOBS = 256
@@ -74,15 +73,12 @@ def log_jobs(append_log: AppendLogWriter, jobs: Sequence[Job], *, guess: int) ->
 @contextlib.contextmanager
 def referring_to_data(files: Files, base: Base) -> Iterator[None]:
     """No shared data is removed meanwhile: put it there, and begin the run that refers to it."""
-    until = time.monotonic() + PATIENCE_S
-    while (lock := files.try_lock(base.data_lock, shared=True)) is None:
-        # A cleaner reads which data is in use.
-        if time.monotonic() >= until:
-            raise PostroomError(
-                f"another process has held {base.data_lock} for {PATIENCE_S:g} s; look for a "
-                "stopped `postroom clean`, and try again"
-            )
-        time.sleep(TRY_S)
+    lock = share_lock(files, base.data_lock)  # a cleaner has it while it reads what is in use
+    if lock is None:
+        raise PostroomError(
+            f"another process has held {base.data_lock} for {PATIENCE_S:g} s; look for a "
+            "stopped `postroom clean`, and try again"
+        )
     try:
         yield
     finally:

@@ -126,6 +126,14 @@ def _withdraw(files: Files, base: Base, run: str) -> None:
         lock.release()
 
 
+def share_lock(files: Files, path: str, *, wait: bool = True) -> Lock | None:
+    """Take a lock that a cleaner holds alone for a moment; None: it is held for too long."""
+    until = time.monotonic() + PATIENCE_S if wait else 0.0
+    while (lock := files.try_lock(path, shared=True)) is None and time.monotonic() < until:
+        time.sleep(TRY_S)
+    return lock
+
+
 def want(files: Files, base: Base, run: str, *, wait: bool = True) -> Lock:
     """Keep a run from being removed for as long as the lock is held.
 
@@ -133,15 +141,13 @@ def want(files: Files, base: Base, run: str, *, wait: bool = True) -> Lock:
     or is wanted: that takes a moment; without `wait` it counts as removed.
     """
     lock = None
-    until = time.monotonic() + PATIENCE_S if wait else 0.0
     with contextlib.suppress(FileNotFoundError):
-        while (lock := files.try_lock(base.wanted(run), shared=True)) is None:
-            if time.monotonic() >= until:
-                raise RunRemovedError(
-                    f"run {run} may be about to be removed: another process has held its lock for "
-                    f"{PATIENCE_S:g} s; look for a stopped `postroom clean`, and try again"
-                )
-            time.sleep(TRY_S)
+        lock = share_lock(files, base.wanted(run), wait=wait)
+        if lock is None:
+            raise RunRemovedError(
+                f"run {run} may be about to be removed: another process has held its lock for "
+                f"{PATIENCE_S:g} s; look for a stopped `postroom clean`, and try again"
+            )
     if lock is not None:
         try:
             # In this order: between the two, a closed run may be moved away. None ever comes back.
