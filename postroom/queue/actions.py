@@ -14,8 +14,9 @@ from typing import Any
 
 from ..commands.spec import COMMAND, CommandSpec
 from ..errors import BadFileError, PostroomError
+from ..gpus.cards import inventory
 from ..gpus.cards.gpu_list import parse_gpus
-from ..store.job_ids import JobId, UnknownJobError, find_run
+from ..store.job_ids import JobId, find_run
 from ..store.requests import Request, RequestVerb, ask, is_settled
 from ..store.runs import user_name
 from .base_state import BaseState
@@ -98,10 +99,11 @@ def verbs_for(target: str) -> list[str]:
 def kill(view: QueueView, jobs: Sequence[JobId]) -> ActionResult:
     """End jobs for good, running or waiting."""
     base_state = view.read_state()
-    alive = _without_result(base_state, _known(base_state, jobs))
+    known = _known(base_state, jobs)
+    alive = _without_result(base_state, known)
     if not alive:
-        return ActionResult(None, f"{_count(jobs)} already ended: nothing to kill")
-    ended = len(jobs) - len(alive)
+        return ActionResult(None, f"{_count(known)} already ended: nothing to kill")
+    ended = len(known) - len(alive)
     also = f" ({ended} already ended)" if ended else ""
     return _ask(view, base_state, RequestVerb.KILL, f"killing {_count(alive)}{also}", jobs=alive)
 
@@ -134,7 +136,7 @@ def move(view: QueueView, jobs: Sequence[JobId], where: str | JobId) -> ActionRe
     base_state = view.read_state()
     waiting = _waiting(base_state, jobs, "move", own_place=True)
     if isinstance(where, JobId):
-        _known(base_state, [where])
+        where = base_state.find(where)
         text, value = f"before {where.short}", str(where)
     else:
         text = value = where
@@ -263,8 +265,13 @@ def remove_agents(view: QueueView, agents: Sequence[str], preempt: bool = False)
 
 def add_agents(view: QueueView, gpus: str) -> ActionResult:
     """Have the scheduler start an agent on each of some GPUs that has none."""
-    # A list that makes no sense is refused here, not in the scheduler's log.
-    parse_gpus(gpus, lambda: [str(card.index) for card in view.overview().cards])
+    # A list that makes no sense, or a GPU that is not there, is refused here, not in the
+    # scheduler's log.
+    slots = parse_gpus(gpus, lambda: [str(card.index) for card in view.cards()])
+    named = [slot.gpu for slot in slots if slot.gpu != "cpu"]
+    visible = view.cards() if named else []
+    for gpu in named:
+        inventory.pick(visible, gpu)
     text = f"starting agents on {gpus}, where there is none yet; log: log/agents.txt in the base"
     return _ask(view, view.read_state(), RequestVerb.ADD, text, value=gpus)
 
@@ -385,13 +392,9 @@ def _reader(base_state: BaseState, job: JobId) -> RunReader:
 
 def _known(base_state: BaseState, jobs: Sequence[JobId]) -> list[JobId]:
     """The jobs, each once, or an error that names one that does not exist."""
-    for job in jobs:
-        reader = base_state.readers.get(job.run)
-        if reader is None or not 0 <= job.number < reader.asked:
-            raise UnknownJobError(f"there is no job {job.short}; see `postroom jobs`")
     if not jobs:
         raise PostroomError("no job is named")
-    return list(dict.fromkeys(jobs))
+    return list(dict.fromkeys(map(base_state.find, jobs)))
 
 
 def _without_result(base_state: BaseState, jobs: Sequence[JobId]) -> list[JobId]:

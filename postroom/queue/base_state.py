@@ -16,7 +16,7 @@ from ..dispatch.send_order import JobKey, is_held, job_key, run_age, run_priorit
 from ..errors import BadFileError
 from ..store.base import Base
 from ..store.files import Files
-from ..store.job_ids import JobId
+from ..store.job_ids import JobId, UnknownJobError, match_run
 from ..store.requests import Orders, list_stops, pending, read_orders
 from ..store.runs import list_runs
 from ..store.scheduling import SchedulingOptions
@@ -45,6 +45,13 @@ class BaseState:
     unwanted: set[str] = field(default_factory=set)  # runs whose program has ended
     waiting: list[RunJob] = field(default_factory=list)  # for other jobs
     held: list[RunJob] = field(default_factory=list)
+
+    def find(self, job: JobId) -> JobId:
+        """The job that an id means; the end of the run's id is enough, as people write it."""
+        run = job.run if job.run in self.readers else match_run(job.run, list(self.readers))
+        if run is None or not 0 <= job.number < self.readers[run].asked:
+            raise UnknownJobError(f"there is no job {job}; see `postroom jobs`")
+        return JobId(run, job.number)
 
     # States
 

@@ -15,7 +15,7 @@ from ..errors import PostroomError
 from ..gpus.cards import inventory
 from ..store.base import Base
 from ..store.files import Files, LocalFiles
-from ..store.job_ids import JobId, UnknownJobError
+from ..store.job_ids import JobId
 from .base_state import BaseState, BaseStateReader
 from .gpu_rows import agent_views, card_views
 from .history import intervals
@@ -58,6 +58,15 @@ class QueueView:
             self._watch.close()
             self._watch = None
 
+    def cards(self) -> list[inventory.Card]:
+        """The visible GPUs of this machine."""
+        return self._card_watch().cards()
+
+    def _card_watch(self) -> inventory.CardWatch:
+        if self._watch is None:
+            self._watch = inventory.CardWatch()
+        return self._watch
+
     def read_state(self) -> BaseState:
         """The base as it is now."""
         return self._state_reader.read()
@@ -67,8 +76,6 @@ class QueueView:
         base_state = self.read_state()
         readers = list(base_state.readers.values())
         job_rows = JobRows(self.files, self.base, base_state)
-        if self._watch is None:
-            self._watch = inventory.CardWatch()
         today = time.mktime((*time.localtime()[:3], 0, 0, 0, 0, 0, -1))
         now = time.time()
         counts = {reader.run: base_state.counts(reader) for reader in readers}
@@ -78,7 +85,7 @@ class QueueView:
             master_pid=base_state.master_pid,
             paused=base_state.orders.paused_all,
             pending_requests=len(base_state.requests),
-            cards=card_views(base_state, self._watch),
+            cards=card_views(base_state, self._card_watch()),
             agents=agent_views(base_state),
             counts=_sum(counts.values()),
             running=job_rows.rows(RUNNING, readers, 1000),
@@ -128,12 +135,11 @@ class QueueView:
         return JobPage(page[:count], first, total, more=len(page) > count)
 
     def job(self, job: JobId) -> JobDetail:
-        """All details of one job."""
+        """All details of one job; the end of its run's id is enough."""
         base_state = self.read_state()
-        reader = base_state.readers.get(job.run)
-        if reader is None or not 0 <= job.number < reader.asked:
-            raise UnknownJobError(f"there is no job {job.short} in {self.base.root}")
-        return JobRows(self.files, self.base, base_state).detail(reader, job.number)
+        job = base_state.find(job)
+        rows = JobRows(self.files, self.base, base_state)
+        return rows.detail(base_state.readers[job.run], job.number)
 
     def projects(self) -> list[ProjectView]:
         """Every project, with its jobs counted by state."""

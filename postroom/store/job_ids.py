@@ -46,15 +46,20 @@ class JobId:
         return cls(run, int(number))
 
 
-def find_run(files: Files, base: Base, text: str, runs: Sequence[str] | None = None) -> str:
-    """The run that a text means: its whole id, or the end of it."""
-    known = list_runs(files, base) if runs is None else runs
-    found = [run for run in known if run == text] or [run for run in known if run.endswith(text)]
-    if len(found) == 1:
-        return found[0]
-    if found:
+def match_run(text: str, runs: Sequence[str]) -> str | None:
+    """The run that a text means: its whole id, or the end of it; None: none of these runs."""
+    found = [run for run in runs if run == text] or [run for run in runs if run.endswith(text)]
+    if len(found) > 1:
         raise UnknownJobError(f"{text!r} may mean {', '.join(found[:5])}: write more characters")
-    raise UnknownJobError(f"there is no run {text!r} in {base.root}; see `postroom jobs`")
+    return found[0] if found else None
+
+
+def find_run(files: Files, base: Base, text: str) -> str:
+    """The run of a base that a text means, or an error."""
+    found = match_run(text, list_runs(files, base))
+    if found is None:
+        raise UnknownJobError(f"there is no run {text!r} in {base.root}; see `postroom jobs`")
+    return found
 
 
 def find_jobs(files: Files, base: Base, text: str) -> list[JobId]:

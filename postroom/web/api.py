@@ -26,7 +26,9 @@ outside = APIRouter()
 
 MOST_ON_PAGE = 500
 LONGEST_HISTORY_S = 400 * 86400.0
-Run = Annotated[str, Path(pattern=r"^[A-Za-z0-9_-]{1,100}$", description="The full id of a run.")]
+Run = Annotated[
+    str, Path(pattern=r"^[A-Za-z0-9_-]{1,100}$", description="The id of a run, or the end of it.")
+]
 Number = Annotated[int, Path(ge=0, le=999_999_999, description="The job's number in its run.")]
 Priority = Annotated[int, Field(ge=-MOST_PRIORITY, le=MOST_PRIORITY)]
 JobText = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,100}/[0-9]{1,9}$")]

@@ -21,7 +21,7 @@ from .submit_plan import Commands, Sweep, commands_of, specs_of, sweep_of
 forms = APIRouter(include_in_schema=False)
 
 SHOWN = 200
-_BACK = re.compile(r"/(?:[A-Za-z0-9_-]+(?:/[A-Za-z0-9_-]+)*)?")
+_BACK = re.compile(r"/(?:[A-Za-z0-9_-]+(?:/[A-Za-z0-9_-]+)*)?(?:\?[A-Za-z0-9_.~%&=+/-]*)?")
 _PAGE_OF = {"jobs": "/jobs", "queue": "/", "agents": "/agents", "gpus": "/agents"}
 DEFAULTS = {
     "commands": "",
@@ -87,7 +87,7 @@ async def act(request: Request, context: Context) -> Response:
         result, _ = await context.queue.act(target, verb, what)
     except (PostroomError, ValueError) as error:
         return _redirect(back, context.leave_note(sentence(error), kind="bad"))
-    if len(result.jobs) == 1:
+    if len(result.jobs) == 1 and back.startswith("/jobs/"):
         back = f"/jobs/{result.jobs[0]}"
     return _redirect(back, context.leave_note(sentence(result.text)))
 
@@ -163,10 +163,11 @@ def _one(fields: Mapping[str, list[str]], name: str) -> str:
 
 
 def _back(fields: Mapping[str, list[str]], default: str) -> str:
-    """The page that the form is on: a path of this server, never another address."""
+    """The page that the form is on, with its filter: of this server, never another address."""
     path = _one(fields, "back")
     return path if _BACK.fullmatch(path) else default
 
 
 def _redirect(path: str, note: str, **query: str) -> Response:
-    return RedirectResponse(f"{path}?{urlencode({**query, 'note': note})}", 303)
+    joint = "&" if "?" in path else "?"
+    return RedirectResponse(f"{path}{joint}{urlencode({**query, 'note': note})}", 303)

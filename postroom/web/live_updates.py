@@ -107,12 +107,16 @@ class LiveUpdates:
             listener.end()
 
     async def _poll(self) -> None:
+        text = ""
         while True:
             began = time.monotonic()
+            before, text = text, ""
             try:
                 await self._poll_once()
-            except (PostroomError, OSError) as error:
-                self._send_all("trouble", {"text": str(error)})
+            except Exception as error:  # whatever it is: the next poll may work
+                text = f"The base cannot be read: {error or type(error).__name__}"
+            if text or before:  # an empty text ends the trouble
+                self._send_all("trouble", {"text": text})
             # Poll less often when a poll takes long, as it does in a large base.
             took = time.monotonic() - began
             await asyncio.sleep(max(POLL_S, 3 * took))

@@ -69,6 +69,12 @@ async def jobs(
     )
 
 
+@pages.get("/jobs/{run}")
+async def jobs_of(run: Run) -> Response:
+    """The jobs of one run."""
+    return RedirectResponse(f"/jobs?run={run}", 303)
+
+
 @pages.get("/jobs/{run}/{number}")
 async def job(request: Request, context: Context, run: Run, number: Number) -> Response:
     """One job: its details, output and actions."""

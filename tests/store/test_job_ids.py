@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from postroom.store.job_ids import JobId, UnknownJobError, find_job, find_jobs, find_run
+from postroom.store.job_ids import JobId, UnknownJobError, find_job, find_jobs, match_run
 from tests.by_hand import PostRoom
 
 
@@ -61,5 +61,5 @@ def test_one_job_is_named_by_its_run_only_if_it_is_alone(room: PostRoom) -> None
         find_job(room.files, room.base, "abc123")
 
 
-def test_a_whole_id_beats_the_end_of_another(room: PostRoom) -> None:
-    assert find_run(room.files, room.base, "b", ["a-b", "b"]) == "b"
+def test_a_whole_id_beats_the_end_of_another() -> None:
+    assert match_run("b", ["a-b", "b"]) == "b"

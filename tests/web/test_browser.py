@@ -322,6 +322,47 @@ def test_a_list_is_not_refreshed_while_jobs_are_selected(browser: Browser) -> No
     window.get_by_role("link", name="third", exact=True).wait_for()
 
 
+def test_after_a_bulk_action_the_list_is_as_it_was(browser: Browser) -> None:
+    held = SchedulingOptions(held=True)
+    asks = [CommandSpec(f"echo {number}", cwd="/", scheduling=held) for number in range(70)]
+    submit(LocalFiles(), browser.sessions.base, asks, project="bulk")
+    filtered = "/jobs?project=bulk&first=20"
+    window = browser.open(filtered, viewport=DESKTOP, color_scheme="light")
+    boxes = window.locator("input[name=job]")
+    boxes.nth(20).check()
+    window.get_by_label("Priority").fill("7")
+    before = window.evaluate("scrollY")
+    assert before > 0
+    press(window, "Set")
+    window.get_by_text("set to 7").wait_for()
+    assert window.url.startswith(browser.root + filtered)
+    assert boxes.count() == 50
+    window.wait_for_function("y => Math.abs(scrollY - y) < 100", arg=before)
+    sees = "() => { const at = document.querySelector('.note.answer').getBoundingClientRect();"
+    assert window.evaluate(sees + " return at.top >= 0 && at.bottom <= innerHeight; }")
+    assert serious(window) == []
+    browser.shoot(window, "bulk")
+
+
+def test_an_open_page_says_that_the_base_cannot_be_read(browser: Browser) -> None:
+    window = browser.open("/jobs", viewport=DESKTOP, color_scheme="light")
+    window.wait_for_function("() => document.documentElement.dataset.live === 'yes'")
+    pool = Path(browser.sessions.base.job_pool)
+    away = pool.with_name("job_pool.away")
+    pool.rename(away)
+    pool.write_text("not a folder")
+    try:
+        window.get_by_text("The base cannot be read").wait_for()
+        for scheme in ("light", "dark"):
+            window.emulate_media(color_scheme=scheme)
+            assert serious(window, {"runOnly": ["color-contrast"]}) == []
+            browser.shoot(window, f"trouble-{scheme}")
+    finally:
+        pool.unlink()
+        away.rename(pool)
+    window.get_by_text("The base cannot be read").wait_for(state="hidden")
+
+
 def test_no_request_has_left_the_host(browser: Browser) -> None:
     assert len(browser.requested) >= 8
     assert {urlsplit(url).hostname for url in browser.requested} == {"127.0.0.1"}

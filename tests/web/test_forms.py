@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import html
 import re
 from typing import Any
 
 import httpx
 import pytest
 
+from postroom.commands.spec import CommandSpec
 from postroom.queue.queue_view import QueueView
+from postroom.queue.submission import submit
 from postroom.store.files import LocalFiles
 from postroom.store.requests import Request, pending, read_request
 
@@ -23,7 +26,7 @@ def post(page: Page, browser: httpx.Client, path: str, **fields: Any) -> tuple[h
     if answer.status_code != 303:
         return answer, answer.text
     shown = browser.get(answer.headers["location"]).text
-    note = re.search(r'<p class="note \w+" role="status">(.*?)</p>', shown)
+    note = re.search(r'<p class="note answer \w+" role="status">(.*?)</p>', shown)
     return answer, note[1] if note else ""
 
 
@@ -83,13 +86,13 @@ def test_the_queue_a_project_and_agents(page: Page, browser: httpx.Client) -> No
     post(page, browser, "/act", verb="pause", preempt="on")
     post(page, browser, "/act", verb="resume", project=SCRIPT)
     post(page, browser, "/act", verb="pause", run=page.jobs[0].run)
-    post(page, browser, "/act", verb="add", value="0,1")
+    post(page, browser, "/act", verb="add", value="0,cpu")
     requests = asked(page, known)
     assert [request.verb.value for request in requests] == ["pause", "resume", "pause", "add"]
     assert (requests[0].everything, requests[0].preempt) == (True, True)
     assert requests[1].projects == (SCRIPT,)
     assert requests[2].runs == (page.jobs[0].run,)
-    assert requests[3].value == "0,1"
+    assert requests[3].value == "0,cpu"
     for fields in (
         {"verb": "drain", "agent": "9"},
         {"verb": "add", "value": "0;rm -rf /"},
@@ -100,7 +103,36 @@ def test_the_queue_a_project_and_agents(page: Page, browser: httpx.Client) -> No
     assert len(asked(page, known)) == 4
 
 
-@pytest.mark.parametrize("back", ["//evil.example", "https://evil.example", "/\\evil", "/jobs?x"])
+@pytest.mark.parametrize(
+    ("gpus", "words"), [("0,x", "'x' names no GPU"), ("97,0", "No card is called '97'")]
+)
+def test_an_agent_for_what_is_no_gpu_is_refused(
+    page: Page, browser: httpx.Client, gpus: str, words: str
+) -> None:
+    known = pending(FILES, page.base)
+    _, note = post(page, browser, "/act", verb="add", value=gpus)
+    assert words in html.unescape(note)
+    assert asked(page, known) == []
+
+
+def test_a_bulk_action_leads_back_to_the_same_filtered_page(
+    page: Page, browser: httpx.Client
+) -> None:
+    asks = [CommandSpec(f"echo a&b {number}", cwd="/") for number in range(60)]
+    jobs = submit(FILES, page.base, asks, project="a & b/ü")
+    filtered = "/jobs?state=queued&project=a%20%26%20b/%C3%BC&first=50"
+    shown = browser.get(filtered).text
+    back = html.unescape(re.findall(r'name="back" value="([^"]*)"', shown)[0])
+    assert back == filtered
+    for verb in ("hold", "rerun"):  # a single new job does not lead away from the list, either
+        answer, note = post(page, browser, "/act", verb=verb, job=str(jobs[-1]), back=back)
+        assert jobs[-1].run[-6:] in note
+        assert answer.headers["location"].startswith(f"{filtered}&note=")
+
+
+@pytest.mark.parametrize(
+    "back", ["//evil.example", "https://evil.example", "/\\evil", "/jobs?x\r\nSet-Cookie: a=b"]
+)
 def test_a_form_leads_back_to_this_page_only(page: Page, browser: httpx.Client, back: str) -> None:
     answer, _ = post(page, browser, "/act", verb="kill", back=back)
     assert answer.headers["location"].startswith("/jobs?note=")

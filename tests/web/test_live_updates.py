@@ -82,6 +82,38 @@ def test_the_log_of_a_job_comes_as_it_grows(tmp_path: Path) -> None:
     assert asyncio.run(listen()) == ["one\n", "two\n"]
 
 
+@pytest.mark.parametrize("fault", [OSError(5, "Input/output error"), ZeroDivisionError("a bug")])
+def test_an_open_page_is_told_of_trouble_and_of_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Exception
+) -> None:
+    base = create_base(tmp_path / "base")
+
+    async def listen() -> tuple[str, str]:
+        reader = QueueReader(base)
+        heard = LiveUpdates(reader).listen(Listener())
+
+        async def trouble() -> str:
+            while (event := await next_event(heard))[0] != "trouble":
+                pass
+            return str(event[1]["text"])
+
+        async def broken() -> None:
+            raise fault
+
+        with monkeypatch.context() as patch:
+            patch.setattr(reader, "overview", broken)
+            told = await trouble()
+        while text := await trouble():
+            assert text == told
+        await heard.aclose()  # type: ignore[attr-defined]
+        reader.close()
+        return told, text
+
+    told, ended = asyncio.run(listen())
+    assert told == f"The base cannot be read: {fault}"
+    assert ended == ""
+
+
 def test_a_page_that_is_too_far_behind_is_disconnected() -> None:
     async def fall_behind() -> list[bytes | None]:
         listener = Listener()

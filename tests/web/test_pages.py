@@ -28,6 +28,20 @@ def test_a_search_for_an_id_leads_to_the_job(page: Page, browser: httpx.Client) 
     assert (found.status_code, found.headers["location"]) == (303, f"/jobs/{page.jobs[1]}")
 
 
+def test_the_short_id_that_everything_prints_is_an_address(
+    page: Page, browser: httpx.Client
+) -> None:
+    run, short = page.jobs[1].run, page.jobs[1].short
+    assert f'data-job="{run}"' in browser.get(f"/jobs/{short}").text
+    assert browser.get(f"/api/jobs/{short}").json()["job"]["id"] == str(page.jobs[1])
+    assert browser.get(f"/jobs/{run[-6:]}").headers["location"] == f"/jobs?run={run[-6:]}"
+    unknown = browser.get("/jobs/nowhere/1")
+    assert unknown.status_code == 404
+    assert "There is no job nowhere/1" in unknown.text
+    beyond = browser.get(f"/jobs/{run[-6:]}/99999")
+    assert beyond.status_code == 404
+
+
 def test_every_page_names_its_actions_in_the_words_of_the_table(
     page: Page, browser: httpx.Client
 ) -> None:

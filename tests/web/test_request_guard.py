@@ -339,6 +339,18 @@ def test_the_token_in_the_address_becomes_a_cookie_and_leaves_the_address(page: 
     assert httpx.get(page.address + "/jobs", headers=headers).status_code == 200
 
 
+@pytest.mark.parametrize(
+    "foreign",
+    ['{"a": 1, "b": [2]}', "one two=three", "=", 'a="b; c=d', "x[y]=z", "caf\xe9=\xff", "a=b;;;"],
+)
+def test_a_cookie_of_another_server_on_this_host_locks_nobody_out(page: Page, foreign: str) -> None:
+    for cookie in (f"{foreign}; {page.cookie}", f"{page.cookie}; {foreign}"):
+        host = f"127.0.0.1:{page.port}"
+        status, _ = page.say(request("GET", "/", f"Cookie: {cookie}", host=host))
+        assert status == 200
+    assert page.say(request("GET", "/", f"Cookie: {foreign}", host=host))[0] == 401
+
+
 @pytest.mark.parametrize("path", ["//evil.example", "//evil.example/%2e%2e", "/%0d%0aSet-Cookie:x"])
 def test_the_token_is_never_exchanged_for_a_way_elsewhere(page: Page, path: str) -> None:
     raw = request("GET", f"{path}?token={page.token.secret}", host=f"127.0.0.1:{page.port}")

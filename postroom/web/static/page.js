@@ -30,7 +30,7 @@
 
   // A visible page has one open connection, a hidden page none.
   let source = null, retry = 0, failures = 0;
-  const lost = one("#lost");
+  const lost = one("#lost"), trouble = one("#trouble");
   function open() {
     clearTimeout(retry);
     if (source || document.hidden) return;
@@ -57,6 +57,11 @@
     for (const name of ["change", "job", "cards", "log"]) {
       source.addEventListener(name, (event) => emit("postroom:" + name, JSON.parse(event.data)));
     }
+    source.addEventListener("trouble", (event) => {
+      const text = JSON.parse(event.data).text;
+      trouble.textContent = text && text + ". This page may be out of date; trying again.";
+      trouble.hidden = !text;
+    });
   }
   function close() {
     if (source) source.close();
@@ -91,6 +96,16 @@
       element.textContent = spell(Date.now() / 1000 - Number(element.dataset.since));
     }
   }, 1000);
+
+  // After an action the page is where it was; its answer sticks to the top of the window.
+  const place = "postroom-place";
+  try {
+    document.addEventListener("submit", () => {
+      sessionStorage.setItem(place, JSON.stringify([location.pathname, scrollY]));
+    });
+    const [path, y] = JSON.parse(sessionStorage.getItem(place) || "[]");
+    if (path === location.pathname && one(".note.answer")) scrollTo(0, y);
+  } catch { /* a browser that stores nothing shows the top of the page */ }
 
   // Ask before an action that cannot be undone.
   const dialog = one("#sure");
