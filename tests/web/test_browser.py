@@ -345,22 +345,22 @@ def test_after_a_bulk_action_the_list_is_as_it_was(browser: Browser) -> None:
 
 
 def test_an_open_page_says_that_the_base_cannot_be_read(browser: Browser) -> None:
-    window = browser.open("/jobs", viewport=DESKTOP, color_scheme="light")
-    window.wait_for_function("() => document.documentElement.dataset.live === 'yes'")
-    pool = Path(browser.sessions.base.job_pool)
-    away = pool.with_name("job_pool.away")
-    pool.rename(away)
-    pool.write_text("not a folder")
-    try:
-        window.get_by_text("The base cannot be read").wait_for()
-        for scheme in ("light", "dark"):
-            window.emulate_media(color_scheme=scheme)
-            assert serious(window, {"runOnly": ["color-contrast"]}) == []
-            browser.shoot(window, f"trouble-{scheme}")
-    finally:
-        pool.unlink()
-        away.rename(pool)
-    window.get_by_text("The base cannot be read").wait_for(state="hidden")
+    text = "The base cannot be read: a disk is gone"
+
+    def answer(route: Any) -> None:
+        events = f'event: trouble\ndata: {{"text": "{text}"}}\n\n'
+        route.fulfill(body=events, content_type="text/event-stream")
+
+    window = browser.open("/", viewport=DESKTOP, color_scheme="light")
+    window.route("**/events*", answer)
+    window.goto(browser.root + "/jobs")
+    window.get_by_text("a disk is gone").wait_for()
+    for scheme in ("light", "dark"):
+        window.emulate_media(color_scheme=scheme)
+        assert serious(window, {"runOnly": ["color-contrast"]}) == []
+        browser.shoot(window, f"trouble-{scheme}")
+    text = ""
+    window.get_by_text("a disk is gone").wait_for(state="hidden")
 
 
 def test_no_request_has_left_the_host(browser: Browser) -> None:
