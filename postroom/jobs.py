@@ -67,7 +67,7 @@ class Job:
         **arguments: Any,
     ) -> None:
         self.task = task_name(task)
-        self.name = name
+        self.name = name if name is None else check_name(name)
         self.options = _options(retries, timeout_s, exclusive, tensors, pickle)
         self.arguments = arguments
 
@@ -101,8 +101,25 @@ def task_name(task: str | Callable[..., Any]) -> str:
     return f"{home}:{name}"
 
 
-# Thousands of jobs with the same options share one object.
-_options = lru_cache(maxsize=256)(JobOptions)
+def check_name(name: Any) -> str:
+    """Return the name of a job, or refuse what is none: it would be missing in every listing."""
+    if not isinstance(name, str):
+        raise PostroomError(
+            f"the name of a job is a text, not {name!r:.40}: pass what the kernel gets by name, as "
+            "in Job('module:function', x=5)"
+        )
+    return name
+
+
+# Thousands of jobs with the same options share one object, and are checked once.
+@lru_cache(maxsize=256)
+def _options(
+    retries: int, timeout_s: float | None, exclusive: bool, tensors: bool, pickle: bool
+) -> JobOptions:
+    try:
+        return JobOptions(retries, timeout_s, exclusive, tensors, pickle).checked()
+    except ValueError as error:
+        raise PostroomError(f"a job cannot have the option {error}") from None
 
 
 @lru_cache(maxsize=256)

@@ -35,6 +35,7 @@ from .store.journal import Journal
 from .store.runs import (
     RunInfo,
     appending,
+    check_project,
     count_submitted,
     create_run,
     list_firsts,
@@ -185,7 +186,7 @@ class Master:
         with guard:
             info = RunInfo(
                 run=new_run_id(),
-                project=project,
+                project=check_project(project),
                 import_folder=self.import_folder,
                 shared=put_data(self._files, self.base, shared, durable=durable),
                 embedded=not keep,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,6 +31,32 @@ def test_a_failed_job_carries_the_workers_traceback_and_the_logs_path(tmp_path: 
         assert pool[1].outcome is Outcome.OK
         with pytest.raises(JobFailed):
             pool[0].result()
+
+
+def test_a_name_that_is_no_text_is_refused_and_the_error_says_how_arguments_are_passed(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(PostroomError, match=r"not 5: pass what the kernel gets by name.*x=5"):
+        Job("kernels:double", 5, x=1)  # type: ignore[arg-type]
+    with in_one_process(tmp_path, DOUBLE, inboxes=0) as room:
+        job = Job("kernels:double", x=1)
+        job.name = 5  # type: ignore[assignment]
+        with pytest.raises(PostroomError, match="name of a job is a text"):
+            room.master.submit([job])
+        for project in (5, None, "two\nlines", "x" * 81):
+            with pytest.raises(PostroomError, match="a project's name is one line"):
+                room.master.submit([Job("kernels:double", x=1)], project=project)  # type: ignore[arg-type]
+        assert not list(Path(room.base.job_pool).iterdir())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"retries": "3"}, {"retries": -1}, {"timeout_s": "2h"}, {"timeout_s": 0}, {"pickle": "no"}],
+)
+def test_an_option_that_makes_no_sense_is_refused_by_name(options: dict[str, Any]) -> None:
+    (name,) = options
+    with pytest.raises(PostroomError, match=f"{name}=.*: give"):
+        Job("kernels:double", **options)
 
 
 def test_as_completed_hands_out_every_job_once(tmp_path: Path) -> None:

@@ -18,10 +18,11 @@ from ..queue.queue_view import QueueView
 from ..queue.rows import FAILED, JobView
 from ..text.durations import format_duration
 from ..text.safe_text import printable
-from ..text.table import table_lines
+from ..text.table import cut, table_lines
 
 SETTLE_S = 5.0
 WIDE = 120
+LONG = 60  # characters of a name: the rest is in `postroom show` and --json
 COLOURS = {
     "running": "cyan",
     "stopping": "yellow",
@@ -108,7 +109,8 @@ def job_rows(rows: Sequence[JobView], *, narrow: bool = False) -> list[list[str]
         else:
             last = [said, row.command]
         duration = format_duration(seconds_of(row))
-        found.append([row.short, row.state, row.project, name or "-", duration, *last])
+        project, name = cut(row.project, LONG), cut(name or "-", LONG)
+        found.append([row.short, row.state, project, name, duration, *last])
     return found
 
 

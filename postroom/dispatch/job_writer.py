@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..errors import BadFileError, PostroomError
-from ..jobs import Job
+from ..jobs import Job, check_name
 from ..parcel.container import Buffer
 from ..parcel.jsonable import weight
 from ..parcel.sheets import pack_data, pack_jobs
@@ -136,7 +136,9 @@ def _holds(files: Files, path: str, chunks: Sequence[Buffer]) -> bool:
 def _pack(first: int, batch: Batch, *, called: int | None = None) -> list[Buffer]:
     model = batch[0][0]
     given = [job.name for job, _ in batch]
-    names = None if given == [None] * len(given) else [name or "" for name in given]
+    names = None
+    if given != [None] * len(given):
+        names = ["" if name is None else check_name(name) for name in given]
     passed = [passed for _, passed in batch]
     return pack_jobs(first, model.task, model.options, names, passed, called=called)
 

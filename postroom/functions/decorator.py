@@ -185,7 +185,7 @@ class Function(Generic[P, R]):
         """Return the source of the arguments that make the same job with `@postroom.job`."""
         options = self.options
         fields = {
-            "memory": options.memory_mib,
+            "memory": None if options.memory_mib is None else f"{options.memory_mib}M",
             "policy": options.policy,
             "type": self._type,
             "gpus": options.gpus,
@@ -205,7 +205,7 @@ def job(function: Callable[P, R], /) -> Function[P, R]: ...
 @overload
 def job(
     *,
-    memory: str | int | None = None,
+    memory: str | None = None,
     policy: str = "spread",
     type: str | None = None,
     gpus: int = 1,
@@ -222,7 +222,7 @@ def job(
     function: Callable[..., Any] | None = None,
     /,
     *,
-    memory: str | int | None = None,
+    memory: str | None = None,
     policy: str = "spread",
     type: str | None = None,
     gpus: int = 1,
@@ -235,7 +235,7 @@ def job(
 ) -> Any:
     """Make a function a job; use it bare or with options.
 
-    `memory`: memory that a call needs per GPU ("6G", or MiB); by default it is measured.
+    `memory`: memory that a call needs per GPU ("6G", "500M"); by default it is measured.
     `policy`: "spread" takes the GPU with the most free memory, "pack" the fullest that fits.
     `type`: name of the profile with the measured memory; by default `file::function`.
     `gpus`: number of GPUs.

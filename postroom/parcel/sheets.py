@@ -58,6 +58,18 @@ class JobOptions(NamedTuple):
     tensors: bool = False
     pickle: bool = False
 
+    def checked(self) -> JobOptions:
+        """The same; ValueError names an option that makes no sense."""
+        limit = self.timeout_s
+        if type(self.retries) is not int or self.retries < 0:
+            raise ValueError(f"retries={self.retries!r:.40}: give a whole number, 0 or more")
+        if limit is not None and (not isinstance(limit, (int, float)) or not 0 < limit < 1e9):
+            raise ValueError(f"timeout_s={limit!r:.40}: give a number of seconds above 0")
+        for name in ("exclusive", "tensors", "pickle"):
+            if type(getattr(self, name)) is not bool:
+                raise ValueError(f"{name}={getattr(self, name)!r:.40}: give True or False")
+        return self
+
 
 @dataclass(frozen=True)
 class Failure:
@@ -150,6 +162,8 @@ class JobSheet:
         except ValueError as error:
             raise BadFileError(path, f"has a jobs.json that {error}") from None
         self.task, self.options, self.names, self._values = head
+        if self.names is not None and len(self.names) != self.count:
+            raise BadFileError(path, "has a jobs.json of another length")
 
     def arguments(self, job: int) -> dict[str, Any]:
         """The arguments of a job."""
@@ -417,10 +431,11 @@ def _read_jobs(body: bytes) -> _JobHead:
     """What a sheet of jobs says; ValueError if it is none."""
     fields = _fields(body)
     try:
-        options = JobOptions(**fields["options"])
-        return _JobHead(
-            str(fields["task"]), options, fields["names"], _StoredValues(fields["values"])
-        )
+        options = JobOptions(**fields["options"]).checked()
+        names = fields["names"]
+        if type(names) not in (list, type(None)) or any(type(n) is not str for n in names or ()):
+            raise ValueError("has a name that is not a text")
+        return _JobHead(str(fields["task"]), options, names, _StoredValues(fields["values"]))
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"lacks {error}") from None
 

@@ -7,7 +7,7 @@ import contextlib
 from ..errors import BadFileError
 from .base_state import BaseState
 from .rows import ENDED, Interval
-from .run_reader import RunReader
+from .run_reader import RunReader, name_of
 
 # A chart cannot show more.
 MOST = 5000
@@ -79,6 +79,5 @@ def _ended(reader: RunReader, first: int) -> Interval | None:
 
 def _name(reader: RunReader, number: int) -> str:
     with contextlib.suppress(BadFileError, OSError, IndexError):
-        sheet = reader.read_jobs(number)
-        return sheet.name(number) if sheet.names else ""
+        return name_of(reader.read_jobs(number), number)
     return ""

@@ -19,6 +19,7 @@ from ..store.base import Base
 from ..store.files import Files
 from ..store.job_ids import JobId
 from ..store.runs import read_note
+from ..text.safe_text import encodable
 from .base_state import BaseState
 from .estimate import Estimator
 from .job_process import find_process
@@ -28,6 +29,7 @@ from .run_reader import (
     command_fields,
     command_text,
     failure_text,
+    name_of,
     output_folder,
     scheduling_in,
 )
@@ -60,7 +62,7 @@ class JobRows:
             "short": job.short,
             "run": job.run,
             "number": number,
-            "name": sheet.name(number) if sheet and sheet.names else "",
+            "name": name_of(sheet, number),
             "project": reader.project,
             "user": reader.info.user,
             "command": command_text(sheet, number) if sheet is not None else "?",
@@ -82,6 +84,8 @@ class JobRows:
             fields |= _ending(
                 reader, number, is_command=sheet is not None and sheet.task == COMMAND
             )
+        # A page or a terminal that cannot show one of them would show none.
+        fields |= {key: encodable(v) for key, v in fields.items() if isinstance(v, str)}
         return JobView(**fields)
 
     def detail(self, reader: RunReader, number: int) -> JobDetail:
@@ -117,7 +121,7 @@ class JobRows:
             position=position,
             after=[_link(base_state, one, any_end=False) for one in scheduling.after]
             + [_link(base_state, one, any_end=True) for one in scheduling.after_any],
-            traceback=_traceback(reader, number),
+            traceback=encodable(_traceback(reader, number)),
             timeline=paths.timeline if paths and os.path.exists(paths.timeline) else "",
         )
 
@@ -230,5 +234,5 @@ def _link(base_state: BaseState, job: JobId, *, any_end: bool) -> JobLink:
     if reader is None or job.number >= reader.asked:
         return JobLink(str(job), job.short, "", "gone", any_end)
     sheet = read_sheet(reader, job.number)
-    name = sheet.name(job.number) if sheet and sheet.names else ""
+    name = name_of(sheet, job.number)
     return JobLink(str(job), job.short, name, base_state.state(reader, job.number), any_end)

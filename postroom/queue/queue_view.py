@@ -31,7 +31,7 @@ from .rows import (
     Overview,
     ProjectView,
 )
-from .run_reader import RunReader, command_text
+from .run_reader import RunReader, command_text, name_of
 
 SHOWN = 20
 HOUR_S = 3600.0
@@ -207,5 +207,6 @@ def _mentions(reader: RunReader, number: int, text: str) -> bool:
     sheet = read_sheet(reader, number)
     if sheet is None:
         return False
-    name = sheet.name(number) if sheet.names else ""
-    return text in name.casefold() or text in command_text(sheet, number).casefold()
+    return (
+        text in name_of(sheet, number).casefold() or text in command_text(sheet, number).casefold()
+    )

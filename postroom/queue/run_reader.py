@@ -26,6 +26,7 @@ from ..store.files import Files
 from ..store.job_ids import JobId
 from ..store.runs import RunInfo, count_submitted, list_firsts, read_parcel_bytes, read_run_info
 from ..store.scheduling import SchedulingOptions
+from ..text.safe_text import encodable
 from .result_cache import read_result_cache, write_result_cache
 
 # Linux updates a folder's time only once per clock tick: a folder that changed a moment ago may
@@ -76,7 +77,7 @@ class RunReader:
         self._seen: dict[str, int] = {}  # folder: its time when it was listed; negative: too new
         self.info: RunInfo = read_run_info(files, base, run)
         self.run = run
-        self.project = self.info.project or ("-" if not self.info.queue else "default")
+        self.project = encodable(self.info.project) or ("default" if self.info.queue else "-")
         self.firsts: list[int] = []  # the first job of each parcel of jobs
         self._append_log = AppendLogReader(files, base, run) if self.info.append_log else None
         self._places: list[int] = []  # where these parcels are in the append log
@@ -356,6 +357,11 @@ def _changed_at(path: str) -> float:
         return os.stat(path).st_mtime
     except OSError:
         return 0.0
+
+
+def name_of(sheet: JobSheet | None, job: int) -> str:
+    """The label of a job; "" if it has none, or its sheet cannot be read."""
+    return encodable(sheet.name(job)) if sheet is not None and sheet.names else ""
 
 
 def command_text(sheet: JobSheet, job: int) -> str:

@@ -26,6 +26,7 @@ from ..store.job_ids import JobId
 from ..store.runs import (
     RunInfo,
     appending,
+    check_project,
     count_submitted,
     create_run,
     list_firsts,
@@ -38,7 +39,6 @@ from ..store.scheduling import check_priority
 DEFAULT_PROJECT = "default"
 # A run with this many jobs is followed by a new one.
 MOST_JOBS = 10_000
-MOST_PROJECT = 80
 
 
 def check(spec: CommandSpec) -> CommandSpec:
@@ -63,8 +63,8 @@ def submit(
     """Queue commands and return their ids. By then they are on disk, and survive a power loss."""
     if not specs:
         return []
-    if not project.strip() or len(project) > MOST_PROJECT or not project.isprintable():
-        raise PostroomError(f"a project's name is one line of at most {MOST_PROJECT} characters")
+    if not check_project(project).strip():
+        raise PostroomError("a project's name cannot be empty")
     now = time.time()
     jobs = [replace(check(spec), checkpoint=True).to_job() for spec in specs]
     for job in jobs:

@@ -11,9 +11,9 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from ..errors import BadFileError, RunRemovedError
+from ..errors import BadFileError, PostroomError, RunRemovedError
 from ..parcel.container import PARCEL_LIMIT, Buffer
 from ..parcel.trailer import TRAILER_SIZE, read_trailer
 from .append_log import logged_until
@@ -23,6 +23,7 @@ from .mailbox import Letter, is_plain_name, read_in_hand, read_letter
 from .records import JsonRecord
 
 INFO_LIMIT = 1 << 20
+MOST_PROJECT = 80
 # How often, and for how long, to try to take the lock of a run that somebody looks at.
 TRY_S = 0.001
 PATIENCE_S = 10.0
@@ -52,6 +53,15 @@ class RunInfo(JsonRecord):
         """A run's name becomes part of paths."""
         if not is_plain_name(self.run):
             raise ValueError(f"{self.run!r} cannot be the name of a run")
+
+
+def check_project(name: Any) -> str:
+    """Return the name of a project, or refuse what would spoil a listing."""
+    if not isinstance(name, str) or len(name) > MOST_PROJECT or not name.isprintable():
+        raise PostroomError(
+            f"a project's name is one line of at most {MOST_PROJECT} characters, not {name!r:.40}"
+        )
+    return name
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from ..errors import GpuError
 
-UNITS = {"": 1, "m": 1, "mb": 1, "mib": 1, "g": 1024, "gb": 1024, "gib": 1024}
+UNITS = {"m": 1, "mb": 1, "mib": 1, "g": 1024, "gb": 1024, "gib": 1024}
 
 
 def to_mib(text: str) -> int:
-    """Return `8G`, `8GiB`, `1.5G`, `500M` or a bare number of MiB as MiB."""
+    """Return `8G`, `8GiB`, `1.5G` or `500M` as MiB; 6 alone might mean either, and is refused."""
     number = text.strip().rstrip("GMBgmbi")
     unit = text.strip()[len(number) :].strip().lower()
+    if unit == "" and number.replace(".", "", 1).isdigit():
+        raise GpuError(f"{text.strip()} of what? write {number}G or {number}M")
     try:
         size = float(number) * UNITS[unit]
         if not 1 <= size < 2**40:

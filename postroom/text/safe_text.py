@@ -2,6 +2,7 @@
 
 | function | use it for | rule |
 | --- | --- | --- |
+| `encodable` | anything that is sent on | what UTF-8 cannot write is shown as `\\uNNNN` |
 | `printable` | one line or message on a terminal | every control character is shown as `\\xNN` |
 | `strip_escapes` | a part of a log | escape codes removed, control characters made visible |
 | `final_text` | a whole log or name on a page | the same; a progress bar shows its last state |
@@ -60,6 +61,11 @@ def complete_length(data: bytes) -> int:
     if end and data[end - 1] == 0x0D:
         end -= 1  # the next may be \n
     return end
+
+
+def encodable(text: str) -> str:
+    """Return a text that can be written as UTF-8: half of a surrogate pair is shown as \\uNNNN."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def printable(text: str) -> str:

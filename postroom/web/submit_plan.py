@@ -15,10 +15,11 @@ from ..commands.command_source import read_lines
 from ..commands.spec import CommandSpec
 from ..commands.sweep import sweep
 from ..errors import PostroomError
-from ..queue.submission import DEFAULT_PROJECT, MOST_PROJECT, check
+from ..queue.submission import DEFAULT_PROJECT, check
 from ..store.base import Base
 from ..store.files import Files
 from ..store.job_ids import JobId, find_jobs
+from ..store.runs import MOST_PROJECT
 from ..store.scheduling import MOST_PRIORITY, SchedulingOptions
 from ..text.durations import parse_duration
 from ..text.memory_sizes import to_mib
