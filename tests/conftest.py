@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.groups import MemoryGroup
 
 
 def pytest_configure() -> None:
@@ -24,3 +29,16 @@ def _own_world(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
     monkeypatch.setenv("POSTROOM_PRELOAD", "numpy")
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+@pytest.fixture
+def memory_group() -> Iterator[MemoryGroup]:
+    """A control group with little memory; skipped where none can be made."""
+    from tests.groups import MemoryGroup
+
+    try:
+        made = MemoryGroup()
+    except OSError as error:
+        pytest.skip(f"no memory group can be made: {error}")
+    yield made
+    made.remove()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import re
 import signal
 from dataclasses import dataclass
 
 from ..parcel.sheets import Failure, Outcome
+from ..system.oom_kills import OOM_MESSAGE
 
 _GPU_MEMORY = re.compile(
     r"CUDA out of memory|OutOfMemoryError: (CUDA|HIP)|HIP out of memory"
@@ -59,7 +59,7 @@ class End:
     code: int | None  # None: ended by a signal
     signal: int | None = None
     timed_out_s: float | None = None  # its time limit, when it was ended for that
-    oom_kills: int = 0  # by Linux, in our cgroup or anywhere, while it ran
+    oom_kills: int = 0  # of the Linux out-of-memory killer while it ran
     out: str = ""
     err: str = ""
     on_gpu: bool = True
@@ -94,7 +94,7 @@ def _cause(end: End) -> Cause:
     number = _signal_of(end)
     if end.on_gpu and _GPU_MEMORY.search(said):
         return Cause.GPU_MEMORY
-    if (number == signal.SIGKILL and end.oom_kills) or _HOST_MEMORY.search(end.err):
+    if _killed_for_memory(end) or _HOST_MEMORY.search(end.err):
         return Cause.HOST_MEMORY
     if end.on_gpu and _GPU_LOST.search(said):
         return Cause.GPU_LOST
@@ -109,12 +109,18 @@ def _message(end: End, cause: Cause) -> str:
     number = _signal_of(end)
     if cause is Cause.TIMED_OUT:
         how = f"took longer than its {end.timed_out_s:g} s"
+    elif cause is Cause.HOST_MEMORY and _killed_for_memory(end):
+        how = OOM_MESSAGE
     elif number is not None:
         how = f"ended by {_signal_name(number)}"
     else:
         how = f"exit code {end.code}"
     last = last_line(end.err) or last_line(end.out)
     return f"{how}: {last}" if last else how
+
+
+def _killed_for_memory(end: End) -> bool:
+    return _signal_of(end) == signal.SIGKILL and end.oom_kills > 0
 
 
 def _signal_of(end: End) -> int | None:
@@ -136,12 +142,3 @@ def last_line(text: str, most: int = 300) -> str:
     """The last line that is not blank."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1][:most] if lines else ""
-
-
-def count_oom_kills() -> int:
-    """How many processes Linux has ended because memory ran out, also by limits of cgroups."""
-    with contextlib.suppress(OSError, ValueError), open("/proc/vmstat", "rb") as file:
-        _, found, rest = file.read().partition(b"\noom_kill ")
-        if found:
-            return int(rest.partition(b"\n")[0])
-    return 0

@@ -44,9 +44,10 @@ from ..store.requests import StopOrder, read_stop
 from ..store.runs import RunInfo, read_run_info
 from ..system import cgroups
 from ..system.fork import SIGNALS, ForkedProcess, fork_process, hear_signals
+from ..system.oom_kills import count_oom_kills
 from ..system.process_tree import MARK, adopt_orphans, below, mark_of, parent_of, reap, reap_orphans
 from .attempt import CONTINUE_LATER, LINGER_S, AttemptEnd, CommandAttempt, Stopped
-from .failure import Cause, End, count_oom_kills, explain, is_out_of_memory
+from .failure import Cause, End, explain, is_out_of_memory
 from .gpu_use import GpuUse
 from .job_folder import CappedLog, JobFolder, stamp
 from .outcome_record import record

@@ -8,6 +8,7 @@ from ..errors import StalledError
 from ..store.base import Base
 from ..store.files import Files
 from ..store.snapshot import acting_master, snapshot
+from ..system.oom_kills import OOM_MESSAGE
 from ..system.processes import is_stopped
 
 # Agents that are just starting, or a disk that is freed at once, are not worth a line.
@@ -57,4 +58,6 @@ def find_obstacle(files: Files, base: Base, *, acting: bool) -> str:
         )
     if all(state == "blocked" for state in living):
         return f"the agents of {base.root} cannot write their results: is its disk full?"
+    if all(state == "out of memory" for state in living):
+        return f"the agents of {base.root} pause, and go on by themselves: {OOM_MESSAGE}"
     return ""

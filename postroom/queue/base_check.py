@@ -17,6 +17,7 @@ from ..store.mailbox import is_plain_name, read_letter
 from ..store.runs import count_jobs, list_firsts, list_runs, read_run_info
 from ..store.snapshot import BaseSnapshot, snapshot
 from ..system import cgroups
+from ..system.oom_kills import OOM_MESSAGE
 from ..system.processes import is_stopped
 
 # Filesystems on which file locks and hard links work as the protocol needs.
@@ -214,6 +215,13 @@ def _master(base: Base, seen: BaseSnapshot) -> Iterator[Finding]:
 
 
 def _agents(base: Base, seen: BaseSnapshot) -> Iterator[Finding]:
+    waiting = sum(run.asked - run.done for run in seen.runs)
+    if waiting and all(agent.state == "dead" for agent in seen.agents):
+        yield Finding(
+            "note",
+            f"{waiting} jobs are not done, and no agent is running",
+            f"start one: postroom agents start 1 '{base.root}'",
+        )
     for agent in seen.agents:
         if agent.state == "dead":
             yield Finding(
@@ -226,6 +234,13 @@ def _agents(base: Base, seen: BaseSnapshot) -> Iterator[Finding]:
                 "error",
                 f"agent {agent.agent} cannot write its results",
                 "free disk space; the results wait in its memory",
+            )
+        elif agent.state == "out of memory":
+            yield Finding(
+                "warning",
+                f"agent {agent.agent} pauses: {OOM_MESSAGE}",
+                "its GPU is fine; it goes on by itself, after a longer pause each time. Stop some "
+                f"agents (postroom agents stop '{base.root}' AGENT), or make the jobs smaller",
             )
         elif agent.state == "outdated":
             yield Finding(
@@ -331,11 +346,14 @@ def _rejected(base: Base, _: BaseSnapshot) -> Iterator[Finding]:
 
 def _cards() -> Iterator[Finding]:
     from ..gpus.cards import inventory
+    from ..gpus.ledger.protocol import open_ledger
 
     try:
         cards = inventory.cards()
+        quarantined = open_ledger().quarantined()
     except GpuError as error:
-        yield Finding("error", f"cannot ask the GPU driver: {error}", "check that nvidia-smi works")
+        advice = "check that nvidia-smi works, and look at: postroom gpu list"
+        yield Finding("error", f"cannot see the GPUs and who uses them: {error}", advice)
         return
     if not cards:
         yield Finding("note", "no GPU found: agents run jobs on the CPU")
@@ -343,3 +361,10 @@ def _cards() -> Iterator[Finding]:
         if card.problem:
             advice = "restart the machine, or start agents on other GPUs"
             yield Finding("error", f"GPU {card.index} ({card.name}): {card.problem}", advice)
+        if card.uuid in quarantined:
+            mark = quarantined[card.uuid]
+            yield Finding(
+                "warning",
+                f"GPU {card.index} ({card.name}) is quarantined by {mark.user}: {mark.reason}",
+                f"if it is well, give it work again: postroom gpu heal {card.index}",
+            )

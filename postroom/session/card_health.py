@@ -8,6 +8,8 @@
 | three workers in a row died before they were ready | the session stops itself |
 | a worker could not use the GPU when it started | the GPU is quarantined, the session stops |
 | a worker died, and the driver reports a problem of the GPU | the same |
+| the Linux out-of-memory killer ended a worker | never one of the above: the session pauses, \
+longer each time, and goes on |
 
 A quarantined GPU gets no more work from anybody until `postroom gpu heal`.
 """
@@ -20,6 +22,9 @@ from collections.abc import Callable
 from ..errors import PostroomError
 
 MOST_DEATHS = 3
+# How long a session waits after the machine ran out of memory: at first, and at most.
+PAUSE_S = 1.0
+MOST_PAUSE_S = 60.0
 
 Job = tuple[str, int]  # run and number
 
@@ -39,16 +44,27 @@ class CardHealth:
         self._quarantine = quarantine
         self._deaths: dict[Job, str] = {}  # since a job last finished: the job, and its kind
         self._never_ready = 0
+        self._out_of_memory = 0  # deaths in a row
         self.touch_failed = ""  # the worker's error when it could not use its GPU
 
     def was_ready(self) -> None:
         """A worker started well."""
         self._never_ready = 0
 
+    def out_of_memory(self, *, finished_any: bool) -> float:
+        """The out-of-memory killer ended a worker; return for how many seconds to pause.
+
+        That is no fault of the GPU, and ends by itself when others need less: nothing is counted
+        against either, and the driver is not asked.
+        """
+        self._out_of_memory = 1 if finished_any else self._out_of_memory + 1
+        return min(MOST_PAUSE_S, PAUSE_S * 2.0 ** min(self._out_of_memory - 1, 10))
+
     def worker_died(
         self, *, ready: bool, finished_any: bool, lost: Job | None, kind: str
     ) -> str | None:
         """Count a death; return why the session must stop, if it must."""
+        self._out_of_memory = 0
         problem = self._problem(ready)
         if problem:
             self._quarantine(self._gpu, problem)

@@ -3,6 +3,7 @@
     STARTING --ready--> SERVING --worker dies--> STARTING (its job is noted, its letter requeued)
         |                  |--SIGTERM, Ctrl-C--> DRAINING --worker ends--> gone
         |                  |--again------------> worker killed ----------> gone
+        |                  '--the out-of-memory killer ends the worker--> pause --> STARTING
         '-- three workers in a row die with different jobs, or three before they are ready: gone
 
 It never imports torch, so it starts at once, stays small, and survives what kills a worker.
@@ -38,6 +39,7 @@ from ..store.snapshot import living_agents
 from ..system import cgroups
 from ..system.file_events import listen
 from ..system.fork import ForkedProcess
+from ..system.oom_kills import OOM_MESSAGE, OomWatch
 from ..system.own_python import PACKAGE_PARENT, own_python
 from ..system.process_tree import (
     MARK,
@@ -112,6 +114,8 @@ class Guardian:
         self._health = CardHealth(
             "cpu" if slot.shares else slot.gpu, ask_driver=ask_driver, quarantine=quarantine
         )
+        self._oom_watch = OomWatch(time.monotonic())
+        self._start_at: float | None = None  # when a pause ends
         self._output: TaskOutput | None = None
         self._heard = b""
         self._context = MinderContext(
@@ -144,7 +148,7 @@ class Guardian:
             self._write_info()
             try:
                 self._start_worker()
-                while self._worker is not None:
+                while self._worker is not None or self._start_at is not None:
                     self._wait()
             finally:
                 self._leave()
@@ -190,7 +194,7 @@ class Guardian:
         sweep(self._mark, own_but={*self._helpers, *spared})
         cgroups.end(self._cgroup, self._mark)
 
-    def _write_info(self) -> None:
+    def _write_info(self, *, out_of_memory: bool = False) -> None:
         me = myself()
         info = AgentInfo(
             agent=self._slot.agent_id,
@@ -204,6 +208,7 @@ class Guardian:
             gpus=self._slot.gpus,
             memory_mib=self._slot.memory_mib,
             cgroup=self._cgroup,
+            out_of_memory=out_of_memory,
         )
         temporary = self._base.temporary()
         self._files.write_new(temporary, [info.encode()])
@@ -267,15 +272,20 @@ class Guardian:
         return {**inherited, **self._slot.environment, MARK: self._mark, **shares}
 
     def _wait(self) -> None:
-        timeout = LOOK_S
-        if self._deadline is not None:
-            timeout = max(0.0, min(timeout, self._deadline - time.monotonic()))
+        due = [at for at in (self._deadline, self._start_at) if at is not None]
+        timeout = max(0.0, min([LOOK_S, *(at - time.monotonic() for at in due)]))
         events = self._selector.select(timeout)
         for key, _ in events:
             key.data(key.fileobj)
         if not events:
             self._check_base()
             self._look_for_stop()
+        self._oom_watch.look(time.monotonic())
+        if self._start_at is not None and time.monotonic() >= self._start_at:
+            self._start_at = None
+            self._insist(self._write_info)
+            if not self._signals:
+                self._start_worker()
         if self._deadline is not None and time.monotonic() >= self._deadline:
             self._deadline = None
             self._end_overdue_job()
@@ -361,7 +371,8 @@ class Guardian:
         """The minder has ended a command, or died with it."""
         worker = self._worker
         if word == LOST:
-            self._journal.log("error", "the minder of a command died")
+            why = f": {OOM_MESSAGE}" if self._oom_watch.saw_kill() else ""
+            self._journal.log("error", f"the minder of a command died{why}")
             spared = {worker.pid, *below(worker.pid)} if worker is not None else set()
             self._sweep(spared)
         self._tell_worker(word)
@@ -388,7 +399,11 @@ class Guardian:
         self._relay.close()
         self._sweep()
         self._check_base()
-        reason = f"its worker {_describe_exit(worker.returncode or 0)}"
+        ended = _describe_exit(worker.returncode or 0)
+        reason = f"its worker {ended}"
+        out_of_memory = worker.returncode == -signal.SIGKILL and self._oom_watch.saw_kill()
+        if out_of_memory:
+            reason, ended = OOM_MESSAGE, f"{ended}: {OOM_MESSAGE}"
         if self._health.touch_failed:
             reason = f"its card failed: {self._health.touch_failed}"
         hand = read_in_hand(self._files, self._base, self._slot.agent_id)
@@ -398,17 +413,27 @@ class Guardian:
         if stopped:
             self._start_worker()
             return
-        self._journal.log("error", f"worker {worker.pid} {_describe_exit(worker.returncode or 0)}")
-        self._say(f"worker {_describe_exit(worker.returncode or 0)}")
+        self._journal.log("error", f"worker {worker.pid} {ended}")
+        self._say(f"worker {ended}")
+        finished_any = bool(hand and hand.done)
+        if out_of_memory:
+            self._pause(self._health.out_of_memory(finished_any=finished_any))
+            return
         why = self._health.worker_died(
             ready=self._ready,
-            finished_any=bool(hand and hand.done),
+            finished_any=finished_any,
             lost=(note.run, note.job) if note else None,
             kind=self._kind_of(note.run) if note else "",
         )
         if why is not None:
             raise SessionError(f"session {self._slot.agent_id}: {why}; see {self._base.log}")
         self._start_worker()
+
+    def _pause(self, seconds: float) -> None:
+        """Start the next worker only after a while."""
+        self._say(f"the next worker starts in {seconds:g} s")
+        self._start_at = time.monotonic() + seconds  # before anything in which a signal may arrive
+        self._insist(lambda: self._write_info(out_of_memory=True))
 
     def _take_back(self, reason: str, *, blame: bool) -> Note | None:
         """Take back the dead worker's letter, and note its running job if that is to blame."""
@@ -518,6 +543,7 @@ class Guardian:
     def _stop(self) -> None:
         """Once: stop after the running job. Twice: stop now."""
         self._signals += 1
+        self._start_at = None
         if self._signals > 1:
             self._relay.stop()
         if self._worker is None:

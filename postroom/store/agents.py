@@ -34,6 +34,7 @@ class AgentInfo(JsonRecord):
     gpus: int = 1  # how many; 0 on the CPU
     memory_mib: int = 0  # of the smallest of them
     cgroup: str = ""  # where its commands are; "": in no group of their own
+    out_of_memory: bool = False  # it pauses, because the machine ran out of memory (RAM)
     protocol: int = PROTOCOL  # which letters it understands
 
 

@@ -26,8 +26,9 @@ class AgentStatus:
     """One session, as others see it."""
 
     agent: str
-    # "starting", "idle", "running", "blocked", "finishing" (a command), "dead", or "outdated": it
-    # runs another version than the Master, which sends it nothing
+    # "starting", "idle", "running", "blocked", "finishing" (a command), "dead", "out of memory" (it
+    # pauses, see `card_health`), or "outdated": it runs another version than the Master, which
+    # sends it nothing
     state: str
     gpu: str
     gpu_name: str
@@ -105,6 +106,8 @@ def _agent(files: Files, base: Base, agent_id: str) -> AgentStatus:
         state = "finishing"  # its guardian was killed: the running command goes on
     if state == "idle" and info is not None and info.protocol != PROTOCOL:
         state = "outdated"
+    if state == "starting" and info is not None and info.out_of_memory:
+        state = "out of memory"
     return AgentStatus(
         agent=agent_id,
         state=state,

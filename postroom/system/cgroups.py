@@ -44,16 +44,26 @@ def path_of(mark: str) -> str:
     return f"{own()}/{_name(mark)}"
 
 
-def own() -> str:
-    """The group that this process is in; "" where there is no cgroup v2."""
+def own(controller: str = "") -> str:
+    """Our group in the tree of cgroup v2, or in that of a v1 controller; "": there is none."""
     try:
         with open("/proc/self/cgroup", encoding="utf-8") as file:
-            inside = next(line.strip()[3:] for line in file if line.startswith("0::"))
-        with open("/proc/self/mounts", encoding="utf-8") as file:
-            place = next(line.split()[1] for line in file if line.split()[2] == "cgroup2")
-    except (OSError, StopIteration, IndexError):
+            lines = [line.rstrip("\n").split(":", 2) for line in file]
+        inside = next(path for _, names, path in lines if controller in names.split(","))
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
+            root, place = next(filter(None, (_mounted(line, controller) for line in file)))
+    except (OSError, StopIteration, ValueError):
         return ""
-    return f"{place}{inside}".rstrip("/")
+    # In a container the mount may begin at the container's group, and the path at the machine's.
+    return f"{place}/{inside.removeprefix(root).strip('/')}".rstrip("/")
+
+
+def _mounted(line: str, controller: str) -> tuple[str, str] | None:
+    """Where a line of mountinfo mounts the tree, and from which group on; None: it does not."""
+    _, _, _, root, place, *_, kind, _, options = line.split()
+    v1 = kind == "cgroup" and controller in options.split(",")
+    v2 = kind == "cgroup2" and not controller
+    return (root.rstrip("/"), place) if v1 or v2 else None
 
 
 def enter(path: str) -> None:

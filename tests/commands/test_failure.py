@@ -6,8 +6,9 @@ import signal
 
 import pytest
 
-from postroom.commands.failure import Cause, End, count_oom_kills, explain, is_out_of_memory
+from postroom.commands.failure import Cause, End, explain, is_out_of_memory
 from postroom.parcel.sheets import Outcome
+from postroom.system.oom_kills import OOM_MESSAGE
 
 
 @pytest.mark.parametrize(
@@ -20,7 +21,9 @@ from postroom.parcel.sheets import Outcome
         (End(None, signal.SIGSEGV), Cause.CRASHED, "ended by SIGSEGV"),
         (End(128 + signal.SIGABRT), Cause.CRASHED, "ended by SIGABRT"),
         (End(None, signal.SIGKILL), Cause.KILLED, "ended by SIGKILL"),
-        (End(None, signal.SIGKILL, oom_kills=1), Cause.HOST_MEMORY, "ended by SIGKILL"),
+        (End(None, signal.SIGKILL, oom_kills=1), Cause.HOST_MEMORY, OOM_MESSAGE),
+        (End(128 + signal.SIGKILL, oom_kills=1), Cause.HOST_MEMORY, OOM_MESSAGE),
+        (End(None, signal.SIGSEGV, oom_kills=1), Cause.CRASHED, "ended by SIGSEGV"),
         (End(1, err="MemoryError\n"), Cause.HOST_MEMORY, "exit code 1: MemoryError"),
         (End(1, out="CUDA out of memory.\n"), Cause.GPU_MEMORY, "exit code 1: CUDA out of memory."),
         (End(1, out="CUDA out of memory.\n", on_gpu=False), Cause.EXIT, "exit code 1"),
@@ -45,7 +48,3 @@ def test_a_command_that_succeeded_has_no_failure() -> None:
 def test_a_command_that_was_refused_did_not_run_out_of_memory() -> None:
     assert is_out_of_memory(End(1, err="CUDA out of memory"))
     assert not is_out_of_memory(End(None, refused="no GPU is large enough"))
-
-
-def test_oom_kills_are_counted() -> None:
-    assert count_oom_kills() >= 0

@@ -42,6 +42,20 @@ PACKED = "tests/batch/test_memory_packer.py"
 
 MUTANTS = [
     Mutant(
+        "a kill for memory is seen while the killed process still ends",
+        "postroom/system/oom_kills.py",
+        "self._before, self._last = self._last, self._count()",
+        "self._before = self._last = self._count()",
+        "tests/system/test_oom_kills.py",
+    ),
+    Mutant(
+        "the out-of-memory killer says nothing about the card",
+        "postroom/session/guardian.py",
+        "out_of_memory = worker.returncode == -signal.SIGKILL and",
+        "out_of_memory = False and",
+        "tests/processes/test_host_memory.py",
+    ),
+    Mutant(
         "a GPU is never held for an init that adopted an orphan",
         "postroom/gpus/ledger/lease_keeper.py",
         "if owner is None and _is_orphan(parent):",

@@ -34,6 +34,16 @@ def die(log, until=1 << 30):
     return "survived"
 
 
+def hog(log, until):
+    """Take more memory than a test's memory group has, in every attempt before `until`."""
+    if attempt_number(log) < until:
+        bytearray(400 << 20)
+    return "fits"
+
+
+hog_again = hog_more = hog  # kernels of other kinds
+
+
 def hang(log):
     attempt_number(log)
     time.sleep(1000)

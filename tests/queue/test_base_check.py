@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from postroom.gpus.cards import inventory
+from postroom.gpus.ledger.protocol import open_ledger
 from postroom.jobs import Job
 from postroom.master import Master
 from postroom.queue.base_check import LOCAL, Finding, examine, filesystem_of
@@ -81,6 +83,18 @@ def test_an_unfinished_run_without_a_master_is_found(tmp_path: Path) -> None:
     with in_one_process(tmp_path, DOUBLE) as running:
         running.master.submit([Job("kernels:double", x=1)])
         assert worst(list(examine(running.base.root)), "1 jobs are not done") == "note"
+
+
+def test_jobs_without_an_agent_and_a_quarantined_card_are_found(tmp_path: Path) -> None:
+    with in_one_process(tmp_path, DOUBLE) as running:
+        running.master.submit([Job("kernels:double", x=1)])
+        uuid = inventory.cards()[1].uuid
+        open_ledger().quarantine(uuid, "it hums")
+        findings = list(examine(running.base.root))
+    assert worst(findings, "1 jobs are not done, and no agent is running") == "note"
+    assert worst(findings, "it hums") == "warning"
+    (finding,) = [one for one in findings if "it hums" in one.what]
+    assert finding.advice.endswith("postroom gpu heal 1")
 
 
 def test_the_filesystem_is_named() -> None:

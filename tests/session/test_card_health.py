@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from postroom.session.card_health import CardHealth, touch
+from postroom.session.card_health import MOST_PAUSE_S, CardHealth, touch
 
 
 class Ward:
@@ -94,6 +94,25 @@ def test_the_cpu_is_never_quarantined() -> None:
     assert [ward.die(1, "a"), ward.die(2, "b")] == [None, None]
     assert "takes no more" in (ward.die(3, "c") or "")
     assert ward.quarantined == []
+
+
+def test_the_out_of_memory_killer_says_nothing_about_the_card() -> None:
+    ward = Ward(driver_says="never asked")
+    for _ in range(9):
+        ward.health.out_of_memory(finished_any=False)
+    assert ward.quarantined == []
+    ward = Ward()
+    assert [ward.die(1, "a"), ward.die(2, "b")] == [None, None]
+    ward.health.out_of_memory(finished_any=False)
+    assert ward.quarantined == []
+
+
+def test_the_pause_grows_while_memory_stays_short_and_begins_anew_after_a_finished_job() -> None:
+    health = Ward().health
+    pauses = [health.out_of_memory(finished_any=False) for _ in range(2000)]
+    assert pauses[:8] == [1, 2, 4, 8, 16, 32, MOST_PAUSE_S, MOST_PAUSE_S]
+    assert pauses[-1] == MOST_PAUSE_S
+    assert health.out_of_memory(finished_any=True) == 1
 
 
 @pytest.mark.parametrize("device", [None, "cpu"])
