@@ -24,6 +24,10 @@ class BadFileError(PostroomError):
         self.reason = reason
 
 
+class NewerFileError(BadFileError):
+    """A file of the base was written by a newer Postroom: it is left where it is, and not used."""
+
+
 class RunRemovedError(PostroomError):
     """A run was removed, or is being removed: it takes no more jobs."""
 

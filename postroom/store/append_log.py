@@ -15,12 +15,14 @@ offset and not valid; its writer sees where it went, reads the log to its end an
 again. So no lock is needed, and the number in a valid record is the number of jobs before it.
 
 A write that was cut short (a full disk, a death) or lost with the power leaves something that is no
-record: readers skip it. They look for the next header at multiples of 64 bytes. A copy of a log
-inside a job's data cannot pass for records, since it is at another offset. If a valid record rots,
-the numbers of those behind it show the gap: its jobs fail, and no other job changes its number.
+record: readers skip it, and go on at the next header. **Only a header begins with `jlog/`, at any
+byte of the log**: a parcel that holds these letters somewhere, as a crafted one may, goes into a
+file of its own. So no reader, wherever it begins to look, can take a part of a job's data for a
+record. If a valid record rots, the numbers of those behind it show the gap: its jobs fail, and no
+other job changes its number. A header of a later version (`jlog/2`) stops every reader and writer.
 
 The numbers inside the parcel of a record begin at 0, because its real ones are not known when it is
-packed. A parcel above RECORD_BYTES is a file of its own, and the record holds its name: a slip.
+packed. A parcel above RECORD_BYTES is a file of its own, too; the record holds its name: a slip.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from typing import NamedTuple
 
 from isal.isal_zlib import crc32
 
-from ..errors import BadFileError
+from ..errors import BadFileError, NewerFileError
 from ..parcel.container import ALIGNMENT, PARCEL_LIMIT, Buffer
 from ..parcel.sheets import JobSheet
 from ..parcel.trailer import TRAILER_SIZE, Trailer, read_trailer
@@ -44,11 +46,13 @@ from .mailbox import is_plain_name
 # Larger parcels are files of their own, which are mapped instead of copied.
 RECORD_BYTES = 256 << 10
 
-_STAMP = b"jlog/1 "
+_STAMP = b"jlog/"
 _SLIP = b"slip/1 "
 _HEADER = re.compile(
     rb"jlog/1 ([0-9]{9}) ([0-9]{7}) ([0-9a-f]{11}) ([0-9a-f]{8}) ([0-9a-f]{8}) ([0-9a-f]{8})\n"
 )
+# Headers of all versions have the same size and end with the checksum of the line before it.
+_NEWER = re.compile(rb"jlog/(?!1 )[0-9]+ .*([0-9a-f]{8})\n", re.DOTALL)
 _HEADER_SIZE = 64
 _CRC_SIZE = 9  # at the end of the line, behind the bytes that it covers
 _LONGEST = _HEADER_SIZE + RECORD_BYTES
@@ -96,65 +100,85 @@ def _record_at(data: bytes, at: int, start: int) -> Record | None:
     None: there is no valid record there, or `data` does not hold all of it.
     """
     begin = at - start
-    match = _HEADER.fullmatch(data, begin, begin + _HEADER_SIZE)
+    match = _HEADER.match(data, begin)
     if match is None:
         return None
     number, count, said_at, length, crc, header_crc = match.groups()
-    record = Record(int(number), int(count), int(said_at, 16), int(length, 16))
-    body, end = begin + _HEADER_SIZE, record.end - start
-    if record.at != at or record.jobs < 1 or record.length > RECORD_BYTES or end > len(data):
+    size = int(length, 16)
+    body = begin + _HEADER_SIZE
+    end = body + size + -size % ALIGNMENT
+    if int(said_at, 16) != at or size > RECORD_BYTES or end > len(data):
         return None
-    line = data[begin : body - _CRC_SIZE]
-    if crc32(line) != int(header_crc, 16) or crc32(data[body:end]) != int(crc, 16):
+    if crc32(data[begin : body - _CRC_SIZE]) != int(header_crc, 16):
         return None
-    return record
+    jobs = int(count)
+    if not jobs or crc32(memoryview(data)[body:end]) != int(crc, 16):
+        return None
+    return Record(int(number), jobs, at, size)
 
 
-def _records(data: bytes, start: int) -> Iterator[Record]:
+def _records(path: str, data: bytes, start: int) -> list[Record]:
     """The records that are whole in `data`, a part of a log that begins at byte `start`."""
-    at = start
-    while True:
-        record = _record_at(data, at, start)
+    found: list[Record] = []
+    place = 0
+    while place >= 0:
+        record = _record_at(data, start + place, start)
         if record is not None:
-            yield record
-            at = record.end
+            found.append(record)
+            place = record.end - start
             continue
-        found = data.find(_STAMP, at - start + 1)
-        while found >= 0 and (start + found) % ALIGNMENT:
-            found = data.find(_STAMP, found + 1)
-        if found < 0:
-            return
-        at = start + found
+        newer = _NEWER.fullmatch(data, place, place + _HEADER_SIZE)
+        if newer and crc32(newer[0][:-_CRC_SIZE]) == int(newer[1], 16):
+            raise NewerFileError(path, f"has a record of a newer Postroom at byte {start + place}")
+        place = data.find(_STAMP, place + 1)
+        while place > 0 and place % ALIGNMENT:
+            place = data.find(_STAMP, place + 1)
+    return found
 
 
-def _scan(file: AppendFile, at: int, size: int) -> Iterator[tuple[Record, bytes]]:
-    """The records from byte `at` on, which is a multiple of 64, each with its parcel."""
+class _Part(NamedTuple):
+    """A part of a log, and the records that are whole in it."""
+
+    records: list[Record]
+    start: int
+    data: bytes
+
+    def content(self, record: Record) -> bytes:
+        """The parcel of a record, or its slip."""
+        body = record.at - self.start + _HEADER_SIZE
+        return self.data[body : body + record.length]
+
+
+def _parts(file: AppendFile, path: str, at: int, size: int) -> Iterator[_Part]:
+    """The log from byte `at` on, which is a multiple of 64, part by part."""
     while at < size:
         data = file.read(at, min(_CHUNK, size - at))
         if not data:
             return
-        # A record that is cut off at the end of this part is whole in the next.
-        onward = at + max(len(data) - _LONGEST, ALIGNMENT)
-        for record in _records(data, at):
-            body = record.at - at + _HEADER_SIZE
-            yield record, data[body : body + record.length]
-            onward = record.end
+        part = _Part(_records(path, data, at), at, data)
+        yield part
         if at + len(data) >= size:
             return
-        at = onward
+        # A record that is cut off at the end of this part is whole in the next.
+        at = part.records[-1].end if part.records else at + max(len(data) - _LONGEST, ALIGNMENT)
 
 
-def last_record(file: AppendFile) -> Record | None:
+def _scan(file: AppendFile, path: str, at: int) -> Iterator[tuple[Record, _Part]]:
+    """The records from byte `at` on, one by one, each with the part that holds it."""
+    for part in _parts(file, path, at, file.size()):
+        for record in part.records:
+            yield record, part
+
+
+def last_record(file: AppendFile, path: str) -> Record | None:
     """The newest record of a log, found from its end."""
     size = file.size()
     window = _PAGE
     while True:
         start = max(size - window, 0) // ALIGNMENT * ALIGNMENT
-        found = None
-        for record in _records(file.read(start, size - start), start):
-            found = record
-        if found is not None or start == 0:
-            return found
+        found = _records(path, file.read(start, size - start), start)
+        if found or start == 0:
+            return found[-1] if found else None
         window *= 16
 
 
@@ -180,25 +204,23 @@ class AppendLogWriter:
     def write(self, count: int, chunks: Sequence[Buffer]) -> Record:
         """Append a parcel, but leave it to `settle` to make sure that it stays."""
         length = sum(map(len, chunks))
+        body = b"".join(chunks) if length <= RECORD_BYTES else b""
         file = ""
-        if length > RECORD_BYTES:
+        if length > RECORD_BYTES or _STAMP in body:
             file = self._write_file(chunks)
-            chunks = [b"%b%b\n" % (_SLIP, file[:-4].rsplit("/", 1)[1].encode())]
-            length = len(chunks[0])
-        zeros = bytes(-length % ALIGNMENT)
-        crc = 0
-        for chunk in (*chunks, zeros):
-            crc = crc32(chunk, crc)
+            body = b"%b%b\n" % (_SLIP, file[:-4].rsplit("/", 1)[1].encode())
+            length = len(body)
+        body += bytes(-length % ALIGNMENT)
+        crc = crc32(body)
         while True:
             size = self._file.size()
             if size != self._size:
-                last = last_record(self._file)
+                last = last_record(self._file, self._path)
                 self._number = last.stop if last is not None else 0
             self._size = -1
             filling = _FILLING * (-size % ALIGNMENT)
             record = Record(self._number, count, size + len(filling), length, file)
-            written = [filling, _header(record, crc), *chunks, zeros]
-            if self._file.append(written) == size:
+            if self._file.append([filling, _header(record, crc), body]) == size:
                 break
         self._size = record.end
         self._number = record.stop
@@ -219,7 +241,7 @@ class AppendLogWriter:
         self._file.close()
 
     def _write_file(self, chunks: Sequence[Buffer]) -> str:
-        """Write a large parcel to a file of its own; return its path."""
+        """Write a parcel to a file of its own; return its path."""
         files, base = self._files, self._base
         temporary = base.temporary()
         files.write_new(temporary, chunks, sync=self._durable)
@@ -237,6 +259,7 @@ class AppendLogReader:
         self._files = files
         self._base = base
         self._run = run
+        self._path = base.append_log(run)
         self._at = 0
         self._seen = 0  # how long it was when it was last read
         self.number = 0  # one behind the last job
@@ -252,14 +275,16 @@ class AppendLogReader:
         A job of a durable run must not be sent earlier: a power loss could take the job and leave
         its result, which the next job of that number would get.
         """
-        file = self._files.open_append_file(self._base.append_log(self._run))
+        file = self._files.open_append_file(self._path)
         if file is None:
             return []
         try:
             size = file.size()
             if size == self._seen:
                 return []
-            found = [record for record, _ in _scan(file, self._at, size)]
+            found: list[Record] = []
+            for part in _parts(file, self._path, self._at, size):
+                found += part.records
             if found and sync:
                 file.sync()
                 self._files.sync_folder(self._base.run_folder(self._run))
@@ -331,8 +356,7 @@ class RecordReader:
 
     def _search(self, at: int, job: int) -> Record:
         """Scan for the record: it is large, or there is garbage before it."""
-        file = self._opened()
-        for record, _ in _scan(file, at, file.size()):
+        for record, _ in _scan(self._opened(), self._path, at):
             if record.stop > job:
                 if record.number > job:
                     break
@@ -358,10 +382,10 @@ def read_sheets(files: Files, base: Base, run: str) -> Iterator[JobSheet]:
         return
     try:
         number = 0
-        for record, data in _scan(file, 0, file.size()):
+        for record, part in _scan(file, base.append_log(run), 0):
             if record.number != number:
                 raise BadFileError(base.append_log(run), f"has lost job {number}")
-            yield open_record(files, base, run, record, data)
+            yield open_record(files, base, run, record, part.content(record))
             number = record.stop
     finally:
         file.close()
@@ -373,7 +397,7 @@ def logged_until(files: Files, path: str) -> int:
     if file is None:
         return 0
     try:
-        last = last_record(file)
+        last = last_record(file, path)
         return last.stop if last is not None else 0
     finally:
         file.close()
@@ -385,7 +409,7 @@ def lost_jobs(files: Files, base: Base, run: str) -> list[int]:
     lost: list[int] = []
     if file is not None:
         number = 0
-        for record, _ in _scan(file, 0, file.size()):
+        for record, _ in _scan(file, base.append_log(run), 0):
             lost += range(number, record.number)
             number = record.stop
         file.close()

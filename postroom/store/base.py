@@ -135,7 +135,7 @@ class Base:
         return f"{self.job_pool}/{run}/jobs.log"
 
     def large_parcel(self, run: str, name: str) -> str:
-        """A parcel that is too large for the append log, which holds its name."""
+        """A parcel that does not go into the append log, which holds its name."""
         return f"{self.job_pool}/{run}/{name}{SUFFIX}"
 
     def result_folder(self, run: str) -> str:

@@ -446,21 +446,22 @@ MUTANTS = [
     Mutant(
         "a record is valid only at its stored offset",
         APPEND_LOG,
-        "    record = Record(int(number), int(count), int(said_at, 16), int(length, 16))\n",
-        "    record = Record(int(number), int(count), at, int(length, 16))\n",
+        "    if int(said_at, 16) != at or size",
+        "    if size",
         "tests/store/test_append_log.py",
     ),
     Mutant(
         "a writer that is too late for its place writes its record again",
         APPEND_LOG,
-        "            if self._file.append(written) == size:\n                break\n",
-        "            self._file.append(written)\n            break\n",
+        "            if self._file.append([filling, _header(record, crc), body]) == size:\n"
+        "                break\n",
+        "            self._file.append([filling, _header(record, crc), body])\n            break\n",
         "tests/store/test_append_log.py",
     ),
     Mutant(
         "a record that was cut short is not valid",
         APPEND_LOG,
-        " or crc32(data[body:end]) != int(crc, 16):",
+        " or crc32(memoryview(data)[body:end]) != int(crc, 16):",
         ":",
         "tests/store/test_append_log.py",
     ),
@@ -474,8 +475,22 @@ MUTANTS = [
     Mutant(
         "a torn record is skipped",
         APPEND_LOG,
-        "        found = data.find(_STAMP, at - start + 1)\n",
-        "        found = -1\n",
+        "        place = data.find(_STAMP, place + 1)\n        while",
+        "        place = -1\n        while",
+        "tests/store/test_append_log.py",
+    ),
+    Mutant(
+        "the data of a job holds nothing that begins like a record",
+        APPEND_LOG,
+        " or _STAMP in body:",
+        ":",
+        "tests/store/test_append_log.py",
+    ),
+    Mutant(
+        "nobody appends to a log that a newer Postroom has written to",
+        APPEND_LOG,
+        "        if newer and crc32",
+        "        if False and crc32",
         "tests/store/test_append_log.py",
     ),
     Mutant(

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from postroom.errors import BadFileError, BaseFolderError
+from postroom.errors import BadFileError, BaseFolderError, NewerFileError
 from postroom.jobs import Job
 from postroom.parcel.container import Buffer
 from postroom.parcel.sheets import JobOptions, JobSheet, pack_jobs
@@ -218,6 +218,75 @@ def test_a_copy_of_a_log_in_the_data_of_a_job_counts_for_nothing(room: PostRoom)
     path(room).write_bytes(data)
     assert writer(room).append(1, parcel("d")).number == 3
     assert values(room) == [*"abcd"]
+
+
+def forged(number: int, at: int, *, repeat: int = 60) -> Any:
+    """Data that holds whole records with right checksums, wherever it comes to lie in the log."""
+    body = b"".join(parcel("forged"))
+    padded = body + bytes(-len(body) % 64)
+    made = b""
+    for place in range(at, at + repeat * (64 + len(padded)), 64 + len(padded)):
+        record = Record(number, 5000, place, len(body))
+        made += append_log_module._header(record, zlib.crc32(padded)) + padded
+    return np.frombuffer(made, np.uint8)
+
+
+def test_a_crafted_record_in_the_data_of_a_job_is_no_job(room: PostRoom) -> None:
+    append_log = writer(room)
+    first = append_log.append(1, parcel("a"))
+    bare = b"".join(parcel(np.full(len(forged(0, 0)), 7, np.uint8)))
+    crafted = parcel(forged(1, first.end + 64 + bare.index(b"\7" * 64)))
+    append_log.append(1, crafted)
+    assert logged_until(room.files, room.base.append_log("r")) == 2
+    assert [record.jobs for record in reader(room).read_on(sync=False)] == [1, 1]
+    assert writer(room).append(1, parcel("b")).number == 2
+    assert [x for x in values(room) if isinstance(x, str)] == ["a", "b"]
+
+
+def test_no_data_counts_as_jobs_whatever_is_torn_or_late(tmp_path: Path) -> None:
+    """Jobs whose data consists of records with right checksums, on a disk that cuts writes short,
+    beside another writer."""
+    chance = random.Random(28)
+    for story in range(40):
+        room = PostRoom(tmp_path / str(story), Full())
+        room.run(0, append_log=True)
+        assert isinstance(room.files, Full)
+        told: list[Any] = []
+        writers = [writer(room), writer(room)]
+        for _ in range(12):
+            size = path(room).stat().st_size
+            # Each piece of 64 bytes is right at one of these offsets.
+            crafted = forged(chance.randrange(3), size + 64 * chance.randrange(16), repeat=20)
+            x = chance.choice(["plain", crafted, crafted])
+            room.files.takes = chance.choice([None, None, -chance.randrange(1, 128)])
+            try:
+                number = chance.choice(writers).append(1, parcel(x)).number
+            except OSError:
+                continue
+            assert number == len(told)
+            told.append(x)
+        room.files.takes = None
+        follower = reader(room)
+        follower.read_on(sync=False)
+        assert follower.number == logged_until(room.files, room.base.append_log("r")) == len(told)
+        assert all(np.array_equal(*pair) for pair in zip(values(room), told, strict=True))
+
+
+def test_a_record_of_a_newer_postroom_stops_readers_and_writers(room: PostRoom) -> None:
+    append_log = writer(room)
+    append_log.append(1, parcel("a"))
+    line = b"jlog/2 what a later version says".ljust(55)
+    with path(room).open("ab") as file:
+        file.write(b"%b%08x\n" % (line, zlib.crc32(line)) + bytes(64))
+    before = path(room).read_bytes()
+    for use in (
+        lambda: writer(room).append(1, parcel("b")),
+        lambda: reader(room).read_on(sync=False),
+        lambda: logged_until(room.files, room.base.append_log("r")),
+    ):
+        with pytest.raises(NewerFileError, match="newer Postroom at byte"):
+            use()
+    assert path(room).read_bytes() == before
 
 
 def test_any_flipped_bit_costs_its_own_job_at_most(room: PostRoom) -> None:
