@@ -21,6 +21,14 @@ def main() -> int:
     programs = parser.add_subparsers(dest="program", required=True)
     storm = programs.add_parser("storm", help="kill and stop random processes while jobs run")
     storm.add_argument("--jobs", type=int, default=20_000)
+    storm.add_argument("--run-jobs", type=int, default=1000, help="jobs of one run")
+    storm.add_argument(
+        "--kills",
+        type=int,
+        default=0,
+        metavar="N",
+        help="go on until there were exactly so many kills and stops",
+    )
     storm.add_argument("--sessions", type=int, default=4)
     storm.add_argument("--longest-s", type=float, default=0.01, help="how long a job takes at most")
     storm.add_argument("--every-s", type=float, default=0.2)

@@ -62,9 +62,10 @@ def audit(base: str, run: str) -> Findings:
         found.result_parcels += 1
         count = len(sheet["seconds"])
         found.covers.update(range(first, first + count))
-        for job, failure in sheet["failures"].items():
-            found.failures[int(job)] = f"{failure['outcome']}: {failure['message']}"
-        good = [n for n in range(first, first + count) if n not in found.failures]
+        failures = {int(job): failure for job, failure in sheet["failures"].items()}
+        for job, failure in failures.items():
+            found.failures[job] = f"{failure['outcome']}: {failure['message']}"
+        good = [n for n in range(first, first + count) if n not in failures]
         # The storm's kernel returns plain numbers, which lie in the sheet itself.
         found.values.update(zip(good, sheet["values"]["trees"], strict=True))
         written = os.stat(path).st_mtime
@@ -100,7 +101,7 @@ def _asked(folder: str) -> Iterator[tuple[int, Any]]:
 
 
 def _parcels(folder: str, member: str) -> Iterator[tuple[int, Any, str]]:
-    for name in sorted(os.listdir(folder)):
+    for name in sorted(os.listdir(folder) if os.path.isdir(folder) else ()):
         if name.endswith(".npz"):
             path = f"{folder}/{name}"
             with zipfile.ZipFile(path) as archive:
