@@ -10,7 +10,6 @@ from dataclasses import asdict
 
 import click
 
-from ..gpus.cards import inventory
 from ..gpus.cards.gpu_list import SlotSpec, parse_gpus
 from ..queue import actions
 from ..queue.queue_view import QueueView
@@ -69,7 +68,7 @@ def start(words: tuple[str, ...], gpus: str | None, base: str) -> None:
     if rest:
         base = positional_base(rest[0])
     if gpus is not None:
-        slots = _slots(gpus)
+        slots = parse_gpus(gpus)
     elif not count[0].isdecimal() or not int(count[0]):
         raise click.UsageError(f"{count[0]!r} is not a number of agents: write start 4 ./base")
     else:
@@ -112,7 +111,7 @@ def add(words: tuple[str, ...], base: str) -> None:
     *folder, gpus = words
     if folder:
         base = positional_base(folder[0])
-    Sessions(create_base(base), say=click.echo).start(_slots(gpus), outlive=True)
+    Sessions(create_base(base), say=click.echo).start(parse_gpus(gpus), outlive=True)
 
 
 @command.command()
@@ -188,13 +187,6 @@ def _split(base: str, words: Sequence[str]) -> tuple[str, Sequence[str]]:
 def _is_base(word: str) -> bool:
     """Agents have plain names, so a path, or a folder that is a base, is no agent."""
     return "/" in word or word in (".", "..") or os.path.exists(Base(word).format)
-
-
-def _slots(gpus: str) -> list[SlotSpec]:
-    def known() -> list[str]:
-        return [str(card.index) for card in inventory.cards() if not card.problem]
-
-    return parse_gpus(gpus, known)
 
 
 def _row(agent: AgentStatus) -> list[str]:

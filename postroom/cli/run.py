@@ -124,7 +124,7 @@ def command(
         _must_exist(yielder)
         source = read_yielder(yielder)
     elif file == "-":
-        source = read_lines(sys.stdin)
+        source = read_lines(click.open_file("-", errors="surrogateescape"))
     elif file is not None:
         _must_exist(file)
         with open(file, encoding="utf-8", errors="surrogateescape") as opened:
@@ -151,6 +151,10 @@ def run_batch(
     source: Iterable[CommandSpec], known: list[CommandSpec] | None, options: dict[str, Any]
 ) -> int:
     """Run lines until all have ended; return the exit code."""
+    if not options["output"]:
+        raise PostroomError("--output-dir is empty: name a folder for the results")
+    listed = "all" if options["gpus"] is None else options["gpus"]
+    places = [] if options["gpu_file"] else parse_gpus(listed)
     output = os.path.abspath(options["output"])
     os.makedirs(output, exist_ok=True)
     again = [arg for arg in sys.argv[1:] if arg != "--detach"]
@@ -158,11 +162,11 @@ def run_batch(
         return _detach(output, again)
     complete = completer(os.getcwd(), environment(options["env"]))
     batch_options = _batch_options(options, output, lazy=known is None)
-    packer = _packer(options, output)
+    packer = _packer(options, output, places)
     check = (InOrder() if packer is None else packer).check
     if known is not None:
-        known = [check(line) for line in known]
-    checked = (check(line) for line in source)
+        known = [check(line.check()) for line in known]
+    checked = (check(line.check()) for line in source)
     _turn_signals_into_interrupts()
     with Master(f"{output}/.base", spin=False) as master, contextlib.ExitStack() as stack:
         sessions = Sessions(master.base, say=_say, options=COMMANDS_ONLY)
@@ -188,9 +192,9 @@ def run_batch(
         try:
             # Before the feed starts a thread: only a process with one thread may fork.
             if options["gpu_file"]:
-                batch.watch_gpus(GpuFile(options["gpu_file"], _known_gpus, say=_say))
+                batch.watch_gpus(GpuFile(options["gpu_file"], say=_say))
             elif packer is None:
-                sessions.keep(_places(options["gpus"]))
+                sessions.keep(places)
             feed: Source
             if known is not None:
                 numbering = Numbering(complete)
@@ -236,7 +240,7 @@ def _turn_signals_into_interrupts() -> None:
         signal.signal(number, interrupt)
 
 
-def _packer(options: dict[str, Any], output: str) -> Packer | None:
+def _packer(options: dict[str, Any], output: str, places: list[SlotSpec]) -> Packer | None:
     """Return the packer if --memory is given and there are GPUs."""
     memory = options["memory"]
     if memory is None:
@@ -247,9 +251,8 @@ def _packer(options: dict[str, Any], output: str) -> Packer | None:
 
     declared_mib(memory)
     if options["gpu_file"]:
-        cards = cards_of(GpuFile(options["gpu_file"], _known_gpus).changed() or [])
-    else:
-        cards = cards_of(_places(options["gpus"]))
+        places = GpuFile(options["gpu_file"]).changed() or []
+    cards = cards_of(places)
     if not cards:
         _say("there is no GPU to share: --memory has no effect")
         return None
@@ -280,16 +283,6 @@ def _batch_options(options: dict[str, Any], output: str, *, lazy: bool) -> Batch
         snapshot=snapshot,
         ahead=1 if lazy else None,
     )
-
-
-def _known_gpus() -> list[str]:
-    from ..gpus.cards import inventory
-
-    return [str(card.index) for card in inventory.cards() if not card.problem]
-
-
-def _places(gpus: str | None) -> list[SlotSpec]:
-    return parse_gpus("all" if gpus is None else gpus, _known_gpus)
 
 
 def _load_runner(path: str | None) -> Runner | None:

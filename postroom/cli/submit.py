@@ -35,7 +35,12 @@ SHELL = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "PYTHONPATH
 
 @click.command(context_settings=CONTEXT)
 @click.argument("words", nargs=-1, metavar="[--] CMD...")
-@click.option("-f", "--file", type=click.File("r"), help="Queue every line of a file; - for stdin.")
+@click.option(
+    "-f",
+    "--file",
+    type=click.File("r", errors="surrogateescape"),
+    help="Queue every line of a file; - for stdin.",
+)
 @click.option("-n", "--name", default="", help="Name of the job.")
 @click.option("-P", "--project", default=DEFAULT_PROJECT, show_default=True)
 @click.option("-p", "--priority", type=int, default=0, help="Higher goes first.  [default: 0]")

@@ -12,7 +12,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol, TextIO
+from typing import IO, Any, Protocol
 
 from ..errors import PostroomError
 from ..store.scheduling import SchedulingOptions
@@ -48,9 +48,14 @@ def line_from(value: Any) -> CommandSpec:
     return CommandSpec(**fields, scheduling=SchedulingOptions(priority=priority))
 
 
-def read_lines(file: TextIO) -> Iterator[CommandSpec]:
+def read_lines(file: IO[str]) -> Iterator[CommandSpec]:
     """Read the commands of a file as they come, without blank lines and comments."""
-    for text in file:
+    for number, text in enumerate(file, 1):
+        if "\0" in text:
+            where = f" of {file.name}" if isinstance(getattr(file, "name", None), str) else ""
+            raise CommandSourceError(
+                f"line {number}{where} holds a zero byte: that is no file of commands"
+            )
         command = text.strip()
         if command and not command.startswith("#"):
             yield CommandSpec(command)
@@ -136,7 +141,7 @@ class Feed:
             for line in lines:
                 self._queue.put(line)
                 self._wake()
-        except CommandSourceError as error:
+        except PostroomError as error:
             self.error = str(error)
         except BaseException as error:
             self.error = _told(error)

@@ -5,6 +5,7 @@
       job_7.OUT  job_7.ERR     its output; of a very long output, the start and the end
       timeline.csv             GPU memory and utilisation over time, if it ran for a moment
       SUCCESS or FAILURE       empty; never both, and none while it runs
+      command.sh               a command of more than 128 KiB
       attempts/1/              the same files of earlier attempts
       checkpoint/              of a queued job: for its own files, kept for its next attempt
 
@@ -23,6 +24,7 @@ import time
 from functools import lru_cache
 
 SUCCESS, FAILURE = "SUCCESS", "FAILURE"
+SCRIPT = "command.sh"
 _PUNCH_HOLE = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
 _TAIL = 16 << 10
 

@@ -46,14 +46,18 @@ from ..system import cgroups
 from ..system.fork import SIGNALS, ForkedProcess, fork_process, hear_signals
 from ..system.oom_kills import count_oom_kills
 from ..system.process_tree import MARK, adopt_orphans, below, mark_of, parent_of, reap, reap_orphans
+from ..system.processes import command_line
+from ..text.safe_text import printable
 from .attempt import CONTINUE_LATER, LINGER_S, AttemptEnd, CommandAttempt, Stopped
 from .failure import Cause, End, explain, is_out_of_memory
 from .gpu_use import GpuUse
-from .job_folder import CappedLog, JobFolder, stamp
+from .job_folder import SCRIPT, CappedLog, JobFolder, stamp
 from .outcome_record import record
 
 # How often a long output is trimmed, orphans are reaped and stop orders are looked for.
 LOOK_S = 0.5
+# Linux takes no word of this size (MAX_ARG_STRLEN): such a line is run from a file of its folder.
+LONG_LINE = 128 << 10
 # A full disk is tried again after this long.
 BLOCKED_S = 0.5
 
@@ -138,6 +142,7 @@ class Minder:
         self._info: RunInfo | None = None
         self._stops = 0
         self._stop_order: StopOrder | None = None  # for the running command
+        self._left_behind = ""  # processes that were ended after the command
         self._host = socket.gethostname()
         self._programs: dict[str, str] = {}
         self._oom_kills = 0  # as counted at most LOOK_S before the command began
@@ -206,6 +211,7 @@ class Minder:
         began, started_at = time.monotonic(), time.time()
         number = 0
         self._stop_order = None
+        self._left_behind = ""
         self._gpu_use = GpuUse(
             self._context.base, attempt, self._context.environment.get("POSTROOM_GPU", "")
         )
@@ -237,15 +243,17 @@ class Minder:
             number, outputs = self._prepare(attempt, folder, started_at)
             for output in outputs:
                 output.close()
-        except OSError as error:
-            # No folder to run in, no shell, no more processes: a failure like any other.
+        except (OSError, ValueError) as error:
+            # No folder to run in, no shell, no more processes, or what no process can be given,
+            # such as a zero byte: a failure like any other.
             end = End(code=126, err=f"{error}")
         seconds = time.monotonic() - began
         memory = self._gpu_use.finish(
             ok=end.ok, out_of_memory=is_out_of_memory(end), timeline=folder.timeline
         )
         failure, again = self._judge(attempt, end)
-        facts = {**_ending(end, failure, seconds), **memory}
+        left = {"left": f"{self._left_behind}; ended"} if self._left_behind else {}
+        facts = {**_ending(end, failure, seconds), **memory, **left}
         folder.end(facts, ok=failure is None if again != "stopped" else None)
         self._journal.event(
             "command",
@@ -395,6 +403,11 @@ class Minder:
             raise Stopped
         spec = attempt.spec
         words = [spec.shell, "-c", line]
+        if len(os.fsencode(line)) >= LONG_LINE:
+            script = f"{spec.folder}/{SCRIPT}"
+            with open(script, "wb") as file:
+                file.write(os.fsencode(line) + b"\n")
+            words[1:] = [script]
         if spec.nice:
             words = ["nice", "-n", str(spec.nice), *words]
         # This takes a third of the time of subprocess. All our descriptors close on exec, except
@@ -417,11 +430,26 @@ class Minder:
         if overdue or self._stops or self._stop_order is not ordered:
             self._end_tree(spec.grace_s)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        if reap():
-            self._end_tree(spec.grace_s)  # what a command leaves behind ends with it
+        if reap():  # what a command leaves behind ends with it
+            self._tell_left_behind(watch)
+            self._end_tree(spec.grace_s)
         if self._stops:
             raise Stopped
         return status, overdue
+
+    def _tell_left_behind(self, watch: CommandWatch) -> None:
+        """Write into the command's .ERR which of its processes are ended because it has."""
+        found = ((pid, printable(command_line(pid))[:80]) for pid in sorted(self._below()))
+        left = [f"{words} (pid {pid})" for pid, words in found if words]
+        if left:
+            more = f" and {len(left) - 5} more" if len(left) > 5 else ""
+            self._left_behind = ", ".join(left[:5]) + more
+            text = (
+                f"[postroom: this command has ended and left processes behind, which are ended "
+                f"now: {self._left_behind}; to let them finish, end the line with `wait`]\n"
+            )
+            with contextlib.suppress(OSError):
+                os.write(watch.outputs[1].fd, text.encode(errors="replace"))
 
     def _find(self, program: str) -> str:
         """The path of a program: searched once, since some commands take a millisecond."""

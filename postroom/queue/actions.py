@@ -14,7 +14,6 @@ from typing import Any
 
 from ..commands.spec import COMMAND, CommandSpec
 from ..errors import BadFileError, PostroomError
-from ..gpus.cards import inventory
 from ..gpus.cards.gpu_list import parse_gpus
 from ..store.job_ids import JobId, find_run
 from ..store.requests import Request, RequestVerb, ask, is_settled
@@ -267,11 +266,7 @@ def add_agents(view: QueueView, gpus: str) -> ActionResult:
     """Have the scheduler start an agent on each of some GPUs that has none."""
     # A list that makes no sense, or a GPU that is not there, is refused here, not in the
     # scheduler's log.
-    slots = parse_gpus(gpus, lambda: [str(card.index) for card in view.cards()])
-    named = [slot.gpu for slot in slots if slot.gpu != "cpu"]
-    visible = view.cards() if named else []
-    for gpu in named:
-        inventory.pick(visible, gpu)
+    parse_gpus(gpus, view.cards)
     text = f"starting agents on {gpus}, where there is none yet; log: log/agents.txt in the base"
     return _ask(view, view.read_state(), RequestVerb.ADD, text, value=gpus)
 

@@ -45,8 +45,7 @@ def check(spec: CommandSpec) -> CommandSpec:
     """Refuse a command that could never run, before it is queued."""
     if not spec.command.strip():
         raise PostroomError("there is no command to submit: postroom submit -- python train.py")
-    if "\0" in spec.command:
-        raise PostroomError("a command cannot hold a zero byte")
+    spec.check()
     if not os.path.isdir(spec.cwd):
         raise PostroomError(f"the folder {spec.cwd!r} to run in does not exist")
     if spec.timeout_s is not None and spec.timeout_s <= 0:

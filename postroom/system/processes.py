@@ -67,6 +67,15 @@ def stat(pid: int) -> Stat | None:
     )
 
 
+def command_line(pid: int) -> str:
+    """Return the words with which a process was started; "" if it is gone, or a kernel thread."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read(4096).replace(b"\0", b" ").decode(errors="replace").strip()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return ""
+
+
 def boot_id() -> str:
     """Return the id of this boot of this machine."""
     try:

@@ -96,8 +96,6 @@ def specs_of(files: Files, base: Base, wanted: Commands | Sweep, here: str) -> l
     bad = [name for name in wanted.env if not name.isidentifier() or not name.isascii()]
     if bad:
         raise PlanError(f"{bad[0]!r} is no name of an environment variable: write NAME=VALUE")
-    if any("\0" in text for text in (wanted.cwd, wanted.name, *wanted.env.values())):
-        raise PlanError("no field may hold a zero byte")
     common = CommandSpec(
         "",
         cwd=wanted.cwd or here,

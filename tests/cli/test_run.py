@@ -31,6 +31,27 @@ def test_wrong_usage_is_refused_before_anything_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["-c", "true", "--gpus", "0,x"], "'x' names no GPU"),
+        (["-c", "true", "--gpus", "0,7"], "no card is called '7'"),
+        (["-c", "true", "--gpus", ""], "names no GPU"),
+        (["-c", "true", "--output-dir", ""], "--output-dir is empty"),
+        (["-c", "true", "--gpus", "0,7", "--detach"], "no card is called '7'"),
+        (["/bin/sh"], "line 1 of /bin/sh holds a zero byte"),
+    ],
+)
+def test_a_wrong_value_is_named_before_anything_is_written(
+    words: list[str], error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("POSTROOM_FAKE_GPUS", "4x24G")
+    with pytest.raises(PostroomError, match=error):
+        CliRunner().invoke(command, words, catch_exceptions=False)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_runner_file_has_one_runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text("x = 1\n")

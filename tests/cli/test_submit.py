@@ -6,6 +6,9 @@ import json
 import os
 from pathlib import Path
 
+import pytest
+
+from postroom.errors import PostroomError
 from postroom.queue.queue_view import QueueView
 from postroom.store.base import Base
 
@@ -48,6 +51,12 @@ def test_an_array_is_numbered_and_a_file_is_read(
     lines.write_text("# none\nfirst\n\nsecond\n")
     call(base, "submit", "-P", "f", "-f", str(lines))
     assert [row.command for row in view.jobs(project="f").jobs] == ["first", "second"]
+
+
+def test_a_file_that_is_no_text_is_refused_with_its_line(base: Base, view: QueueView) -> None:
+    with pytest.raises(PostroomError, match="line 1 of /bin/sh holds a zero byte"):
+        call(base, "submit", "-f", "/bin/sh")
+    assert view.jobs().jobs == []
 
 
 def test_a_dry_run_queues_nothing(base: Base, view: QueueView) -> None:

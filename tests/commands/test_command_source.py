@@ -42,6 +42,18 @@ def test_blank_lines_and_comments_are_no_commands() -> None:
     assert [line.command for line in read_lines(io.StringIO(text))] == ["a && b", "d | e"]
 
 
+def test_a_zero_byte_is_refused_with_the_number_of_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "jobs"
+    path.write_bytes(b"echo a\n\necho \0\n")
+    with (
+        open(path, encoding="utf-8") as file,
+        pytest.raises(CommandSourceError, match=f"line 3 of {path} holds a zero byte"),
+    ):
+        list(read_lines(file))
+    with pytest.raises(CommandSourceError, match=r"^line 1 holds a zero byte"):
+        list(read_lines(io.StringIO("\0")))
+
+
 def test_a_pipe_is_read_while_it_is_open() -> None:
     reader, writer = os.pipe()
     with open(reader) as file, open(writer, "w", buffering=1) as pen:

@@ -19,9 +19,9 @@ import pytest
 from postroom.commands.attempt import CommandAttempt
 from postroom.commands.failure import Cause
 from postroom.commands.job_folder import JobFolder
-from postroom.commands.minder import MinderContext, fork_minder
+from postroom.commands.minder import LONG_LINE, MinderContext, fork_minder
 from postroom.commands.spec import CommandSpec
-from postroom.parcel.sheets import JobEnd, OutcomeSheet
+from postroom.parcel.sheets import Failure, JobEnd, Outcome, OutcomeSheet
 from postroom.store.base import Base, create_base, new_run_id
 from postroom.store.files import LocalFiles
 from postroom.store.runs import RunInfo, create_run, read_note, read_parcel_bytes
@@ -293,6 +293,39 @@ def test_what_a_command_leaves_behind_ends_with_it(minder: RunningMinder) -> Non
     token = f"tree-{uuid.uuid4().hex}"
     assert minder.run(tree(token, 0)).failure is None
     assert running(token) == []
+
+
+def test_the_log_names_the_processes_that_are_ended_after_their_command(
+    minder: RunningMinder,
+) -> None:
+    done = minder.run("sleep 300 & echo hello")
+    assert done.failure is None
+    said = Path(minder.folder.err).read_text()
+    assert "left processes behind, which are ended now: sleep 300 (pid " in said
+    assert "`wait`" in said
+    assert minder.folder.read_info()["left"].startswith("sleep 300 (pid ")
+    minder.run("sleep 0.01 & wait", job=1)
+    assert Path(minder.folder.err).read_text() == ""
+    assert "left" not in minder.folder.read_info()
+
+
+def test_a_line_that_is_longer_than_linux_allows_runs_all_the_same(minder: RunningMinder) -> None:
+    words = "x" * 200_000
+    assert minder.run(f"echo {words} | wc -c; exit 3").failure == Failure(
+        Outcome.FAILED, "failed", "exit code 3: 200001"
+    )
+    assert minder.run(f": {'x' * (LONG_LINE - 3)}", job=1).failure is None
+    assert minder.run(f": {'x' * (LONG_LINE - 2)}", job=2).failure is None
+
+
+def test_what_no_process_can_be_given_is_a_failure_and_the_minder_lives(
+    minder: RunningMinder,
+) -> None:
+    failure = minder.run("echo \0").failure
+    assert failure is not None and "null byte" in failure.message
+    failure = minder.run("true", env={"A": "\0"}, job=1).failure
+    assert failure is not None and "null byte" in failure.message
+    assert minder.run("true", job=2).failure is None
 
 
 def test_told_to_stop_it_ends_the_tree_and_blames_nobody(minder: RunningMinder) -> None:

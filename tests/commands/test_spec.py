@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
 from postroom.commands.spec import COMMAND, CommandSpec
+from postroom.errors import PostroomError
 from postroom.parcel.sheets import JobSheet, pack_jobs
 from postroom.store.job_ids import JobId
 from postroom.store.scheduling import SchedulingOptions
@@ -60,6 +62,25 @@ def test_a_job_of_a_later_version_may_say_more() -> None:
 def test_scheduling_that_makes_no_sense_does_not_keep_a_command_from_running() -> None:
     said = {"command": "true", "scheduling": {"priority": "high"}, "rerun_of": "nobody"}
     assert CommandSpec.decode(said) == CommandSpec("true")
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"command": "a\0b"}, "zero byte"),
+        ({"name": "a\0b"}, "zero byte"),
+        ({"after": "\0"}, "zero byte"),
+        ({"env": {"A": "\0"}}, "zero byte"),
+        ({"env": {"\0": "A"}}, "zero byte"),
+        ({"env": {"": "A"}}, "cannot be the name"),
+        ({"env": {"A=B": "A"}}, "cannot be the name"),
+        ({"command": "\ud800"}, "half a character"),
+    ],
+)
+def test_what_no_process_can_be_given_is_refused(fields: dict[str, Any], error: str) -> None:
+    with pytest.raises(PostroomError, match=error):
+        CommandSpec("true").but(**fields).check()
+    CommandSpec("echo \udcff").check()  # a byte that is no text, as in a file's name
 
 
 def test_no_command_is_an_error() -> None:

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ...errors import GpuError
@@ -29,11 +30,13 @@ class SlotSpec:
     share: bool = False  # each job reserves part of one of the cards
 
 
-def parse_gpus(text: str, known: Callable[[], Sequence[str]]) -> list[SlotSpec]:
+def parse_gpus(text: str, look: Callable[[], Sequence[Card]] | None = None) -> list[SlotSpec]:
     """Read a list of GPUs. A repeated GPU is another slot; `;` separates slots of several GPUs.
 
-    `known` returns the ids of the visible GPUs; it is only called for `all`.
+    A GPU that the machine does not have is an error; on a machine with none, all slots are on the
+    CPU. `look` lists the visible GPUs; a list of `cpu` does without it.
     """
+    known = _Known(look)
     grouped = ";" in text
     groups: list[tuple[str, ...]] = []
     for part in filter(None, (part.strip() for part in text.split(";" if grouped else ","))):
@@ -67,21 +70,46 @@ def cards_of(slots: Sequence[SlotSpec]) -> list[Card]:
     return sorted({card.uuid: card for card in cards}.values(), key=lambda card: card.index)
 
 
-def _expand(text: str, known: Callable[[], Sequence[str]]) -> list[str]:
+class _Known:
+    """The GPUs of the machine, asked for when a list names the first one."""
+
+    def __init__(self, look: Callable[[], Sequence[Card]] | None) -> None:
+        self._look = look
+
+    @cached_property
+    def cards(self) -> Sequence[Card]:
+        from . import inventory
+
+        return (self._look or inventory.cards)()
+
+    def check(self, words: Sequence[str]) -> Sequence[str]:
+        """Return GPUs that exist; an error names the first that does not."""
+        from . import inventory
+
+        for word in words:
+            if word != "cpu" and self.cards:
+                inventory.select(self.cards, word)
+        return words
+
+    def usable(self) -> Sequence[str]:
+        return [str(card.index) for card in self.cards if not card.problem]
+
+
+def _expand(text: str, known: _Known) -> list[str]:
     found: list[str] = []
     for word in (word.strip() for word in text.split(",")):
         span, many = _RANGE.fullmatch(word), _MANY.fullmatch(word)
         if word == "all":
-            found += known() or ["cpu"]
+            found += known.usable() or ["cpu"]
         elif span:
             first, last = map(int, span.groups())
             if not first <= last < first + MOST_SLOTS:
                 raise GpuError(f"{word!r} is no range of GPUs: write the smaller number first")
-            found += map(str, range(first, last + 1))
+            found += known.check([str(number) for number in range(first, last + 1)])
         elif many and int(many[1]) <= MOST_SLOTS and _NAME.fullmatch(many[2]):
-            found += [many[2]] * int(many[1])
+            found += [*known.check([many[2]])] * int(many[1])
         elif _NAME.fullmatch(word):
-            found.append(word)
+            found += known.check([word])
         else:
             raise GpuError(f"{word!r} names no GPU: write the list as 0,0,1 or all or 2-5 or cpu")
     return found
@@ -99,12 +127,12 @@ class GpuFile:
     def __init__(
         self,
         path: str,
-        known: Callable[[], Sequence[str]],
+        look: Callable[[], Sequence[Card]] | None = None,
         *,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._path = path
-        self._known = known
+        self._look = look
         self._say = say
         self._seen: tuple[int, int, int] | None = None
 
@@ -129,7 +157,7 @@ class GpuFile:
         listed = ("," if ";" not in text else ";").join(filter(None, words))
         first, self._seen = self._seen is None, seen
         try:
-            return parse_gpus(listed, self._known) if listed else []
+            return parse_gpus(listed, self._look) if listed else []
         except GpuError as error:
             if first:
                 self._seen = None
