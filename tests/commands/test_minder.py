@@ -298,8 +298,8 @@ def test_what_a_command_leaves_behind_ends_with_it(minder: RunningMinder) -> Non
 def test_the_log_names_the_processes_that_are_ended_after_their_command(
     minder: RunningMinder,
 ) -> None:
-    done = minder.run("sleep 300 & echo hello")
-    assert done.failure is None
+    started = "until grep -q sleep /proc/$!/comm; do :; done"
+    assert minder.run(f"sleep 300 & {started}").failure is None
     said = Path(minder.folder.err).read_text()
     assert "left processes behind, which are ended now: sleep 300 (pid " in said
     assert "`wait`" in said
