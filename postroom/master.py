@@ -46,7 +46,8 @@ from .store.runs import (
     want,
 )
 from .store.snapshot import count_done
-from .store.task_source import source_version
+from .store.task_source import import_folder as folder_of_tasks
+from .store.task_source import program_folder, source_version
 from .system.file_events import FolderWatcher, Waiter
 from .system.page_cache import LARGE
 
@@ -81,7 +82,8 @@ class Master:
         on stderr; with `raise_after_s` a wait raises StalledError after so long.
         """
         self.base: Base = create_base(base) if files is None else Base(base)
-        self.import_folder = os.path.abspath(import_folder or _script_folder())
+        self._folder_is_given = import_folder is not None
+        self.import_folder = os.path.abspath(import_folder or program_folder())
         self.durable = durable
         self._files: Files = files or LocalFiles()
         self._clock: Clock = clock or SystemClock()
@@ -89,7 +91,6 @@ class Master:
         self._sessions = sessions
         # Weak: a pool that its user has dropped is not kept in memory.
         self._pools: weakref.WeakValueDictionary[str, JobPool] = weakref.WeakValueDictionary()
-        self._versions: dict[str, str] = {}  # of the tasks that were checked
         self._wanted: dict[str, Lock] = {}
         self._append_logs: dict[str, AppendLogWriter] = {}  # of the runs that were appended to here
         self._lock: Lock | None = None
@@ -177,6 +178,9 @@ class Master:
         append_log: bool = False,
     ) -> JobPool:
         tasks = dict.fromkeys(job.task for job in listed)
+        folder = self.import_folder
+        if not self._folder_is_given:
+            folder = folder_of_tasks(tasks, folder)
         durable = self.durable or keep
         guard = (
             contextlib.nullcontext()
@@ -187,19 +191,18 @@ class Master:
             info = RunInfo(
                 run=new_run_id(),
                 project=check_project(project),
-                import_folder=self.import_folder,
+                import_folder=folder,
                 shared=put_data(self._files, self.base, shared, durable=durable),
                 embedded=not keep,
                 durable=durable,
                 created_at=self._clock.wall(),
                 host=socket.gethostname(),
                 user=user_name(),
-                kernels={task: source_version(self.import_folder, task) for task in tasks},
+                kernels={task: source_version(folder, task) for task in tasks},
                 one_job_per_letter=one_job_per_letter,
                 append_log=append_log,
             )
             create_run(self._files, self.base, info, parcels(listed))
-        self._versions.update(info.kernels)
         if info.embedded:
             self._want(info.run)
         return self._watch(JobPool(self._files, self.base, info, listed, self))
@@ -275,8 +278,8 @@ class Master:
         if info.embedded and run not in self._wanted:  # it was done, and gets more jobs
             self._want(run)
         for job in jobs:
-            if job.task not in self._versions:
-                self._versions[job.task] = source_version(self.import_folder, job.task)
+            if job.task not in info.kernels:
+                info.kernels[job.task] = source_version(info.import_folder, job.task)
         # An embedded run is wanted already.
         kept = contextlib.nullcontext() if info.embedded else appending(self._files, self.base, run)
         with kept:
@@ -644,9 +647,3 @@ def _tell(text: str) -> None:
 
 def _never() -> bool:
     return False
-
-
-def _script_folder() -> str:
-    """The folder that kernels are imported from: of the running script, or the current one."""
-    script = getattr(sys.modules.get("__main__"), "__file__", None)
-    return os.path.dirname(os.path.abspath(script)) if script else os.getcwd()

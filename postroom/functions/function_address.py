@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..errors import PostroomError
+from ..store.task_source import folder_above
 
 
 def address_of(function: Callable[..., Any]) -> tuple[str, str]:
@@ -32,20 +33,13 @@ def address_of(function: Callable[..., Any]) -> tuple[str, str]:
     if module == "__main__":
         spec = getattr(sys.modules["__main__"], "__spec__", None)
         module = spec.name if spec is not None else stem  # python -m package.module, or a script
-    folder = _import_folder(file, module)
+    folder = folder_above(file, module)
     if folder is None:
         # Imported by its path, as pytest may do: then its folder and its file name serve.
         folder, module = os.path.dirname(file), stem
     if not all(part.isidentifier() for part in module.split(".")):
         raise PostroomError(f"a session cannot import {file}: rename it to something like train.py")
     return folder, f"{module}:{name}"
-
-
-def _import_folder(file: str, module: str) -> str | None:
-    """Return the folder from which a module is imported; None if its name is not its path."""
-    stem = os.path.splitext(file.removesuffix(f"{os.sep}__init__.py"))[0]
-    tail = os.sep + module.replace(".", os.sep)
-    return stem[: -len(tail)] if stem.endswith(tail) else None
 
 
 def keywords(

@@ -23,6 +23,7 @@ from ..master import Master
 from ..session.sessions import Sessions
 from ..store.agents import list_agents
 from ..store.files import LocalFiles
+from ..store.task_source import source_version
 
 Say = Callable[[str], None]
 Submitted = tuple[Job, "Future[Any]"]
@@ -46,6 +47,7 @@ class FuturePool:
         self._project = project
         self._say = say
         self._submitted: queue.SimpleQueue[Submitted | None] = queue.SimpleQueue()
+        self._checked: set[str] = set()  # tasks that sessions can import
         self._pending: dict[int, Future[Any]] = {}
         self._sessions: Sessions | None = None
         self._cards: list[Card] = []
@@ -57,6 +59,9 @@ class FuturePool:
 
     def submit(self, job: Job) -> Future[Any]:
         """Submit a job."""
+        if job.task not in self._checked:  # before a session is started for it
+            source_version(self._project, job.task)
+            self._checked.add(job.task)
         future: Future[Any] = Future()
         if self._failure is not None:
             raise PostroomError(f"the base cannot be used: {self._failure}") from self._failure
