@@ -53,7 +53,13 @@ def _invoke(command: click.Command) -> int:
     except click.exceptions.Exit as end:
         return end.exit_code
     except click.ClickException as error:
-        error.show()
+        import io
+
+        from .text.safe_text import printable
+
+        said = io.StringIO()
+        error.show(said)
+        sys.stderr.write(printable(said.getvalue()))
         return codes.USAGE
     except click.Abort:
         return codes.INTERRUPTED
@@ -71,8 +77,11 @@ def _end(run: Callable[[], int]) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = codes.OK
     except (PostroomError, OSError) as error:
+        from .text.safe_text import printable
+
         name = os.path.basename(sys.argv[0])
-        print(f"{'postroom' if name == '__main__.py' else name}: {error}", file=sys.stderr)
+        name = "postroom" if name == "__main__.py" else name
+        print(f"{name}: {printable(str(error))}", file=sys.stderr)
         code = codes.USAGE
     sys.exit(code)
 

@@ -16,6 +16,7 @@ from .store.base import Base
 from .store.files import MAP_FROM_BYTES, Files
 from .store.runs import RunInfo, list_firsts, read_parcel_bytes
 from .system.page_cache import LARGE
+from .text.safe_text import printable
 
 
 class Driver(Protocol):
@@ -162,8 +163,10 @@ class Finished:
 def _job_failed(number: int, job: Job, failure: Failure, log: str) -> JobFailed:
     name = f" ({job.name})" if job.name is not None else ""
     what = f"{failure.kind}: {failure.message}"
-    error = JobFailed(f"job {number}{name} {failure.outcome.value}: {what} [log: {log}]")
-    error.__cause__ = RemoteTraceback(failure.traceback) if failure.traceback else None
+    text = f"job {number}{name} {failure.outcome.value}: {what} [log: {log}]"
+    error = JobFailed(printable(text))  # Python prints it on a terminal as it is
+    if failure.traceback:
+        error.__cause__ = RemoteTraceback(printable(failure.traceback.expandtabs()))
     return error
 
 

@@ -50,6 +50,7 @@ from .store.task_source import import_folder as folder_of_tasks
 from .store.task_source import program_folder, source_version
 from .system.file_events import FolderWatcher, Waiter
 from .system.page_cache import LARGE
+from .text.safe_text import printable
 
 # How often a Master that does not act tries to take the lock, and lists results.
 STAND_BY_S = 0.5
@@ -642,7 +643,7 @@ class Master:
 
 
 def _tell(text: str) -> None:
-    print(f"postroom: {text}", file=sys.stderr, flush=True)
+    print(f"postroom: {printable(text)}", file=sys.stderr, flush=True)
 
 
 def _never() -> bool:

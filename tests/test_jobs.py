@@ -33,6 +33,15 @@ def test_a_failed_job_carries_the_workers_traceback_and_the_logs_path(tmp_path: 
             pool[0].result()
 
 
+def test_a_failure_cannot_steer_the_terminal_that_python_prints_it_on(tmp_path: Path) -> None:
+    kernel = 'def broken(x):\n\traise ValueError("\\x1b[2J\\x07")\n'
+    with in_one_process(tmp_path, kernel) as room:
+        (failure,) = room.run([Job("kernels:broken", "\x1b]0;x\x07", x=0)]).failures()
+        text = f"{failure}{failure.__cause__}"
+        assert "ValueError" in text
+        assert all(c.isprintable() or c == "\n" for c in text)
+
+
 def test_a_name_that_is_no_text_is_refused_and_the_error_says_how_arguments_are_passed(
     tmp_path: Path,
 ) -> None:

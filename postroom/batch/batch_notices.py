@@ -13,6 +13,7 @@ from ..queue.notify import MOST_S, Envelope, check_target, compose, start
 from ..queue.run_reader import RunReader, SheetCache
 from ..store.base import Base
 from ..store.files import LocalFiles
+from ..text.safe_text import printable
 from .runner import Batch, BatchView
 
 
@@ -51,9 +52,8 @@ class BatchNotices:
         for process in self._sending:
             _, said = process.communicate(timeout=MOST_S + 10)
             if process.returncode:
-                click.echo(
-                    f"notification failed: {said.decode(errors='replace').strip()}", err=True
-                )
+                text = said.decode(errors="replace").strip()
+                click.echo(printable(f"notification failed: {text}"), err=True)
         self._sending.clear()
 
     def _notify(self, event: str) -> None:

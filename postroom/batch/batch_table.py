@@ -1,7 +1,12 @@
-"""One table of all jobs of a batch: arguments, outcomes, and figures from their logs."""
+"""One table of all jobs of a batch: arguments, outcomes, and figures from their logs.
+
+No column replaces another: an argument with the name of one of our columns is called `arg.NAME`,
+and a pattern with the name of a column `log.NAME`.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -14,6 +19,8 @@ from typing import Any
 from ..commands.job_folder import FAILURE, SUCCESS, JobFolder
 from ..commands.sweep import number
 from ..errors import PostroomError
+from ..system.regular_file import open_regular
+from ..text.strict_json import strict_json
 from ..text.table import cut, table_lines
 from . import plot
 
@@ -29,24 +36,23 @@ class TableError(PostroomError):
 
 def read_table(output: str, patterns: Sequence[str] = ()) -> list[Row]:
     """Return a row per job folder, with the last match of each pattern in its logs."""
-    compiled = [_compile(pattern, place) for place, pattern in enumerate(patterns)]
-    rows = []
-    for name in sorted(os.listdir(output), key=_natural):
-        folder = JobFolder(f"{output}/{name}")
-        row = read_row(folder)
-        if row is None:
-            continue
-        if compiled:
-            text = _read(folder.out) + _read(folder.err)
-            for column, pattern in compiled:
-                found = pattern.findall(text)
-                last = found[-1] if found else ""
-                row[column] = number((last if isinstance(last, str) else last[0]).strip())
-        rows.append(row)
-    return rows
+    compiled = dict(_compile(pattern, place) for place, pattern in enumerate(patterns))
+    if len(compiled) < len(patterns):
+        raise TableError("two patterns have the same column: give one a name, --pattern NAME=REGEX")
+    folders = [JobFolder(f"{output}/{name}") for name in sorted(os.listdir(output), key=_natural)]
+    rows = {folder: row for folder in folders if (row := _read_row(folder)) is not None}
+    taken = {column for row in rows.values() for column in row}
+    for folder, row in rows.items() if compiled else ():
+        text = _read(folder.out) + _read(folder.err)
+        for column, pattern in compiled.items():
+            found = pattern.findall(text)
+            last = found[-1] if found else ""
+            value = number((last if isinstance(last, str) else last[0]).strip())
+            row[f"log.{column}" if column in taken else column] = value
+    return list(rows.values())
 
 
-def read_row(folder: JobFolder) -> Row | None:
+def _read_row(folder: JobFolder) -> Row | None:
     """Read the row of one job folder; None if the folder is not that of a job."""
     info = folder.read_info()
     if not info:
@@ -61,8 +67,9 @@ def read_row(folder: JobFolder) -> Row | None:
     if "signal" in info:
         row["exit"] = f"signal {info['signal']}"
     row["folder"] = folder.path
-    if "arguments" in info:
-        row.update(json.loads(info["arguments"]))
+    with contextlib.suppress(ValueError):  # whoever edits INFO loses the columns, not the table
+        for name, value in dict(json.loads(info.get("arguments", "{}"))).items():
+            row[f"arg.{name}" if name in row else name] = value
     return row
 
 
@@ -80,7 +87,7 @@ def _compile(pattern: str, place: int) -> tuple[str, re.Pattern[str]]:
 
 def _read(path: str) -> str:
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             return file.read(LOG_LIMIT).decode(errors="replace")
     except OSError:
         return ""
@@ -98,13 +105,21 @@ def as_csv(rows: Sequence[Row]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({key: _csv_cell(value) for key, value in row.items()} for row in rows)
     return text.getvalue()
+
+
+def _csv_cell(value: Any) -> Any:
+    """A text that a spreadsheet would take for a formula gets a quote in front."""
+    if not isinstance(value, str):
+        return value
+    value = re.sub("\r\n?", "\n", value)  # `csv` does not quote a single \\r, which ends a row
+    return f"'{value}" if value.startswith(("=", "+", "-", "@", "\t", "\n")) else value
 
 
 def as_json(rows: Sequence[Row]) -> str:
     """Return JSON, one line per job."""
-    return "[\n" + ",\n".join(json.dumps(row, default=str) for row in rows) + "\n]\n"
+    return "[\n" + ",\n".join(map(strict_json, rows)) + "\n]\n"
 
 
 def as_text(rows: Sequence[Row], *, width: int = 40) -> str:

@@ -9,6 +9,7 @@ import click
 
 from ..commands.code_snapshot import FOLDER, SnapshotError, changes
 from ..commands.job_folder import JobFolder
+from ..text.safe_text import strip_escapes
 from .options import CONTEXT
 
 
@@ -27,4 +28,5 @@ def command(job: str) -> None:
     store, found, rest = place.partition(f"/{FOLDER}/")
     if not found:
         raise SnapshotError(f"{job} did not run in a snapshot: use postroom run --snapshot")
-    sys.stdout.writelines(changes(f"{store}/{FOLDER}/{rest.partition('/')[0]}/files"))
+    lines = changes(f"{store}/{FOLDER}/{rest.partition('/')[0]}/files")
+    sys.stdout.writelines(map(strip_escapes, lines) if sys.stdout.isatty() else lines)

@@ -32,6 +32,6 @@ def command(base: str, json_: bool) -> None:
         for finding in findings:
             click.echo(f"{finding.level:8}{printable(finding.what)}")
             if finding.advice:
-                click.echo(f"{'':8}-> {finding.advice}")
+                click.echo(f"{'':8}-> {printable(finding.advice)}")
     wrong = any(finding.level == "error" for finding in findings)
     sys.exit(codes.JOB_FAILED if wrong else codes.OK)

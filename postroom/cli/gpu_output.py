@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from ..text.safe_text import printable
+
 
 class Misuse(Exception):
     """The options contradict each other; raised before anything is done."""
@@ -24,4 +26,4 @@ def say(text: str) -> None:
 
 def talk(text: str) -> None:
     """Print a message for the user; stdout is for data only."""
-    print(f"postroom: {text}", file=sys.stderr, flush=True)
+    print(f"postroom: {printable(text)}", file=sys.stderr, flush=True)

@@ -337,9 +337,9 @@ def main(name: str, words: Sequence[str]) -> None:
     try:
         sys.exit({"qsub": qsub, "qstat": qstat, "qdel": qdel}[name](words))
     except click.ClickException as error:
-        click.echo(f"{name}: {error.format_message()}", err=True)
+        talk(f"{name}: {error.format_message()}")
     except (PostroomError, OSError) as error:
-        click.echo(str(error), err=True)
+        talk(str(error))
     except KeyboardInterrupt:
         sys.exit(130)
     sys.exit(2)

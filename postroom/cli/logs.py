@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Iterator
 
 import click
 
@@ -12,6 +13,7 @@ from ..errors import PostroomError
 from ..queue.job_logs import follow, last_lines, path_of
 from ..queue.queue_view import QueueView
 from ..queue.rows import ENDED, PENDING
+from ..text.safe_text import for_terminal
 from .job_options import in_base, job_argument, one_job
 from .options import CONTEXT
 from .output import talk
@@ -27,12 +29,22 @@ FOLLOW_LINES = 20  # shown of what was printed before
 )
 @click.option("-e", "--err", is_flag=True, help="Print stderr instead of stdout.")
 @click.option("-a", "--attempt", type=click.IntRange(1), metavar="N", help="Output of attempt N.")
+@click.option("--raw", is_flag=True, help="On a terminal too: print every byte as it is.")
 @click.option("-n", "lines", type=click.IntRange(0), metavar="N", help="Only the last N lines.")
 @in_base
 def command(
-    view: QueueView, job: str, follow_: bool, err: bool, attempt: int | None, lines: int | None
+    view: QueueView,
+    job: str,
+    follow_: bool,
+    err: bool,
+    attempt: int | None,
+    raw: bool,
+    lines: int | None,
 ) -> None:
     """Print the stdout of JOB, or with --err its stderr.
+
+    On a terminal, only the colours of the output take effect: other escape codes are removed. In a
+    pipe or a file, and with --raw, every byte is printed as it is.
 
     \b
       postroom logs 0b859f/17            all of it
@@ -52,9 +64,7 @@ def command(
     if state in PENDING:
         talk(f"{job_id.short} is {state}: {reason}")
     if not follow_ or attempt is not None:
-        for block in last_lines(path, lines):
-            sys.stdout.buffer.write(block)
-        sys.stdout.buffer.flush()
+        _print(last_lines(path, lines), raw=raw)
         if state not in PENDING and not os.path.exists(path):
             talk(f"{job_id.short} is {state} and left no {os.path.basename(path)}")
         return
@@ -63,8 +73,12 @@ def command(
         return view.job(job_id).job.state in ENDED
 
     start = FOLLOW_LINES if lines is None else lines
-    for block in follow(path, start, over=ended, pause=lambda: time.sleep(LOOK_S)):
-        sys.stdout.buffer.write(block)
-        sys.stdout.buffer.flush()
+    _print(follow(path, start, over=ended, pause=lambda: time.sleep(LOOK_S)), raw=raw)
     row = view.job(job_id).job
     talk(f"{job_id.short} is {row.state}" + (f": {row.error}" if row.error else ""))
+
+
+def _print(blocks: Iterator[bytes], *, raw: bool) -> None:
+    for block in blocks if raw or not sys.stdout.isatty() else for_terminal(blocks):
+        sys.stdout.buffer.write(block)
+        sys.stdout.buffer.flush()

@@ -18,6 +18,7 @@ from ..queue.queue_view import QueueView
 from ..queue.rows import FAILED, JobView
 from ..text.durations import format_duration
 from ..text.safe_text import printable
+from ..text.strict_json import strict_json
 from ..text.table import cut, table_lines
 
 SETTLE_S = 5.0
@@ -44,7 +45,7 @@ def print_json(value: Any) -> None:
     """Print a row, or a list of rows, as one JSON document."""
     rows = [dataclasses.asdict(v) for v in value] if isinstance(value, list) else None
     document = dataclasses.asdict(value) if rows is None else rows
-    click.echo(json.dumps(document, indent=1 if sys.stdout.isatty() else None))
+    click.echo(strict_json(document, indent=1 if sys.stdout.isatty() else None))
 
 
 def settle(view: QueueView, answer: ActionResult, *, json_: bool = False) -> None:

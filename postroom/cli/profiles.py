@@ -10,6 +10,7 @@ from ..errors import PostroomError
 from ..gpus.memory.profiles import Profile, ProfileRow, Profiles
 from ..text import memory_sizes
 from ..text.durations import format_time
+from ..text.safe_text import printable
 from ..text.table import aligned
 from .gpu_output import print_json
 
@@ -59,7 +60,7 @@ def show_(type_: str, *, json_: bool) -> None:
     if json_:
         print_json(profile.encode())
         return
-    click.echo(f"{profile.type}, code {profile.code or '-'}")
+    click.echo(printable(f"{profile.type}, code {profile.code or '-'}"))
     rows = [["PEAK", "MORE THAN", "SECONDS", "RUNS", "FAILED", "CALL"]]
     rows += [_cells(row) for row in profile.rows]
     click.echo(aligned(rows))
@@ -75,7 +76,7 @@ def forget_(types: tuple[str, ...], *, all_: bool) -> None:
     store = Profiles()
     for profile in store.all() if all_ else [_find(type_) for type_ in types]:
         store.forget(profile.type)
-        click.echo(f"forgotten: {profile.type}", err=True)
+        click.echo(printable(f"forgotten: {profile.type}"), err=True)
 
 
 def _find(type_: str) -> Profile:

@@ -31,6 +31,7 @@ from ..master import Master
 from ..session.sessions import COMMANDS_ONLY, Sessions
 from ..system.own_python import check_alive, start_detached
 from ..text.option_values import environment
+from ..text.safe_text import printable
 from . import codes
 from .options import CONTEXT, at_least, duration
 
@@ -336,4 +337,4 @@ def _must_exist(path: str) -> None:
 
 
 def _say(text: str) -> None:
-    click.echo(text, err=True)
+    click.echo(printable(text), err=True)

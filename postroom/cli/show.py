@@ -38,7 +38,7 @@ def command(view: QueueView, job: str, json_: bool) -> None:
         click.echo()
         print_table(attempt_rows(detail))
     if detail.traceback:
-        click.echo(f"\nits last output:\n{printable(detail.traceback.rstrip())}")
+        click.echo(f"\nits last output:\n{printable(detail.traceback.rstrip().expandtabs())}")
     if detail.job.state in FAILED:
         click.echo(
             f"\nfull log: postroom logs {detail.job.short};  "

@@ -7,6 +7,7 @@ import click
 from ..queue.queue_view import QueueView
 from ..queue.rows import PENDING, AgentView, CardView, Overview
 from ..text.memory_sizes import from_mib
+from ..text.safe_text import printable
 from .job_options import in_base
 from .options import CONTEXT, as_json
 from .output import print_jobs, print_json, print_table
@@ -29,7 +30,7 @@ def command(view: QueueView, json_: bool) -> None:
         print_json(seen)
         return
     for line in head(seen):
-        click.echo(line)
+        click.echo(printable(line))
     if seen.cards:
         click.echo("\nGPUs")
         print_table(card_rows(seen), indent="  ")

@@ -7,6 +7,7 @@ import sys
 import click
 
 from ..batch.batch_table import as_csv, as_json, as_plot, as_text, read_table
+from ..text.safe_text import strip_escapes
 from .options import CONTEXT
 from .run import DEFAULT_OUTPUT
 
@@ -44,4 +45,5 @@ def command(
         click.echo(f"wrote {svg}", err=True)
         return
     form = {"csv": as_csv, "json": as_json}.get(as_ or "", as_text)
-    sys.stdout.write(form(rows))
+    text = form(rows)
+    sys.stdout.write(strip_escapes(text) if sys.stdout.isatty() else text)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import filecmp
 import hashlib
+import io
 import os
 import shutil
 import subprocess
@@ -18,6 +19,7 @@ from collections.abc import Iterator
 
 from ..errors import PostroomError
 from ..store.files import new_token
+from ..system.regular_file import open_regular
 
 MOST_BYTES = 1 << 30
 FOLDER = ".snapshots"
@@ -126,7 +128,7 @@ def changes(copy: str) -> Iterator[str]:
 
 def _text(path: str) -> list[str]:
     try:
-        with open(path, encoding="utf-8") as file:
-            return file.readlines()
-    except (FileNotFoundError, IsADirectoryError):
+        with open_regular(path) as file:
+            return io.TextIOWrapper(file, "utf-8").readlines()
+    except OSError:
         return []

@@ -23,6 +23,8 @@ import os
 import time
 from functools import lru_cache
 
+from ..system.regular_file import open_regular
+
 SUCCESS, FAILURE = "SUCCESS", "FAILURE"
 SCRIPT = "command.sh"
 _PUNCH_HOLE = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
@@ -111,7 +113,7 @@ class JobFolder:
 
     def read_info(self) -> dict[str, str]:
         """The facts of INFO; none when there is no such file."""
-        with contextlib.suppress(OSError), open(self.info, "rb", buffering=0) as file:
+        with contextlib.suppress(OSError), open_regular(self.info) as file:
             lines = file.read().decode(errors="replace").split("\n")
             parts = (line.partition(":") for line in lines)
             return {name: value.strip() for name, colon, value in parts if colon}
@@ -124,7 +126,7 @@ class JobFolder:
 
 def tail(path: str, size: int = _TAIL) -> str:
     """The end of a text file; "" when it does not exist."""
-    with contextlib.suppress(OSError), open(path, "rb") as file:
+    with contextlib.suppress(OSError), open_regular(path) as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - size))
         return file.read(size).decode(errors="replace")
     return ""

@@ -23,6 +23,7 @@ from ..gpus.memory.booking import Booking, Need, book, held_for_us, prune_timeli
 from ..gpus.memory.meter import cuda_is_up, limit_torch
 from ..gpus.memory.profiles import Profiles
 from ..system.process_tree import MARK, SHARES
+from ..text.safe_text import printable
 
 R = TypeVar("R")
 
@@ -41,7 +42,7 @@ class MemoryExceeded(GpuError):
 def say(text: str) -> None:
     """Print a message on stderr, unless POSTROOM_QUIET is set."""
     if not os.environ.get("POSTROOM_QUIET"):
-        print(f"postroom: {text}", file=sys.stderr, flush=True)
+        print(f"postroom: {printable(text)}", file=sys.stderr, flush=True)
 
 
 def brief(need: Need) -> bool:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Iterator
+from typing import BinaryIO
 
+from ..errors import PostroomError
+from ..system.regular_file import open_regular
 from .rows import JobDetail
 
 BLOCK = 64 << 10
@@ -23,15 +25,23 @@ def path_of(detail: JobDetail, *, err: bool = False, attempt: int | None = None)
 
 def last_lines(path: str, lines: int | None) -> Iterator[bytes]:
     """The last lines of a file, or (None) all of it; nothing when there is no file."""
-    try:
-        file = open(path, "rb")  # noqa: SIM115 - closed below, by the generator's end
-    except OSError:
+    file = _open(path)
+    if file is None:
         return
     with file:
         if lines is not None:
             file.seek(_start_of(file.fileno(), lines))
         while block := file.read(BLOCK):
             yield block
+
+
+def _open(path: str) -> BinaryIO | None:
+    try:
+        return open_regular(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise PostroomError(f"the log {path} cannot be read: {error.strerror}") from None
 
 
 def _start_of(fd: int, lines: int) -> int:
@@ -58,36 +68,35 @@ class Follower:
     def __init__(self, path: str, lines: int | None) -> None:
         self._path = path
         self._lines = lines
-        self._fd = -1
+        self._file: BinaryIO | None = None
 
     def read(self) -> Iterator[bytes]:
         """What was added since the last call."""
-        if self._fd < 0:
-            with contextlib.suppress(OSError):
-                self._fd = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW)
-                if self._lines is not None:
-                    os.lseek(self._fd, _start_of(self._fd, self._lines), os.SEEK_SET)
+        if self._file is None:
+            self._file = _open(self._path)
+            if self._file is not None and self._lines is not None:
+                self._file.seek(_start_of(self._file.fileno(), self._lines))
                 self._lines = None
-        while self._fd >= 0:
-            if os.fstat(self._fd).st_size < os.lseek(self._fd, 0, os.SEEK_CUR):
-                os.lseek(self._fd, 0, os.SEEK_END)  # it was truncated: continue at its end
-            while block := os.read(self._fd, BLOCK):
+        while self._file is not None:
+            if os.fstat(self._file.fileno()).st_size < self._file.tell():
+                self._file.seek(0, os.SEEK_END)  # it was truncated: continue at its end
+            while block := self._file.read(BLOCK):
                 yield block
-            if self._is_current():
+            if self._is_current(self._file.fileno()):
                 return
             self.close()
 
-    def _is_current(self) -> bool:
+    def _is_current(self, fd: int) -> bool:
         try:
-            return os.path.samestat(os.fstat(self._fd), os.stat(self._path))
+            return os.path.samestat(os.fstat(fd), os.stat(self._path))
         except OSError:
             return True  # the next attempt has not started to write
 
     def close(self) -> None:
         """Close the file."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
 
 def follow(

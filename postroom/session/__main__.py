@@ -8,6 +8,7 @@ from typing import Any
 
 from ..errors import PostroomError
 from ..store.base import create_base
+from ..text.safe_text import printable
 from .exclusive_mode import exclusive_mode
 from .guardian import Guardian
 from .slots import open_slot
@@ -67,7 +68,7 @@ def serve(gpu: str, base: str, **options: Any) -> int:
     try:
         return _serve(gpu, base, **options)
     except PostroomError as error:
-        print(f"session: {error}", file=sys.stderr)
+        print(f"session: {printable(str(error))}", file=sys.stderr)
         return 2
     except OSError as error:
         print(f"session: {base}: {error}", file=sys.stderr)
@@ -91,7 +92,7 @@ def _serve(
     base = create_base(folder)
 
     def say(text: str) -> None:
-        print(f"session {agent or gpu}: {text}", file=sys.stderr, flush=True)
+        print(f"session {agent or gpu}: {printable(text)}", file=sys.stderr, flush=True)
 
     slot, lease = open_slot(
         base,

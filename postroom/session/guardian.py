@@ -52,6 +52,7 @@ from ..system.process_tree import (
     sweep,
 )
 from ..system.processes import myself
+from ..text.safe_text import printable
 from .card_health import CardHealth, ask_driver, quarantine
 from .command_relay import LOST, CommandRelay
 from .forked_worker import fork_worker
@@ -572,7 +573,8 @@ class Guardian:
 
     def _say(self, text: str) -> None:
         if self._talk:
-            print(f"session {self._slot.agent_id}: {text}", file=sys.stderr, flush=True)
+            said = f"session {self._slot.agent_id}: {printable(text)}"
+            print(said, file=sys.stderr, flush=True)
 
 
 def _describe_exit(code: int) -> str:

@@ -24,6 +24,7 @@ from ..store.snapshot import living_agents
 from ..system.fork import ForkedProcess
 from ..system.own_python import start_detached
 from ..system.process_tree import holders
+from ..text.safe_text import printable
 from .forked_worker import fork_session
 from .slots import choose_gpus
 
@@ -311,7 +312,7 @@ class Sessions:
         with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
             lines = [line.strip() for line in file if line.strip()]
             if lines:
-                return lines[-1]
+                return printable(lines[-1])
         return f"it printed nothing; see {path}"
 
     def _log_of(self, agent: str) -> str:

@@ -5,6 +5,7 @@
 | `encodable` | anything that is sent on | what UTF-8 cannot write is shown as `\\uNNNN` |
 | `printable` | one line or message on a terminal | every control character is shown as `\\xNN` |
 | `strip_escapes` | a part of a log | escape codes removed, control characters made visible |
+| `for_terminal` | a log as it comes, on a terminal | the same; colours stay |
 | `final_text` | a whole log or name on a page | the same; a progress bar shows its last state |
 | `complete_length` | bytes that are still coming | how many can be decoded and shown now |
 """
@@ -12,12 +13,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 
 _CONTROL = r"\x1b\[[0-?]*[ -/]*[@-~]"
 _STRING = r"\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)"  # up to its bell or terminator
 _OTHER = r"\x1b[ -/]*(?![\[\]PX^_])[0-~]"
 _WHOLE = re.compile(f"{_CONTROL}|{_STRING}|{_OTHER}")
 _ESCAPES = re.compile(f"{_CONTROL}|{_STRING}?|{_OTHER}")
+_COLOURS = re.compile(r"(\x1b\[[0-9;:]*m)")
 _LONGEST = 64  # an unfinished sequence longer than this is not an escape code
 _PICTURES = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\t\n\r"}
 _PICTURES |= {0x7F: "\u2421"}
@@ -29,6 +32,22 @@ _SHOWN = _PICTURES | {code: f"\\u{code:04x}" for code in (*_DIRECTIONS, *range(0
 def strip_escapes(text: str) -> str:
     """Remove escape codes and make other control characters visible; tab, \\n and \\r stay."""
     return _ESCAPES.sub("", text.replace("\0", "")).replace("\r\n", "\n").translate(_SHOWN)
+
+
+def for_terminal(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """The blocks of a log without what a terminal would obey; only colours, \\t and \\r stay."""
+    rest = b""
+    coloured = False
+    for block in blocks:
+        data = rest + block
+        end = complete_length(data)
+        rest = data[end:]
+        parts = _COLOURS.split(data[:end].decode(errors="replace"))
+        parts[::2] = map(strip_escapes, parts[::2])
+        coloured = coloured or len(parts) > 1
+        yield "".join(parts).encode()
+    if rest or coloured:  # what the log has switched on ends with it
+        yield strip_escapes(rest.decode(errors="replace")).encode() + b"\x1b[0m" * coloured
 
 
 def final_text(text: str) -> str:

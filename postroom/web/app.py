@@ -94,7 +94,7 @@ async def _invalid(request: Request, error: Exception) -> Response:
 
 
 async def _broken(request: Request, error: Exception) -> Response:
-    logging.getLogger("uvicorn.error").error("%s %s", request.method, request.url.path)
+    logging.getLogger("uvicorn.error").error("%s %r", request.method, request.url.path)
     sentence = (
         f"the page has an internal error ({type(error).__name__}); jobs are not affected. See the "
         "output of `postroom ui`"

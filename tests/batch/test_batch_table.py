@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,64 @@ def test_csv_json_and_text_hold_the_same_rows(output: Path) -> None:
     assert len(lines) == 4
     assert lines[0].split()[0] == "name"
     assert "train --bs 10" in lines[3]
+
+
+def a_job(output: Path, **arguments: object) -> JobFolder:
+    folder = JobFolder(str(output / "job_1"))
+    folder.begin()
+    folder.tell({"name": "job_1", "command": "=cmd", "arguments": json.dumps(arguments)})
+    folder.tell({"seconds": 1.5, "outcome": "failed", "exit": 3})
+    folder.finish(ok=False)
+    return folder
+
+
+def test_no_argument_and_no_pattern_replaces_a_column(tmp_path: Path) -> None:
+    folder = a_job(tmp_path, outcome="fine", folder=7, lr=0.1)
+    Path(folder.out).write_text("exit: 9\nlr: 8\nloss: 1\n")
+    patterns = [r"exit: (\d)", r"lr: (\d)", r"loss: (\d)"]
+    (row,) = read_table(str(tmp_path), patterns)
+    assert (row["outcome"], row["arg.outcome"]) == ("failed", "fine")
+    assert (row["folder"], row["arg.folder"]) == (folder.path, 7)
+    assert (row["exit"], row["log.exit"]) == (3, 9)
+    assert (row["lr"], row["log.lr"], row["loss"]) == (0.1, 8, 1)
+    (read,) = csv.DictReader(io.StringIO(as_csv([row])))
+    assert (read["outcome"], read["arg.outcome"]) == ("failed", "fine")
+    with pytest.raises(TableError, match="same column"):
+        read_table(str(tmp_path), [r"loss: (\d)", r"loss=x(\d)"])
+
+
+def test_json_has_no_nan(tmp_path: Path) -> None:
+    folder = a_job(tmp_path, lr=float("nan"))
+    Path(folder.out).write_text("loss: inf\n")
+    text = as_json(read_table(str(tmp_path), [r"loss: (.*)"]))
+    assert "NaN" not in text and "Infinity" not in text
+    assert [json.loads(text)[0][key] for key in ("lr", "loss")] == [None, None]
+
+
+def test_a_text_in_csv_is_no_formula_and_a_number_stays_one(tmp_path: Path) -> None:
+    texts = ["=1+1", "+x", "-x", "@x", "\tx", "\rx"]
+    a_job(tmp_path, lr=-0.5, **{f"a{place}": text for place, text in enumerate(texts)})
+    (read,) = csv.DictReader(io.StringIO(as_csv(read_table(str(tmp_path))), newline=""))
+    assert read["lr"] == "-0.5"
+    assert read["command"] == "'=cmd"
+    safe = [f"'{text}" for text in texts[:-1]] + ["'\nx"]  # a single \\r would end the row
+    assert [read[f"a{place}"] for place in range(len(texts))] == safe
+
+
+def test_a_fifo_for_a_log_or_info_holds_nobody_up(tmp_path: Path) -> None:
+    folder = a_job(tmp_path, lr=1)
+    os.mkfifo(folder.out)
+    (tmp_path / "other").mkdir()
+    os.mkfifo(tmp_path / "other" / "INFO")
+    assert [row["lr"] for row in read_table(str(tmp_path), ["loss: (.*)"])] == [1]
+
+
+def test_arguments_that_cannot_be_read_are_left_out(tmp_path: Path) -> None:
+    folder = JobFolder(str(tmp_path / "job_1"))
+    folder.begin()
+    folder.tell({"name": "job_1", "arguments": "{not json"})
+    (row,) = read_table(str(tmp_path))
+    assert row["name"] == "job_1"
 
 
 def test_a_plot_shows_two_columns(output: Path) -> None:

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Mapping
+
 from click.testing import CliRunner, Result
 
 from postroom.cli.verbs import postroom
@@ -25,3 +31,21 @@ def call(base: Base, *words: str, code: int = 0) -> Result:
 def asked(base: Base) -> list[tuple[RequestVerb, tuple[JobId, ...], int | str | None]]:
     requests = [read_request(FILES, base, name) for name in pending(FILES, base)]
     return [(request.verb, request.jobs, request.value) for request in requests]
+
+
+def on_terminal(*words: str, env: Mapping[str, str] = os.environ) -> bytes:
+    """Call a verb on a terminal of its own; return all that it printed there."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "postroom", *words]
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=env) as process:
+        os.close(theirs)
+        printed = b""
+        try:
+            while block := os.read(ours, 65536):
+                printed += block
+        except OSError:
+            pass  # the verb has ended, and its terminal with it
+        finally:
+            os.close(ours)
+        process.wait(60)
+    return printed

@@ -69,3 +69,8 @@ def test_a_long_log_keeps_its_start_and_its_end(tmp_path: Path) -> None:
 
 def test_the_tail_of_a_missing_file_is_empty(tmp_path: Path) -> None:
     assert tail(str(tmp_path / "none")) == ""
+
+
+def test_a_fifo_for_a_log_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "log")
+    assert tail(str(tmp_path / "log")) == ""

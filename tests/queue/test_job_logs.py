@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from postroom.errors import PostroomError
 from postroom.queue import job_logs
 from postroom.queue.job_logs import Follower, follow, last_lines
 
@@ -28,6 +29,16 @@ def test_the_last_lines_are_found_from_the_end(
     log = tmp_path / "log"
     log.write_text(text)
     assert b"".join(last_lines(str(log), lines)).decode() == shown
+
+
+def test_what_is_not_a_file_is_refused_and_nobody_waits_for_it(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    for path in (tmp_path / "fifo", tmp_path):
+        with pytest.raises(PostroomError, match="not a regular file"):
+            list(last_lines(str(path), None))
+        with pytest.raises(PostroomError, match="not a regular file"):
+            list(follow(str(path), 3, over=lambda: True, pause=lambda: None))
+    assert list(last_lines(str(tmp_path / "nothing"), None)) == []
 
 
 def test_the_last_lines_are_found_over_many_blocks(

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from postroom.text.safe_text import complete_length, final_text, printable, strip_escapes
+from postroom.text.safe_text import (
+    complete_length,
+    final_text,
+    for_terminal,
+    printable,
+    strip_escapes,
+)
 
 
 @pytest.mark.parametrize(
@@ -37,6 +43,25 @@ def test_in_whatever_pieces_it_comes_the_text_is_the_same(text: str) -> None:
         assert first <= cut
         pieces = data[:first].decode(), data[first:].decode()
         assert strip_escapes(pieces[0]) + strip_escapes(pieces[1]) == strip_escapes(text)
+
+
+@pytest.mark.parametrize(
+    ("raw", "shown"),
+    [
+        ("\x1b[1;31mred\x1b[0m", "\x1b[1;31mred\x1b[0m\x1b[0m"),
+        ("\x1b[38:2::1:2:3mred", "\x1b[38:2::1:2:3mred\x1b[0m"),
+        ("10%\r20%\r\x1b[Kdone\n", "10%\r20%\rdone\n"),
+        ("\x1b]0;\x1b[31mtitle\x07", "\x1b[31mtitle\u2407\x1b[0m"),
+        ("\x1b[?1049h\x1bc\x1b[6nx", "x"),
+        ("\x1b[31", "[31"),
+        ("ä\x9b2J", "ä\\u009b2J"),
+    ],
+)
+def test_a_log_on_a_terminal_keeps_its_colours_only(raw: str, shown: str) -> None:
+    data = raw.encode()
+    for cut in range(len(data) + 1):
+        printed = b"".join(for_terminal([data[:cut], data[cut:]])).decode()
+        assert printed.replace("\u241b", "") == shown
 
 
 def test_on_a_terminal_every_control_character_is_shown() -> None:

@@ -14,6 +14,7 @@ import os
 import re
 import shlex
 
+from ...system.regular_file import open_regular
 from .profiles import Kind
 
 REDIRECTION = re.compile(r"\d?(>>?|<|&>)")
@@ -66,7 +67,7 @@ def _content(path: str) -> bytes:
     """Return the source of a script that the command names, since an edit makes another version."""
     if path.endswith((".py", ".sh")):
         try:
-            with open(path, "rb") as file:
+            with open_regular(path) as file:
                 return file.read(2**20)
         except OSError:
             pass

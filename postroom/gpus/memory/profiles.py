@@ -24,6 +24,7 @@ from typing import Any
 
 from filelock import FileLock
 
+from ...system.regular_file import open_regular
 from ...system.shared_folder import lock_is_free
 from .packing import STEP_MIB, Learned
 
@@ -220,7 +221,7 @@ class Measuring:
 
 def _read(path: str) -> Profile | None:
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             return Profile.decode(json.loads(file.read()))
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -1,0 +1,17 @@
+"""Opens files for reading, and never waits for a writer: a FIFO or a device is refused."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import BinaryIO
+
+
+def open_regular(path: str) -> BinaryIO:
+    """Open a regular file to read it; anything else is an OSError, at once."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "it is not a regular file", path)
+    return open(fd, "rb")
