@@ -95,8 +95,8 @@ class Tasks:
         if self._shares and not getattr(kernel.function, "books_itself", False):
             from .booked_task import call_booked
 
-            return call_booked(sheet.task, lambda: _call_here(kernel.function, arguments))
-        return _call_here(kernel.function, arguments)
+            return call_booked(sheet.task, lambda: call_here(kernel.function, arguments))
+        return call_here(kernel.function, arguments)
 
     def _get_shared(self, digest: str | None, *, tensors: bool) -> Any:
         """The run's shared data, read and put onto the device once per session."""
@@ -252,19 +252,6 @@ def _version_of_module(module: ModuleType) -> str:
     return str(getattr(module, "__postroom_version__", None) or "installed")
 
 
-def _call_here(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    """Call a kernel; a process that the kernel forked ends here, and never becomes a second worker.
-
-    A child that returned further would publish results and empty the mailbox of its parent.
-    """
-    worker = os.getpid()
-    try:
-        return function(**arguments)
-    finally:
-        if os.getpid() != worker:
-            _end_fork()
-
-
 def _end_fork() -> NoReturn:
     """End a forked child as Python ends a process, without what belongs to its parent."""
     error = sys.exc_info()[1]
@@ -277,6 +264,25 @@ def _end_fork() -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(code & 0xFF)
+
+
+def call_here(
+    function: Callable[..., Any],
+    arguments: dict[str, Any],
+    *,
+    process_id: Callable[[], int] = os.getpid,
+    end: Callable[[], NoReturn] = _end_fork,
+) -> Any:
+    """Call a kernel; a process that the kernel forked ends here, and never becomes a second worker.
+
+    A child that returned further would publish results and empty the mailbox of its parent.
+    """
+    worker = process_id()
+    try:
+        return function(**arguments)
+    finally:
+        if process_id() != worker:
+            end()
 
 
 def pick_device() -> Any:

@@ -107,9 +107,16 @@ MUTANTS = [
     Mutant(
         "a child that comes back from a kernel ends at once",
         "postroom/session/tasks.py",
-        "        if os.getpid() != worker:\n",
+        "        if process_id() != worker:\n",
         "        if False:\n",
         "tests/processes/test_forks.py",
+    ),
+    Mutant(
+        "a child that comes back from a kernel ends at once, in the simulation",
+        "postroom/session/tasks.py",
+        "        if process_id() != worker:\n",
+        "        if False:\n",
+        "sim 0-299",
     ),
     Mutant(
         "a fork does not write through what its parent prepared",

@@ -37,6 +37,7 @@ class Plan:
     fails: int = 0  # how many attempts fail before one succeeds
     seconds: float = 0.0
     command: bool = False  # a shell line, with a minder
+    forks: bool = False  # and the child comes back from the kernel, too
 
 
 @dataclass

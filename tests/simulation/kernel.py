@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import ClassVar
+from typing import ClassVar, NoReturn
 
 Body = Callable[["Process"], None]
 
@@ -28,6 +28,7 @@ class Process:
     def __init__(self, kernel: Kernel, name: str, parent: Process | None) -> None:
         self.kernel = kernel
         self.name = name
+        self.pid = kernel.spawned
         self.parent = parent
         self.alive = True
         self.survives = False  # the death of its parent
@@ -62,7 +63,7 @@ class Process:
         self.wake_at = self.kernel.now + seconds
         self._give_up_turn()
 
-    def die(self) -> None:
+    def die(self) -> NoReturn:
         """End itself, as a bug of Linux or the OOM killer would."""
         self.alive = False
         raise Killed
@@ -81,6 +82,7 @@ class Kernel:
         self.now = 1.0
         self.operations = 0
         self.kills = 0
+        self.spawned = 0
         self.processes: list[Process] = []
         self.on_exit: Callable[[Process], None] = lambda process: None
         self._back = threading.Lock()
@@ -88,6 +90,7 @@ class Kernel:
 
     def spawn(self, name: str, body: Body, *, parent: Process | None = None) -> Process:
         """Start a process; it runs when it is first given a turn."""
+        self.spawned += 1
         process = Process(self, name, parent)
         self.processes.append(process)
         _Thread.take().begin(process, body)

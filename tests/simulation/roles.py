@@ -18,6 +18,7 @@ from postroom.store.runs import RunInfo, close_outboxes, take_back_letter
 from .checker import Checker, Plan, Submission
 from .commands import Relayed, attempt_of, perform
 from .disk import Disk, SimulatedFiles, SimulatedLock
+from .forks import call, fork
 from .kernel import Kernel, Process
 
 ROOT = "/base"
@@ -164,7 +165,7 @@ def _job(plan: Plan, timed: bool = False) -> Job:
     return Job(
         "commands:run" if plan.command else "kernels:run",
         retries=plan.retries,
-        timeout_s=1e9 if timed else None,
+        timeout_s=1e6 if timed else None,
         token=plan.token,
         check=-plan.token,
     )
@@ -252,10 +253,12 @@ class Session:
         machine = self._machine
 
         def run_job(info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> JobEnd | None:
-            arguments = sheet.arguments(job)
-            plan = machine.checker.execute(info.run, job, attempt, arguments)
+            plan = machine.checker.execute(info.run, job, attempt, sheet.arguments(job))
             if not plan.command:
-                return run(machine, process, info, plan, job, attempt)
+                if plan.forks:
+                    serve = functools.partial(self._serve, guardian)
+                    fork(machine, process, inbox, run_job, serve)
+                return call(process, run, machine, process, info, plan, job, attempt)
             made = attempt_of(info, sheet, job, attempt=attempt, failed=inbox.failed)
             if self._forked:
                 ended = perform(machine, process, self.agent_id, made, plan, inbox.linger)
@@ -277,6 +280,9 @@ class Session:
             clock=machine.clock,
             journal=NullJournal(),
         )
+        self._serve(guardian, process, inbox)
+
+    def _serve(self, guardian: Process, process: Process, inbox: Inbox) -> None:
         while not self.stopping and guardian.alive:
             step = inbox.step()
             if step is Step.BLOCKED:
@@ -284,7 +290,7 @@ class Session:
             elif step is Step.IDLE and inbox.box.gone():
                 return  # taken for dead: the next worker begins anew
             elif step is Step.IDLE:
-                process.sleep(machine.rng.choice((0.01, 0.05, 1.0)))
+                process.sleep(self._machine.rng.choice((0.01, 0.05, 1.0)))
         inbox.take_down()
 
 

@@ -167,6 +167,8 @@ class Story(World):
         n_jobs, n_runs = rng.choice((1, 2, 5, 10, 20, 30)), rng.choice((1, 1, 2, 3))
         poisonous, durable = rng.random() < 0.3, rng.random()
         self._commands = rng.choice((0.0, 0.5, 1.0))
+        self._by_lot = random.Random(f"forks {seed}")
+        self._forks = self._by_lot.choice((0.0, 0.0, 0.3))
         own: list[list[Submission]] = [[] for _ in range(n_clients)]
         joined: list[list[Submission]] = [[] for _ in range(n_clients)]
         for share in range(n_runs):
@@ -218,6 +220,7 @@ class Story(World):
             fails=rng.choice((1, 2)) if kind == "flaky" else 0,
             seconds=rng.choice((0.0, 0.0, 0.01, 0.2)),
             command=rng.random() < self._commands,
+            forks=self._by_lot.random() < self._forks,
         )
 
     def run(self) -> None:
