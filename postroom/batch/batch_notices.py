@@ -16,6 +16,8 @@ from ..store.files import LocalFiles
 from ..text.safe_text import printable
 from .runner import Batch, BatchView
 
+SILENT_S = 2.0  # what takes longer is worth a word
+
 
 class BatchNotices:
     """Wraps another view; notifies a target of the first failure, and of the end."""
@@ -50,7 +52,11 @@ class BatchNotices:
 
     def _wait_until_sent(self) -> None:
         for process in self._sending:
-            _, said = process.communicate(timeout=MOST_S + 10)
+            try:
+                _, said = process.communicate(timeout=SILENT_S)
+            except subprocess.TimeoutExpired:
+                click.echo(f"sending a notification; this takes {MOST_S} s at most", err=True)
+                _, said = process.communicate(timeout=MOST_S + 10)
             if process.returncode:
                 text = said.decode(errors="replace").strip()
                 click.echo(printable(f"notification failed: {text}"), err=True)

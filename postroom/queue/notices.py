@@ -194,7 +194,9 @@ class Notifier:
         stem = f"{self._base.control}/{PREFIX}{token}"
         if tries > len(RETRY_S):
             self._journal.log(
-                "error", f"a message about run {notice.run} could not be sent: giving up"
+                "error",
+                f"a message about run {notice.run} could not be sent in {tries} tries, for the "
+                "reasons logged before: giving up; check what --notify names",
             )
             with contextlib.suppress(FileExistsError):
                 self._files.write_new(f"{stem}.{event}", [b"given up\n"])
@@ -214,7 +216,10 @@ class Notifier:
             if code:
                 wait_s = RETRY_S[min(sending.tries, len(RETRY_S) - 1)]
                 self._tries[key] = sending.tries + 1, now + wait_s
-                self._journal.log("warning", f"{stderr[-500:]}; trying again in {wait_s:g} s")
+                why = stderr[-500:] or f"the process that sends it ended with code {code}"
+                last = sending.tries + 1 > len(RETRY_S)
+                then = "" if last else f"; trying again in {wait_s:g} s"
+                self._journal.log("warning", f"a message was not sent: {why}{then}")
             else:
                 self._tries.pop(key, None)
 

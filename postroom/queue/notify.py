@@ -16,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -35,6 +36,10 @@ COMMAND_S = 60.0
 ADDRESS_S = 15.0
 # The sending process is killed after this time in any case.
 MOST_S = 90
+# Redirects that are followed with the same POST; a 303 says that the message is somewhere else.
+REDIRECTS = (301, 302, 307, 308)
+MOST_REDIRECTS = 5
+MOST_STDERR = 64 << 10
 MOST_FAILURES = 5
 LAST_LINES = 10
 MOST_TARGET = 2000
@@ -184,16 +189,56 @@ def send(target: str, message: Message) -> None:
 
 
 def _post(address: str, message: Message) -> None:
+    import http.client
+    import urllib.error
     import urllib.request  # it imports http and ssl: only where needed
 
+    class NoRedirect(urllib.request.HTTPRedirectHandler):
+        """Python would follow most redirects with a GET, and lose the message."""
+
+        def redirect_request(self, *_: object) -> None:
+            return None
+
+    opener = urllib.request.build_opener(NoRedirect)
     headers = {"Content-Type": "application/json", "User-Agent": "postroom"}
-    # The user gave this address; it was checked to be http or https.
-    request = urllib.request.Request(address, message.encode(), headers)  # noqa: S310
-    try:
-        with urllib.request.urlopen(request, timeout=ADDRESS_S):  # noqa: S310
+    problem = "it redirects again and again"
+    for _ in range(MOST_REDIRECTS + 1):
+        try:
+            # The user gave this address; it was checked to be http or https.
+            request = urllib.request.Request(address, message.encode(), headers)  # noqa: S310
+            opener.open(request, timeout=ADDRESS_S).close()
             return
-    except (OSError, ValueError) as error:  # these include urllib's own errors
-        raise NotifyError(f"{address.split('?')[0]} did not accept a message: {error}") from None
+        except urllib.error.HTTPError as error:
+            error.close()
+            if error.code not in REDIRECTS or not (place := error.headers.get("Location")):
+                problem = str(error)
+                break
+            address = _redirected(address, place)
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            slow = isinstance(getattr(error, "reason", error), TimeoutError)
+            problem = f"no answer within {ADDRESS_S:g} s" if slow else str(error)
+            break
+    raise NotifyError(f"{_without_query(address)} did not accept a message: {problem}")
+
+
+def _redirected(address: str, place: str) -> str:
+    """Where a redirect leads: on the same host only, since a message and its address are private"""
+    from urllib.parse import urljoin, urlsplit
+
+    new = urljoin(address, place)
+    one, other = urlsplit(address), urlsplit(new)
+    is_safer = (one.scheme, other.scheme) == ("http", "https")
+    same = (one.scheme, one.netloc) == (other.scheme, other.netloc)
+    if same or (is_safer and one.hostname == other.hostname):
+        return new
+    raise NotifyError(
+        f"{_without_query(address)} redirects to {_without_query(new)}, and messages are not sent "
+        "on to another host: give the new address to --notify"
+    )
+
+
+def _without_query(address: str) -> str:
+    return address.partition("?")[0]
 
 
 def _call(command: str, message: Message) -> None:
@@ -206,28 +251,35 @@ def _call(command: str, message: Message) -> None:
         "POSTROOM_JOBS": str(message.jobs),
         "POSTROOM_FAILED": str(sum(message.counts.get(outcome, 0) for outcome in FAILED)),
     }
-    # The user gave this command to be run.
-    process = subprocess.Popen(  # noqa: S602
-        command,
-        shell=True,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        env=environment,
-        start_new_session=True,
-    )
-    try:
-        _, stderr = process.communicate(
-            message.text.encode(errors="replace") + b"\n", timeout=COMMAND_S
+    # Files, not pipes: what the command leaves running in the background (`&`) keeps them open, and
+    # is not waited for.
+    with tempfile.TemporaryFile() as text, tempfile.TemporaryFile() as stderr:
+        text.write(message.text.encode(errors="replace") + b"\n")
+        text.seek(0)
+        # The user gave this command to be run.
+        process = subprocess.Popen(  # noqa: S602
+            command,
+            shell=True,
+            stdin=text,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            env=environment,
+            start_new_session=True,
         )
-    except subprocess.TimeoutExpired:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        raise NotifyError(f"{command!r} took longer than {COMMAND_S:g} s") from None
-    if process.returncode:
-        why = last_line(stderr.decode(errors="replace"))
-        raise NotifyError(f"{command!r} failed with exit code {process.returncode}: {why}")
+        try:
+            code = process.wait(COMMAND_S)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise NotifyError(
+                f"{command!r} took longer than {COMMAND_S:g} s and was killed: make it faster, or "
+                "write `setsid -f` before it, so that nobody waits for it"
+            ) from None
+        stderr.seek(0)
+        why = last_line(stderr.read(MOST_STDERR).decode(errors="replace"))
+    if code:
+        raise NotifyError(f"{command!r} failed with exit code {code}: {why}")
 
 
 @dataclass(frozen=True)
@@ -274,9 +326,21 @@ def deliver(envelope: Envelope, files: Files) -> None:
         lock.release()
 
 
-if __name__ == "__main__":
+def _main() -> None:
+    envelope = Envelope.decode("stdin", sys.stdin.buffer.read())
+
+    def too_late(*_: object) -> None:
+        target = envelope.target
+        shown = _without_query(target) if is_address(target) else repr(target)
+        raise NotifyError(f"{shown} took longer than {MOST_S} s")
+
+    signal.signal(signal.SIGALRM, too_late)
     signal.alarm(MOST_S)
+    deliver(envelope, LocalFiles())
+
+
+if __name__ == "__main__":
     try:
-        deliver(Envelope.decode("stdin", sys.stdin.buffer.read()), LocalFiles())
-    except (NotifyError, OSError) as problem:
+        _main()
+    except (PostroomError, OSError) as problem:
         sys.exit(str(problem))

@@ -32,6 +32,7 @@ class Webhook:
     def __init__(self) -> None:
         self.got: list[dict[str, object]] = []
         self.codes: list[int] = []  # the next answers; 200 when there is none
+        self.location = ""  # where a redirect leads
         self.hangs = threading.Event()
         webhook = self
 
@@ -44,6 +45,8 @@ class Webhook:
                 if code == 200:
                     webhook.got.append(json.loads(body))
                 self.send_response(code)
+                if 300 <= code < 400:
+                    self.send_header("Location", webhook.location)
                 self.end_headers()
 
             def log_message(self, *_: object) -> None:

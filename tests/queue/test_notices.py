@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from postroom.queue.notices import POLL_S, Notifier, notify_of
+from postroom.queue.notices import POLL_S, RETRY_S, Notifier, notify_of
 from postroom.store.base import Base
 from postroom.store.journal import Journal
 from postroom.testing import wait_until
@@ -100,6 +100,21 @@ def test_a_message_that_failed_is_sent_again(base: Base, webhook: Webhook) -> No
     webhook.hangs.clear()
     again.until(lambda: not notices(base))
     assert len(webhook.got) >= 2
+
+
+def test_the_log_says_why_a_message_was_not_sent_and_when_it_is_given_up(base: Base) -> None:
+    (job,) = queue(base, "a")
+    end(base, job)
+    notify_of(FILES, base, [job], "echo no such user >&2; exit 3")
+    rounds = Rounds(base)
+    while notices(base):
+        rounds.until(lambda: True)
+        rounds.now += RETRY_S[-1]
+    log = Path(base.log).read_text()
+    assert log.count("failed with exit code 3: no such user") == len(RETRY_S) + 1
+    assert log.count("trying again in") == len(RETRY_S)
+    assert f"could not be sent in {len(RETRY_S) + 1} tries" in log
+    assert "giving up; check what --notify names" in log
 
 
 def test_an_address_that_hangs_blocks_nothing(base: Base, webhook: Webhook) -> None:
