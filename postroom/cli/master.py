@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Sequence
 
 import click
 
@@ -62,14 +63,20 @@ def command(base: str, detach: bool, notify: str) -> None:
             nonlocal said
             if master.acting != said:
                 said = master.acting
-                agents = ", ".join(master.agents()) or "none yet"
-                click.echo(f"active; agents: {agents}", err=True)
+                click.echo(standing(said, master.agents()), err=True)
             notifier.step(time.monotonic())
             return stopping.is_set()
 
         master.serve(stop)
     click.echo("stopped", err=True)
     sys.exit(0)
+
+
+def standing(active: bool, agents: Sequence[str]) -> str:
+    """Say whether this scheduler is the active one."""
+    if not active:
+        return "no longer active; the log says why. It becomes active again as soon as it can"
+    return f"active; agents: {', '.join(agents) or 'none yet'}"
 
 
 def _detach(base: Base, options: list[str]) -> None:

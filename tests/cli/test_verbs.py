@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from postroom.cli.master import standing
 from postroom.errors import PostroomError
 from postroom.queue.queue_view import QueueView
 from postroom.store.base import Base
@@ -43,3 +44,9 @@ def test_what_makes_no_sense_is_refused_with_a_sentence(
         call(base, *words)
     assert isinstance(caught.value, PostroomError) or hasattr(caught.value, "format_message")
     assert view.jobs().jobs == []
+
+
+def test_a_scheduler_says_when_it_is_active_and_when_not() -> None:
+    assert standing(True, []) == "active; agents: none yet"
+    assert standing(True, ["0", "1"]) == "active; agents: 0, 1"
+    assert standing(False, ["0"]).startswith("no longer active")
