@@ -257,7 +257,8 @@ def _packer(options: dict[str, Any], output: str, places: list[SlotSpec]) -> Pac
     if not cards:
         _say("there is no GPU to share: --memory has no effect")
         return None
-    return Packer(cards, memory, where=f" of {output}", ledger=open_ledger(), profiles=Profiles())
+    profiles = Profiles().writable()
+    return Packer(cards, memory, where=f" of {output}", ledger=open_ledger(), profiles=profiles)
 
 
 def _batch_options(options: dict[str, Any], output: str, *, lazy: bool) -> BatchOptions:

@@ -24,6 +24,7 @@ from typing import Any
 
 from filelock import FileLock
 
+from ...errors import GpuError
 from ...system.regular_file import open_regular
 from ...system.shared_folder import lock_is_free
 from .packing import STEP_MIB, Learned
@@ -145,7 +146,22 @@ class Profiles:
 
     def __init__(self, where: str | None = None) -> None:
         self.where = where or os.environ.get("POSTROOM_PROFILES") or _default()
-        os.makedirs(self.where, 0o700, exist_ok=True)
+        try:
+            os.makedirs(self.where, 0o700, exist_ok=True)
+        except OSError as error:
+            raise self._unusable(error.strerror) from None
+
+    def _unusable(self, why: str | None) -> GpuError:
+        return GpuError(
+            f"what is learned about memory cannot be kept in {self.where}: {why}; set "
+            "POSTROOM_PROFILES to a folder that you can write to"
+        )
+
+    def writable(self) -> Profiles:
+        """Return itself, or raise an error if nothing can be learned here."""
+        if not os.access(self.where, os.W_OK | os.X_OK):
+            raise self._unusable("you may not write there")
+        return self
 
     def _path(self, type_: str) -> str:
         digest = hashlib.sha256(type_.encode()).hexdigest()[:16]
@@ -186,7 +202,11 @@ class Profiles:
 
     def try_measure(self, type_: str) -> Measuring | None:
         """Return the right to measure a type, or None if another process has it."""
-        fd = os.open(f"{self._path(type_)}.measuring", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        path = f"{self._path(type_)}.measuring"
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise self._unusable(error.strerror) from None
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

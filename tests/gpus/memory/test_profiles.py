@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from postroom.errors import GpuError
 from postroom.gpus.memory.packing import CONTEXT_MIB, Growth, Learned, advice, reservation
 from postroom.gpus.memory.placement import PlacementRequest, order
 from postroom.gpus.memory.profiles import Kind, ProfileRow, Profiles
@@ -188,3 +189,20 @@ def test_advice_says_how_many_fit() -> None:
         == "train: peak 6.1 of 24 GB, 12.0 s: three fit on one card"
     )
     assert advice("train", 20000, 24576, 6000).endswith("100 min: it needs a card of its own")
+
+
+def test_a_folder_that_cannot_be_used_is_named_and_the_error_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    says = "cannot be kept in .*: Not a directory; set POSTROOM_PROFILES to a folder"
+    with pytest.raises(GpuError, match=says):
+        Profiles(str(tmp_path / "file" / "profiles"))
+    store = Profiles(str(tmp_path / "profiles"))
+    assert store.writable() is store
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write anywhere
+    with pytest.raises(GpuError, match="you may not write there"):
+        store.writable()
+    os.rmdir(store.where)
+    with pytest.raises(GpuError, match="No such file or directory"):
+        store.try_measure("train.py::train")
