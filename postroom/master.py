@@ -56,6 +56,8 @@ from .text.safe_text import printable
 STAND_BY_S = 0.5
 # How long after the last call of its user it stops acting.
 IDLE_S = 0.5
+# ... and lists results at most, when events say that there are some.
+REFRESH_S = 0.002
 # How often it checks that its base still exists, and why nothing can run.
 CHECK_BASE_S = 1.0
 
@@ -99,6 +101,8 @@ class Master:
         self._ask_at = 0.0
         self._check_base_at = 0.0
         self._refresh_at = 0.0
+        self._refresh_is_late = False
+        self._at_rest: set[str] = set()  # the runs that nobody wanted when they were looked at
         self._guard = threading.RLock()  # over all that is above
         self._polling = threading.Lock()  # one thread waits for events, the others for it
         self._waits = 0  # how many waits are under way
@@ -455,12 +459,15 @@ class Master:
             self._try_to_act()
 
     def _refresh(self, now: float) -> bool:
-        if now < self._refresh_at:
+        self._refresh_is_late = now < self._refresh_at
+        if self._refresh_is_late:
             return False
-        moved = [pool.refresh() for pool in list(self._pools.values()) if not pool.done]
+        pools = [pool for pool in list(self._pools.values()) if not pool.done]
+        self._waiter.follow([self.base.result_folder(pool.run) for pool in pools])
+        moved = [pool.refresh() for pool in pools]
         # A long listing may take at most a tenth of the time.
         took = self._clock.monotonic() - now
-        self._refresh_at = now + max(0.02, 10 * took)
+        self._refresh_at = now + max(REFRESH_S, 10 * took)
         return any(moved)
 
     def _step_down(self) -> None:
@@ -503,6 +510,8 @@ class Master:
             lock = self._wanted.pop(pool.run, None)
             if lock is not None:
                 lock.release()
+                if self._dispatcher is not None:
+                    self._dispatcher.hint({pool.run})
 
     @property
     def obstacle(self) -> str:
@@ -586,6 +595,8 @@ class Master:
         dispatcher = self._dispatcher
         at_work = dispatcher is not None and dispatcher.at_work
         seconds = 0.05 if at_work else STAND_BY_S
+        if dispatcher is None and self._refresh_is_late:
+            seconds = min(seconds, max(self._refresh_at - now, 0.0))
         if deadline is not None:
             seconds = min(seconds, max(deadline - now, 0.0))
         ready = dispatcher.is_answered if dispatcher is not None else _never
@@ -594,8 +605,12 @@ class Master:
         try:
             if self._closed.is_set():
                 return
-            if self._waiter.wait(seconds, ready) and dispatcher is not None:
-                dispatcher.hint(self._waiter.take_names())
+            if self._waiter.wait(seconds, ready):
+                names = self._waiter.take_names()
+                if dispatcher is not None:
+                    dispatcher.hint(names)
+                else:
+                    self._at_rest.difference_update(self._at_rest if names is None else names)
         finally:
             self._polling.release()
 
@@ -612,7 +627,9 @@ class Master:
             deliver=self._deliver,
             sweep=self._sweep,
             sessions=self._sessions,
+            at_rest=self._at_rest,
         )
+        self._waiter.follow([])
         # Before the first letter: the next Master's epoch must be higher than this one.
         self._write_info(dispatcher.epoch)
         self._dispatcher = dispatcher

@@ -4,19 +4,25 @@ import gc
 import json
 import os
 import threading
+import time
 import weakref
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from postroom import master
+from postroom.dispatch import dispatcher
 from postroom.dispatch.job_writer import PARCEL_JOBS
 from postroom.errors import JobFailed, KernelError, PayloadError, PostroomError
 from postroom.jobs import Job
 from postroom.master import Master
 from postroom.parcel.sheets import Outcome
-from postroom.store.runs import list_firsts, list_runs
+from postroom.store.files import LocalFiles
+from postroom.store.runs import list_firsts, list_runs, publish_results
 from postroom.testing import wait_until
+from tests.by_hand import results
 from tests.in_one_process import in_one_process
 
 DOUBLE = """
@@ -140,11 +146,11 @@ def test_a_second_master_hands_in_and_takes_over_when_the_first_goes(tmp_path: P
 def test_two_masters_share_the_agents_of_one_base(tmp_path: Path) -> None:
     with in_one_process(tmp_path, DOUBLE) as room:
         acting = room.master
-        acting.step(0.0)
+        acting.step(time.monotonic())
         with Master(room.base.root, import_folder=str(room.import_folder)) as other:
             pool = other.submit([Job("kernels:double", x=n) for n in range(10)])
-            for now, _ in enumerate(other.rounds(pool, timeout_s=60)):
-                acting.step(float(now))
+            for _ in other.rounds(pool, timeout_s=60):
+                acting.step(time.monotonic())
                 room.inboxes[0].step()
             assert pool.results() == [2 * n for n in range(10)]
             assert not other.acting
@@ -410,3 +416,58 @@ def test_runs_that_are_done_keep_nothing_open(tmp_path: Path) -> None:
         pool = room.run([Job("kernels:kernel")])
         pool.submit(Job("kernels:kernel"))  # a run that was done is taken up again
         assert room.finish(pool).results() == [1, 1]
+
+
+def test_a_run_costs_the_same_however_many_there_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatcher, "LIST_S", 1e9)
+    looked: list[str] = []
+
+    def record(name: str) -> None:
+        real = getattr(LocalFiles, name)
+
+        def looking(files: LocalFiles, path: str, *rest: Any, **options: Any) -> Any:
+            looked.append(path)
+            return real(files, path, *rest, **options)
+
+        monkeypatch.setattr(LocalFiles, name, looking)
+
+    for name in ("names", "read", "view", "tail", "exists", "try_lock"):
+        record(name)
+    with in_one_process(tmp_path, DOUBLE) as room:
+        made = [room.run([Job("kernels:double", x=n)]).run for n in range(20)]
+        acting = room.master._dispatcher
+        assert acting is not None and len(acting.runs) <= 1
+        for lets_go in (False, True):
+            for _ in range(3):  # take the events of all runs so far
+                room.master._pause(0.0, 0.0)
+                room.master.step(0.0)
+            if lets_go:
+                assert room.master.let_go()
+            looked.clear()
+            made.append(room.run([Job("kernels:double", x=0)]).run)
+            seen = [run for run in made[:-2] if any(run in path for path in looked)]
+            assert not seen, "what is over is not looked at again"
+            assert looked.count(room.base.job_pool) == lets_go
+
+
+@pytest.mark.parametrize("refresh_s", [0.0, 1.0])
+def test_who_waits_beside_an_acting_master_hears_of_its_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refresh_s: float
+) -> None:
+    monkeypatch.setattr(master, "REFRESH_S", refresh_s)
+    with in_one_process(tmp_path, DOUBLE, inboxes=0) as room, Master(room.base.root) as other:
+        room.master.step(time.monotonic())
+        other.import_folder = room.master.import_folder
+        pool = other.submit([Job("kernels:double", x=4)])
+        other.wait(pool, timeout_s=0.01)
+        assert not other.acting
+        # From now on nothing but the event of the result tells.
+        monkeypatch.setattr(master, "STAND_BY_S", 1e5)
+        waiting = threading.Thread(target=other.wait, args=(pool,), daemon=True)
+        waiting.start()
+        wait_until(lambda: other._waiter._followed)
+        publish_results(room.files, room.base, pool.info, 0, 1, lambda first: results(first, [8]))
+        wait_until(lambda: not waiting.is_alive(), timeout_s=20)
+        assert pool.results() == [8]

@@ -49,6 +49,7 @@ class Dispatcher:
         deliver: OnOutcomes,
         sweep: Callable[[str], int] = lambda agent_id: 0,
         sessions: SessionStarter | None = None,
+        at_rest: set[str] | None = None,
     ) -> None:
         self._files = files
         self._base = base
@@ -56,13 +57,14 @@ class Dispatcher:
         self._journal = journal
         self._sweep = sweep  # ends what a dead agent has left running
         self._serial = 0
-        self._list_at = 0.0
+        self._list_at = clock.monotonic() + LIST_S
+        self._hinted = True
         self._blocked_until = 0.0
         self._appended = 0  # jobs that were appended here since the last step
         self._last_run = NO_RUN  # the one that sent last; among equals, the next has its turn
         self.agents: dict[str, Agent] = {}
         orders = self._read_orders()
-        self._registry = Registry(files, base, journal, orders)
+        self._registry = Registry(files, base, journal, orders, at_rest)
         self._collector = Collector(
             files,
             base,
@@ -85,8 +87,8 @@ class Dispatcher:
         self.epoch = self._next_epoch()
 
     def hint(self, names: set[str] | None = None) -> None:
-        """Something may have changed in these runs, or (None) anywhere: list at the next step."""
-        self._list_at = 0.0
+        """Something may have changed in these runs, or (None) anywhere: look at the next step."""
+        self._hinted = True
         self._registry.hint(names)
 
     def extended(self, run: str, record: Record) -> None:
@@ -120,10 +122,13 @@ class Dispatcher:
         """One round; True when something moved."""
         moved = False
         self._appended = 0
-        if now >= self._list_at:
-            self._list_at = now + LIST_S
+        whole = now >= self._list_at
+        if whole or self._hinted:
+            self._hinted = False
+            if whole:
+                self._list_at = now + LIST_S
             moved |= self._list_agents()
-            moved |= self._registry.refresh(self._out)
+            moved |= self._registry.refresh(self._out, whole=whole)
             moved |= self._executor.carry_out_requests()
         for agent in list(self.agents.values()):
             if agent.letter is not None or now >= agent.probe_at:

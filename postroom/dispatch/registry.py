@@ -19,6 +19,7 @@ from ..store.base import Base
 from ..store.files import Files
 from ..store.job_ids import JobId
 from ..store.journal import Journal
+from ..store.mailbox import is_plain_name
 from ..store.requests import Orders
 from ..store.runs import (
     RunInfo,
@@ -66,7 +67,14 @@ class ActiveRun:
 class Registry:
     """The runs of a base: which are served, and what waits in each."""
 
-    def __init__(self, files: Files, base: Base, journal: Journal, orders: Orders) -> None:
+    def __init__(
+        self,
+        files: Files,
+        base: Base,
+        journal: Journal,
+        orders: Orders,
+        at_rest: set[str] | None = None,
+    ) -> None:
         self._files = files
         self._base = base
         self._journal = journal
@@ -74,8 +82,9 @@ class Registry:
         self._new: list[str] = []
         self._gone: list[str] = []
         self._awaited: dict[str, set[int]] = {}
-        self._named: set[str] | None = None  # what to look at next; None: everything
-        self._at_rest: set[str] = set()  # the runs that nobody wants served
+        self._named: set[str] | None = set()  # what to look at next; None: everything
+        # The runs that nobody wants served; those that are known to rest are not read again.
+        self._at_rest = set() if at_rest is None else at_rest
         self._rest_turn = 0
         self.runs: dict[str, ActiveRun] = {}
 
@@ -83,39 +92,53 @@ class Registry:
         """Something may have changed, in these runs or (None) anywhere."""
         self._named = None if names is None or self._named is None else self._named | names
 
-    def list_submitted(self) -> dict[str, list[int]]:
-        """The parcels of jobs of every run; list them before mailboxes and results are read."""
-        runs = list_runs(self._files, self._base)
-        return {run: list_firsts(self._files, self._base.run_folder(run)) for run in runs}
+    def list_submitted(self) -> list[str]:
+        """Every run; list them before mailboxes and results are read."""
+        return list_runs(self._files, self._base)
 
-    def recover(self, submitted: dict[str, list[int]], out: Out) -> None:
+    def recover(self, submitted: list[str], out: Out) -> None:
         """Take in every run that is wanted, or out with an agent."""
-        for run, listed in submitted.items():
-            self._load(run, listed, out(run))
-        self._at_rest = set(submitted) - set(self.runs)
+        for run in submitted:
+            sent = out(run)
+            if sent or run not in self._at_rest:
+                self._load(run, sent)
 
-    def refresh(self, out: Out) -> bool:
-        """See what is new, what was appended and what is wanted; True when something is."""
+    def refresh(self, out: Out, *, whole: bool = True) -> bool:
+        """See what is new, what was appended and what is wanted; True when something is.
+
+        A base may hold thousands of runs: they are listed only for a `whole` look. Otherwise only
+        those are looked at that were named.
+        """
         moved = False
-        present = list_runs(self._files, self._base)
-        for run in set(self.runs) - set(present):
+        named, self._named = self._named, set()
+        if whole or named is None:
+            present = list_runs(self._files, self._base)
+            self._at_rest.intersection_update(present)
+            missing, look_at = set(self.runs) - set(present), self._worth_a_look(present, named)
+        else:
+            look_at = sorted(filter(is_plain_name, named))
+            missing = self.runs.keys() & named
+        for run in missing:
             # On some filesystems a listing lags behind.
             if not self._files.exists(self._base.run_folder(run)):
                 del self.runs[run]
                 self._gone.append(run)
-        for run in self._worth_a_look(present):
+        for run in look_at:
             active = self.runs.get(run)
             if active is None:
-                self._load(run, list_firsts(self._files, self._base.run_folder(run)), out(run))
+                self._load(run, out(run))
                 moved |= run in self.runs
             else:
                 active.wanted = self._is_wanted(active.info)
                 moved |= self._extend(run, active)
-        self._at_rest = set(present) - set(self.runs)
+                if active.queue.finished and not active.wanted:
+                    del self.runs[run]
+                    self._at_rest.add(run)
         return moved
 
-    def _load(self, run: str, listed: list[int], sent: list[tuple[int, int]]) -> None:
+    def _load(self, run: str, sent: list[tuple[int, int]]) -> None:
         files, base = self._files, self._base
+        self._at_rest.discard(run)
         try:
             info = read_run_info(files, base, run)
         except FileNotFoundError:  # it is being removed, or its run.json was put aside
@@ -129,6 +152,7 @@ class Registry:
         queue = self._new_queue(info)
         active = ActiveRun(info, queue, wanted=self._is_wanted(info))
         if not (active.wanted or sent):
+            self._at_rest.add(run)
             return
         self.runs[run] = active
         # A power loss may have left the jobs and taken the folders for their results.
@@ -140,7 +164,8 @@ class Registry:
             firsts, end = [record.number for record in records], active.append_log.number
             offsets = [record.at for record in records]
         else:
-            (firsts, end), offsets = self._contiguous(run, listed), []
+            firsts, end = self._contiguous(run, list_firsts(files, base.run_folder(run)))
+            offsets = []
         covered = self.covered(run)
         if twice := count_covered(covered)[1]:
             self._journal.log(
@@ -279,20 +304,22 @@ class Registry:
             spans.append((first, first + count))
         return spans
 
-    def _worth_a_look(self, present: list[str]) -> list[str]:
+    def _worth_a_look(self, present: list[str], named: set[str] | None) -> list[str]:
         """The active runs, new ones, those named by events, and in turn a few that are over.
 
         A base may hold thousands of runs that are over. Resuming one touches its folder,
         which is an event; where events do not arrive, its turn comes.
         """
-        named, self._named = self._named, set()
         if named is None:
             return present
         awake: list[str] = []
         resting: list[str] = []
         for run in present:
             active = self.runs.get(run)
-            rests = run in self._at_rest if active is None else active.queue.finished
+            if active is None:
+                rests = run in self._at_rest
+            else:
+                rests = active.queue.finished and not active.info.embedded
             (resting if rests and run not in named else awake).append(run)
         turn = self._rest_turn % max(len(resting), 1)
         self._rest_turn = turn + RESTING
@@ -341,9 +368,12 @@ class Registry:
     def _is_wanted(self, info: RunInfo) -> bool:
         if not info.embedded:
             return True
+        path = self._base.wanted(info.run)
+        if not self._files.exists(path):
+            return False
         try:
-            lock = self._files.try_lock(self._base.wanted(info.run))
-        except OSError:
+            lock = self._files.try_lock(path)
+        except FileNotFoundError:  # the run is being removed
             return False
         if lock is None:
             return True

@@ -19,7 +19,7 @@ import os
 import select
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ class Waiter:
         self._pid = os.getpid()
         self._events = self._wake_fd = self._schedule = -1
         self._watches: list[int] = []
+        self._followed: dict[str, int] = {}  # folder: its watch
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poll = select.poll()
         self._poll.register(self._wake_fd, select.POLLIN)
@@ -141,6 +142,18 @@ class Waiter:
         """End a wait from another thread: something of this name has changed."""
         self._names.add(name)
         os.eventfd_write(self._wake_fd, 1)
+
+    def follow(self, folders: Collection[str]) -> None:
+        """Watch these folders as well, for now: what is created in them ends a wait."""
+        if self._events < 0 or self._followed.keys() == set(folders):
+            return
+        libc = ctypes.CDLL(None, use_errno=True)
+        for folder in self._followed.keys() - set(folders):
+            libc.inotify_rm_watch(self._events, self._followed.pop(folder))
+        for folder in set(folders) - self._followed.keys():
+            watch = libc.inotify_add_watch(self._events, os.fsencode(folder), _CREATE)
+            if watch >= 0:
+                self._followed[folder] = watch
 
     def rest(self) -> None:
         """Stop watching, some time before `close`.

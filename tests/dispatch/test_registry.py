@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from postroom.store.append_log import RECORD_BYTES
 from postroom.store.job_ids import JobId
 from postroom.store.journal import NullJournal
 from postroom.store.requests import Orders
-from postroom.store.runs import read_parcel_bytes, read_run_info
+from postroom.store.runs import read_parcel_bytes, read_run_info, want
 from postroom.store.scheduling import SchedulingOptions
 from tests.by_hand import PostRoom
 
@@ -88,3 +89,38 @@ def test_a_job_whose_record_is_lost_has_no_options_and_the_next_keep_theirs(room
     at = data.index(b'"command":"b"')
     path.write_bytes(data[:at] + b"#" + data[at + 1 :])
     assert priorities(load(room)) == [1, 0, 3]
+
+
+def test_a_run_that_rests_is_read_again_only_if_an_agent_has_it(room: PostRoom) -> None:
+    room.run(2, embedded=True)
+    at_rest: set[str] = set()
+
+    def again(sent: list[tuple[int, int]]) -> Registry:
+        registry = Registry(room.files, room.base, NullJournal(), Orders(), at_rest)
+        registry.recover(registry.list_submitted(), lambda run: sent)
+        return registry
+
+    assert not again([]).runs and at_rest == {"r"}
+    shutil.move(room.base.run_info("r"), room.base.tmp)
+    assert not again([]).runs and at_rest == {"r"}
+    shutil.move(f"{room.base.tmp}/run.json", room.base.run_folder("r"))
+    assert list(again([(0, 1)]).runs) == ["r"] and not at_rest
+
+
+def test_a_run_that_could_not_be_looked_at_is_not_taken_for_one_that_nobody_wants(
+    room: PostRoom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room.run(2, embedded=True)
+    lock = want(room.files, room.base, "r")
+    registry = load(room)
+    assert registry.runs["r"].wanted
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(room.files, "try_lock", fails)
+    registry.hint({"r"})
+    with pytest.raises(OSError, match="Too many"):
+        registry.refresh(lambda run: [], whole=False)
+    assert registry.runs["r"].wanted
+    lock.release()

@@ -68,6 +68,22 @@ def test_a_wait_can_be_ended_from_another_thread(tmp_path: Path) -> None:
     waiter.close()
 
 
+def test_a_folder_can_be_followed_for_a_while(tmp_path: Path) -> None:
+    watched, followed = tmp_path / "watched", tmp_path / "followed"
+    watched.mkdir()
+    followed.mkdir()
+    waiter = Waiter([str(watched)])
+    waiter.wait(0.0, lambda: False)
+    waiter.follow([str(followed)])
+    (followed / "new").touch()
+    assert waiter.wait(60.0, lambda: False)
+    waiter.follow([])
+    (followed / "newer").touch()
+    waiter.wait(0.0, lambda: False)  # it is told that the watch has ended
+    assert not waiter.wait(0.0, lambda: False)
+    waiter.close()
+
+
 def test_what_is_ready_is_not_waited_for(tmp_path: Path) -> None:
     waiter = Waiter([str(tmp_path)])
     waiter.wait(0.0, lambda: False)
