@@ -213,7 +213,8 @@ class JobPool:
         self.run = info.run
         self.jobs = list(jobs)
         self.agents: dict[str, AgentTotals] = {}
-        self.large: dict[int, str] = {}  # job: its file, if it has one of its own
+        self.is_open = False  # True: more jobs may come, so the run stays wanted
+        self.large: dict[int, str] = {}  # job: its parcel, if that is a large file
         self._files = files
         self._base = base
         self._master = master

@@ -20,15 +20,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from .dispatch.dispatcher import Dispatcher
-from .dispatch.job_writer import append_jobs, log_jobs, parcels, put_data, referring_to_data
+from .dispatch.job_writer import log_jobs, put_data, referring_to_data
 from .dispatch.request_executor import SessionStarter
 from .dispatch.stall import Stall, find_obstacle
 from .errors import BadFileError, BaseFolderError, PostroomError
 from .jobs import Job, JobPool
-from .parcel.jsonable import weight
-from .parcel.sheets import JobSheet, OutcomeSheet
+from .parcel.sheets import OutcomeSheet
 from .store.agents import MasterInfo, list_agents, read_agent_info
-from .store.append_log import AppendLogWriter, Record, read_sheets
+from .store.append_log import AppendLogWriter, Record, logged_until, read_sheets
 from .store.base import Base, create_base, new_run_id
 from .store.files import Clock, Files, LocalFiles, Lock, SystemClock
 from .store.journal import Journal
@@ -36,11 +35,8 @@ from .store.runs import (
     RunInfo,
     appending,
     check_project,
-    count_submitted,
     create_run,
-    list_firsts,
     list_runs,
-    read_parcel_bytes,
     read_run_info,
     user_name,
     want,
@@ -180,7 +176,6 @@ class Master:
         project: str,
         keep: bool,
         one_job_per_letter: bool = False,
-        append_log: bool = False,
     ) -> JobPool:
         tasks = dict.fromkeys(job.task for job in listed)
         folder = self.import_folder
@@ -205,12 +200,19 @@ class Master:
                 user=user_name(),
                 kernels={task: source_version(folder, task) for task in tasks},
                 one_job_per_letter=one_job_per_letter,
-                append_log=append_log,
             )
-            create_run(self._files, self.base, info, parcels(listed))
+            records: list[Record] = []
+
+            def fill(append_log: AppendLogWriter) -> int:
+                records.extend(log_jobs(append_log, listed, apart=True))
+                return len(listed)
+
+            create_run(self._files, self.base, info, fill)
         if info.embedded:
             self._want(info.run)
-        return self._watch(JobPool(self._files, self.base, info, listed, self))
+        pool = JobPool(self._files, self.base, info, listed, self)
+        self._note_large(pool, records)
+        return self._watch(pool)
 
     def open(
         self,
@@ -226,14 +228,15 @@ class Master:
         long one while another agent is idle.
         """
         with self._using("open a run"):
-            return self._submit(
+            pool = self._submit(
                 [],
                 shared,
                 project=project,
                 keep=keep,
                 one_job_per_letter=one_job_per_letter,
-                append_log=True,
             )
+            pool.is_open = True
+            return pool
 
     def cancel(self, pool: JobPool, jobs: Collection[int], reason: str) -> bool:
         """Cancel jobs that wait; False: only the acting Master may, and this is not it."""
@@ -279,7 +282,6 @@ class Master:
 
     def _append(self, pool: JobPool, jobs: Sequence[Job]) -> list[int]:
         info, run, known, dispatcher = pool.info, pool.run, len(pool.jobs), self._dispatcher
-        records: list[Record] = []
         if info.embedded and run not in self._wanted:  # it was done, and gets more jobs
             self._want(run)
         for job in jobs:
@@ -288,16 +290,11 @@ class Master:
         # An embedded run is wanted already.
         kept = contextlib.nullcontext() if info.embedded else appending(self._files, self.base, run)
         with kept:
-            if info.append_log:
-                records = log_jobs(self._append_log(info), jobs, guess=known)
-                numbers = [n for record in records for n in range(record.number, record.stop)]
-            else:
-                numbers = append_jobs(self._files, self.base, info, jobs, guess=known)
-        for record in records:
-            if record.file:
-                pool.large[record.number] = record.file
+            records = log_jobs(self._append_log(info), jobs, guess=known)
+        numbers = [n for record in records for n in range(record.number, record.stop)]
+        self._note_large(pool, records)
         if numbers and numbers[-1] >= known + len(jobs):  # others appended, too
-            pool.jobs += self._read_jobs(info, Job)[known : numbers[-1] + 1]
+            pool.jobs += self._read_pool(info, Job).jobs[known : numbers[-1] + 1]
             for number, job in zip(numbers, jobs, strict=True):
                 pool.jobs[number] = job
             pool.refresh()
@@ -306,12 +303,16 @@ class Master:
         if dispatcher is None:
             with contextlib.suppress(OSError):  # without the event it is found within a second
                 self._files.touch(self.base.run_folder(run))
-        elif not info.append_log:
-            dispatcher.hint({run})
         else:
             for record in records:
                 dispatcher.extended(run, record)
         return numbers
+
+    def _note_large(self, pool: JobPool, records: Sequence[Record]) -> None:
+        folder = self.base.run_folder(pool.run)
+        for record in records:
+            if record.file:
+                pool.large[record.number] = f"{folder}/{record.file}"
 
     def _append_log(self, info: RunInfo) -> AppendLogWriter:
         append_log = self._append_logs.get(info.run)
@@ -329,9 +330,7 @@ class Master:
         """Look at a run without having it served."""
         with self._using("look at a run"):
             info = read_run_info(self._files, self.base, run)
-            pool = JobPool(self._files, self.base, info, self._read_jobs(info, Job), self)
-            pool.refresh()
-            return pool
+            return self._read_pool(info, Job)
 
     def _resume(self, run: str, job: type[Job]) -> JobPool:
         try:
@@ -346,8 +345,7 @@ class Master:
         # A run that is removed while it is read would seem to be empty.
         kept = contextlib.nullcontext() if info.embedded else appending(self._files, self.base, run)
         with kept:
-            pool = JobPool(self._files, self.base, info, self._read_jobs(info, job), self)
-            pool.refresh()
+            pool = self._read_pool(info, job)
         return self._watch(pool)
 
     def _want(self, run: str) -> None:
@@ -356,41 +354,29 @@ class Master:
 
     def _watch(self, pool: JobPool) -> JobPool:
         self._pools[pool.run] = pool
-        for number, job in enumerate(pool.jobs):
-            if weight(job.arguments) >= LARGE:
-                pool.large[number] = self.base.parcel(pool.run, number)
         if self._dispatcher is not None:
             self._dispatcher.hint({pool.run})
         return pool
 
-    def _read_jobs(self, info: RunInfo, job: type[Job]) -> list[Job]:
+    def _read_pool(self, info: RunInfo, job: type[Job]) -> JobPool:
+        """The pool of a run, with its jobs and results as they are on disk."""
         jobs: list[Job] = []
-        for sheet in self._sheets(info):
+        large: dict[int, str] = {}
+        for sheet in read_sheets(self._files, self.base, info.run):
+            if sheet.nbytes >= LARGE:
+                large[sheet.first] = sheet.parcel.path
             options = sheet.options._asdict()
             for number in range(sheet.first, sheet.first + sheet.count):
                 arguments = {**options, **sheet.arguments(number)}
                 jobs.append(job(sheet.task, sheet.name(number) or None, **arguments))
-        return jobs
-
-    def _sheets(self, info: RunInfo) -> Iterator[JobSheet]:
-        """Every parcel of jobs of a run, in order."""
-        run = info.run
-        if info.append_log:
-            yield from read_sheets(self._files, self.base, run)
-            return
-        end = 0
-        for first in list_firsts(self._files, self.base.run_folder(run)):
-            if first != end:
-                break  # a listing may show a gap while others append
-            path = self.base.parcel(run, first)
-            sheet = JobSheet(path, read_parcel_bytes(self._files, path))
-            end += sheet.count
-            yield sheet
+        pool = JobPool(self._files, self.base, info, jobs, self)
+        pool.large = large
+        pool.refresh()
+        return pool
 
     def _newest_unfinished(self) -> str:
         for run in reversed(list_runs(self._files, self.base)):
-            firsts = list_firsts(self._files, self.base.run_folder(run))
-            asked = count_submitted(self._files, self.base, run, firsts)
+            asked = logged_until(self._files, self.base.append_log(run))
             if asked > count_done(self._files, self.base, run):
                 return run
         raise PostroomError(f"no run in {self.base.root} is unfinished: there is nothing to resume")
@@ -556,7 +542,7 @@ class Master:
                     self._see_obstacle(now)
                     self._pause(now, deadline)
                     now = self._clock.monotonic()
-            if pool.done and not pool.info.append_log:
+            if pool.done and not pool.is_open:
                 self._release(pool)
         finally:
             self._leave_wait()

@@ -17,6 +17,7 @@ from postroom.parcel.sheets import (
     pack_outcomes,
 )
 from postroom.session.inbox import Inbox
+from postroom.store.append_log import AppendLogWriter
 from postroom.store.base import create_base
 from postroom.store.files import LocalFiles, LocalLock
 from postroom.store.journal import NullJournal
@@ -46,8 +47,9 @@ def info(run: str = "r", **changes: Any) -> RunInfo:
 
 
 def jobs(first: int, count: int, **options: Any) -> list[Any]:
+    """A parcel of jobs that are passed numbers from `first` on."""
     arguments = [{"x": first + n} for n in range(count)]
-    return pack_jobs(first, "kernels:double", JobOptions(**options), None, arguments)
+    return pack_jobs(0, "kernels:double", JobOptions(**options), None, arguments)
 
 
 def results(first: int, values: Sequence[Any]) -> list[Any]:
@@ -71,9 +73,24 @@ class PostRoom:
 
     def run(self, count: int, run: str = "r", *, retries: int = 0, **changes: Any) -> RunInfo:
         made = info(run, **changes)
-        parcels = [(0, jobs(0, count, retries=retries))] if count else []
-        create_run(self.files, self.base, made, parcels)
+
+        def fill(log: AppendLogWriter) -> int:
+            if count:
+                log.write(count, jobs(0, count, retries=retries), apart=True)
+            return count
+
+        create_run(self.files, self.base, made, fill)
         return made
+
+    def append(self, first: int, count: int, run: str = "r") -> None:
+        """Append jobs that are passed numbers from `first` on."""
+        log = AppendLogWriter(self.files, self.base, run, durable=False)
+        log.write(count, jobs(first, count), apart=True)
+        log.close()
+
+    def parcels(self, run: str = "r") -> list[Path]:
+        """The files with the arguments of jobs, in order."""
+        return sorted(Path(self.base.run_folder(run)).glob("*.npz"))
 
     def inbox(self, agent_id: str = "0", run_job: Callable[..., JobEnd | None] = double) -> Inbox:
         lock = self.files.try_lock(self.base.agent_lock(agent_id))

@@ -20,6 +20,7 @@ from typing import Any
 
 from postroom import Job, Master
 from postroom.parcel.sheets import JobEnd, JobOptions, RanBy, pack_jobs, pack_outcomes
+from postroom.store.append_log import AppendLogWriter
 from postroom.store.files import LocalFiles
 from postroom.store.runs import list_runs
 from postroom.testing import RealSessions, sessions, wait_until
@@ -80,10 +81,11 @@ def restart_with(parcels: int) -> dict[str, float]:
             run = master.submit([], keep=True).run
             base = master.base
         files, ran_by = LocalFiles(), RanBy("0", "", 0, 0.0)
+        log = AppendLogWriter(files, base, run, durable=False)
         for number in range(parcels):
             arguments = [{"number": number, "seconds": 0.0, "ledger": f"{folder}/executed"}]
-            chunks = pack_jobs(number, "storm_kernels:square", JobOptions(), None, arguments)
-            files.write_new(base.parcel(run, number), chunks)
+            chunks = pack_jobs(0, "storm_kernels:square", JobOptions(), None, arguments)
+            log.append(1, chunks)
             if number % 2:
                 chunks = pack_outcomes(number, [JobEnd(number * number + 1)], ran_by)
                 files.write_new(base.result(run, number), chunks)

@@ -163,10 +163,9 @@ class Dispatcher:
     # Recovery and listing
 
     def _recover(self) -> None:
-        submitted = self._registry.list_submitted()
         for agent_id in list_agents(self._files, self._base):
             self._add_agent(agent_id)
-        self._registry.recover(submitted, self._out)
+        self._registry.recover(self._out)
 
     def _read_orders(self) -> Orders:
         try:

@@ -17,7 +17,7 @@ from ..parcel.sheets import pack_data, pack_jobs
 from ..store.append_log import AppendLogWriter, Record
 from ..store.base import Base
 from ..store.files import Files
-from ..store.runs import PATIENCE_S, RunInfo, append, read_parcel_bytes, share_lock
+from ..store.runs import PATIENCE_S, read_parcel_bytes, share_lock
 
 # Small jobs share a parcel up to these limits.
 PARCEL_JOBS = 256
@@ -29,42 +29,18 @@ DIGEST_DIGITS = 40
 Batch = list[tuple[Job, dict[str, Any]]]
 
 
-def parcels(jobs: Sequence[Job]) -> Iterator[tuple[int, list[Buffer]]]:
-    """Pack a list of jobs, each parcel with the number of its first job."""
-    first = 0
-    for batch in _batches(jobs):
-        yield first, _pack(first, batch)
-        first += len(batch)
-
-
-def append_jobs(
-    files: Files, base: Base, info: RunInfo, jobs: Sequence[Job], *, guess: int
-) -> list[int]:
-    """Add jobs to a run, in as few parcels as possible; return their numbers."""
-    numbers: list[int] = []
-    for batch in _batches(jobs):
-
-        def pack(first: int, batch: Batch = batch) -> list[Buffer]:
-            return _pack(first, batch)
-
-        first = append(files, base, info, pack, guess=guess)
-        guess = first + len(batch)
-        numbers += range(first, guess)
-    if info.durable:
-        files.sync_folder(base.run_folder(info.run))
-    return numbers
-
-
-def log_jobs(append_log: AppendLogWriter, jobs: Sequence[Job], *, guess: int) -> list[Record]:
+def log_jobs(
+    append_log: AppendLogWriter, jobs: Sequence[Job], *, guess: int = 0, apart: bool = False
+) -> list[Record]:
     """Append jobs to the log of a run, in as few records as possible.
 
     When this returns, they survive the death of this process; in a durable run, also a power loss.
-    An error calls the first of them by the number `guess`.
+    An error calls the first of them by the number `guess`. With `apart`, parcels are files.
     """
     records = []
     # A single job skips the generator, which would cost more than the rest.
-    for batch in _batches(jobs) if len(jobs) > 1 else [[(job, job.deploy()) for job in jobs]]:
-        records.append(append_log.write(len(batch), _pack(0, batch, called=guess)))
+    for batch in _batches(jobs) if len(jobs) != 1 else [[(job, job.deploy()) for job in jobs]]:
+        records.append(append_log.write(len(batch), _pack(batch, called=guess), apart=apart))
         guess = records[-1].stop
     append_log.settle()
     return records
@@ -133,14 +109,14 @@ def _holds(files: Files, path: str, chunks: Sequence[Buffer]) -> bool:
     return at == len(view)
 
 
-def _pack(first: int, batch: Batch, *, called: int | None = None) -> list[Buffer]:
+def _pack(batch: Batch, *, called: int) -> list[Buffer]:
     model = batch[0][0]
     given = [job.name for job, _ in batch]
     names = None
     if given != [None] * len(given):
         names = ["" if name is None else check_name(name) for name in given]
     passed = [passed for _, passed in batch]
-    return pack_jobs(first, model.task, model.options, names, passed, called=called)
+    return pack_jobs(0, model.task, model.options, names, passed, called=called)
 
 
 def _batches(jobs: Sequence[Job]) -> Iterator[Batch]:

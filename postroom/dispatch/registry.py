@@ -1,14 +1,12 @@
 """The runs of a base as the acting Master knows them: which are served, and what waits in each.
 
 A run is loaded from its folders (its jobs, its results) and from what agents have in their
-mailboxes. Then it is followed: by the end of its append log, or by the name of the next parcel,
-which is known beforehand.
+mailboxes. Then the end of its append log is followed.
 """
 
 from __future__ import annotations
 
 import bisect
-import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -51,7 +49,7 @@ class ActiveRun:
     info: RunInfo
     queue: RunQueue
     wanted: bool
-    append_log: AppendLogReader | None = None  # follows its append log, if it has one
+    append_log: AppendLogReader
 
     @property
     def age(self) -> RunAge:
@@ -92,13 +90,9 @@ class Registry:
         """Something may have changed, in these runs or (None) anywhere."""
         self._named = None if names is None or self._named is None else self._named | names
 
-    def list_submitted(self) -> list[str]:
-        """Every run; list them before mailboxes and results are read."""
-        return list_runs(self._files, self._base)
-
-    def recover(self, submitted: list[str], out: Out) -> None:
+    def recover(self, out: Out) -> None:
         """Take in every run that is wanted, or out with an agent."""
-        for run in submitted:
+        for run in list_runs(self._files, self._base):
             sent = out(run)
             if sent or run not in self._at_rest:
                 self._load(run, sent)
@@ -130,7 +124,7 @@ class Registry:
                 moved |= run in self.runs
             else:
                 active.wanted = self._is_wanted(active.info)
-                moved |= self._extend(run, active)
+                moved |= self._extend(active)
                 if active.queue.finished and not active.wanted:
                     del self.runs[run]
                     self._at_rest.add(run)
@@ -150,7 +144,8 @@ class Registry:
             self.reject(error)
             return
         queue = self._new_queue(info)
-        active = ActiveRun(info, queue, wanted=self._is_wanted(info))
+        log = AppendLogReader(files, base, run)
+        active = ActiveRun(info, queue, self._is_wanted(info), log)
         if not (active.wanted or sent):
             self._at_rest.add(run)
             return
@@ -158,14 +153,8 @@ class Registry:
         # A power loss may have left the jobs and taken the folders for their results.
         files.make_folder(base.result_folder(run))
         files.make_folder(base.attempts(run))
-        if info.append_log:
-            active.append_log = AppendLogReader(files, base, run)
-            records = self._read_on(active)
-            firsts, end = [record.number for record in records], active.append_log.number
-            offsets = [record.at for record in records]
-        else:
-            firsts, end = self._contiguous(run, list_firsts(files, base.run_folder(run)))
-            offsets = []
+        records = self._read_on(active)
+        firsts, offsets = [r.number for r in records], [r.at for r in records]
         covered = self.covered(run)
         if twice := count_covered(covered)[1]:
             self._journal.log(
@@ -173,7 +162,7 @@ class Registry:
                 f"{twice} jobs of run {run} have two results, which must never happen: the one "
                 "with the lower file name counts; please report it",
             )
-        queue.recover(firsts, end, sent, covered, offsets)
+        queue.recover(firsts, log.number, sent, covered, offsets)
         for note in read_notes(files, base, run):
             queue.note(note)
         self._await_for(queue)
@@ -262,30 +251,6 @@ class Registry:
                     found[job] = number not in sheet.failures
         return found
 
-    def _contiguous(self, run: str, listed: list[int]) -> tuple[list[int], int]:
-        """The parcels up to the first that is missing, and one behind their last job.
-
-        A listing may miss a parcel that is appended meanwhile and show the one after it, and a
-        power loss may take what was not synced. What is behind a gap waits until the gap is filled.
-        """
-        firsts: list[int] = []
-        end = 0
-        for first, behind in itertools.zip_longest(listed, listed[1:], fillvalue=-1):
-            if first != end:
-                break
-            if behind == first + 1:  # one job, without a look inside
-                end = behind
-            else:
-                try:
-                    end = first + count_jobs(self._files, self._base.parcel(run, first), "jobs")
-                except BadFileError as error:
-                    if behind < 0:
-                        self.reject(error)
-                        break
-                    end = behind  # its jobs are sent, and fail with the reason
-            firsts.append(first)
-        return firsts, end
-
     def covered(self, run: str) -> list[tuple[int, int]]:
         """The ranges that have results; what a power loss may have torn is read as a whole."""
         active = self.runs.get(run)
@@ -294,7 +259,7 @@ class Registry:
         for first in list_firsts(self._files, self._base.result_folder(run)):
             if durable:
                 try:
-                    count = count_jobs(self._files, self._base.result(run, first), "results")
+                    count = count_jobs(self._files, self._base.result(run, first))
                 except BadFileError as error:
                     self.reject(error)
                     continue
@@ -326,41 +291,26 @@ class Registry:
         return awake + (resting[turn:] + resting[:turn])[:RESTING]
 
     def _read_on(self, active: ActiveRun) -> list[Record]:
-        assert active.append_log is not None
         try:
             return active.append_log.read_on(sync=active.info.durable)
         except BadFileError as error:
             self.reject(error)
             return []
 
-    def _extend(self, run: str, active: ActiveRun) -> bool:
-        """Take in new records of the append log, or new parcels: the name of the next is known."""
-        queue = active.queue
-        if active.append_log is not None:
-            records = self._read_on(active)
-            numbers, offsets = [r.number for r in records], [r.at for r in records]
-            queue.extend(numbers, active.append_log.number, offsets)
-            self._await_for(queue)
-            return bool(records)
-        moved = False
-        while True:
-            try:
-                count = count_jobs(self._files, self._base.parcel(run, queue.n_jobs), "jobs")
-            except BadFileError as error:
-                self.reject(error)
-                return moved
-            if not count:
-                return moved
-            queue.extend([queue.n_jobs], queue.n_jobs + count)
-            moved = True
+    def _extend(self, active: ActiveRun) -> bool:
+        """Take in new records of the append log."""
+        records = self._read_on(active)
+        numbers, offsets = [r.number for r in records], [r.at for r in records]
+        active.queue.extend(numbers, active.append_log.number, offsets)
+        self._await_for(active.queue)
+        return bool(records)
 
     def appended(self, run: str, record: Record) -> bool:
         """Take in what this process has just appended; False: the log has to be read instead."""
         active = self.runs.get(run)
-        reader = active.append_log if active is not None else None
-        if active is None or reader is None or reader.number != record.number:
+        if active is None or active.append_log.number != record.number:
             return False
-        reader.passed(record)
+        active.append_log.passed(record)
         active.queue.extend([record.number], record.stop, [record.at])
         self._await_for(active.queue)
         return True

@@ -279,22 +279,18 @@ def _parcels(base: Base, seen: BaseSnapshot) -> Iterator[Finding]:
     files = LocalFiles()
     checked = 0
     for run in reversed(seen.runs):
-        for folder, kind, path in (
-            (base.run_folder(run.run), "jobs", base.parcel),
-            (base.result_folder(run.run), "results", base.result),
-        ):
-            for first in list_firsts(files, folder):
-                checked += 1
-                if checked > MOST_PARCELS:
-                    yield Finding("note", f"only the newest {MOST_PARCELS} parcels were checked")
-                    return
-                yield from _parcel(files, path(run.run, first), kind)
+        for first in list_firsts(files, base.result_folder(run.run)):
+            checked += 1
+            if checked > MOST_PARCELS:
+                yield Finding("note", f"only the newest {MOST_PARCELS} parcels were checked")
+                return
+            yield from _parcel(files, base.result(run.run, first))
         yield from _append_log(files, base, run.run)
 
 
-def _parcel(files: LocalFiles, path: str, kind: str) -> Iterator[Finding]:
+def _parcel(files: LocalFiles, path: str) -> Iterator[Finding]:
     try:
-        count_jobs(files, path, kind)
+        count_jobs(files, path)
     except BadFileError as error:
         yield Finding(
             "error", f"a bad parcel: {error}", "its jobs fail or run again; look for disk errors"

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection
 from ..dispatch.run_queue import gaps
 from ..errors import BadFileError
 from ..store.append_log import logged_until
-from ..store.base import CLOSED, SUFFIX, Base
+from ..store.base import APPEND_LOG, CLOSED, SUFFIX, Base
 from ..store.files import Files
 from ..store.mailbox import is_plain_name
 from ..store.runs import count_jobs, list_firsts, list_runs, read_run_info
@@ -116,14 +116,9 @@ def _ended(files: Files, base: Base, run: str, folder: str) -> int | None:
     All is read from disk, jobs first.
     """
     try:
-        firsts = list_firsts(files, folder)
-        if firsts:
-            last = f"{folder}/{firsts[-1]:09d}{SUFFIX}"
-            submitted = firsts[-1] + count_jobs(files, last, "jobs")
-        else:
-            submitted = logged_until(files, f"{folder}/jobs.log")
+        submitted = logged_until(files, f"{folder}/{APPEND_LOG}")
         spans = [
-            (first, first + count_jobs(files, base.result(run, first), "results"))
+            (first, first + count_jobs(files, base.result(run, first)))
             for first in list_firsts(files, base.result_folder(run))
         ]
     except BadFileError:

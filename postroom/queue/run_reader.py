@@ -24,7 +24,7 @@ from ..store.append_log import AppendLogReader, RecordReader
 from ..store.base import Base, attempt_of
 from ..store.files import Files
 from ..store.job_ids import JobId
-from ..store.runs import RunInfo, count_submitted, list_firsts, read_parcel_bytes, read_run_info
+from ..store.runs import RunInfo, list_firsts, read_parcel_bytes, read_run_info
 from ..store.scheduling import SchedulingOptions
 from ..text.safe_text import encodable
 from .result_cache import read_result_cache, write_result_cache
@@ -79,7 +79,7 @@ class RunReader:
         self.run = run
         self.project = encodable(self.info.project) or ("default" if self.info.queue else "-")
         self.firsts: list[int] = []  # the first job of each parcel of jobs
-        self._append_log = AppendLogReader(files, base, run) if self.info.append_log else None
+        self._append_log = AppendLogReader(files, base, run)
         self._places: list[int] = []  # where these parcels are in the append log
         self.asked = 0  # how many jobs were submitted
         self.results: list[int] = []  # the first job of each parcel of results
@@ -118,27 +118,15 @@ class RunReader:
         return self.asked - self.done
 
     def _list_asked(self) -> bool:
-        if self._append_log is not None:
-            return self._follow(self._append_log)
-        folder = self._base.run_folder(self.run)
-        if not self._changed(folder):
-            return False
-        self.asked_at = self._seen_at(folder)
-        self.firsts = list_firsts(self._files, folder)
-        with contextlib.suppress(BadFileError):
-            self.asked = count_submitted(self._files, self._base, self.run, self.firsts)
-        return True
-
-    def _follow(self, append_log: AppendLogReader) -> bool:
         path = self._base.append_log(self.run)
         if not self._changed(path):
             return False
         self.asked_at = self._seen_at(path)
         with contextlib.suppress(BadFileError):
-            for record in append_log.read_on(sync=False):
+            for record in self._append_log.read_on(sync=False):
                 self.firsts.append(record.number)
                 self._places.append(record.at)
-        self.asked = append_log.number
+        self.asked = self._append_log.number
         return True
 
     def _list_results(self) -> bool:
@@ -209,11 +197,6 @@ class RunReader:
 
     # One job
 
-    def parcel_of(self, job: int) -> str:
-        """The parcel that holds a job."""
-        first = self.firsts[bisect.bisect_right(self.firsts, job) - 1]
-        return self._base.parcel(self.run, first)
-
     def result_of(self, job: int) -> int | None:
         """The parcel with a job's result, named by its first job; None: no result yet."""
         index = bisect.bisect_right(self.results, job) - 1
@@ -244,8 +227,6 @@ class RunReader:
 
     def submitted_at(self, job: int) -> float:
         """When a job was submitted."""
-        if self._append_log is None:
-            return _changed_at(self.parcel_of(job)) or self.info.created_at
         submitted_at = 0.0
         if self.info.queue:
             with contextlib.suppress(BadFileError, FileNotFoundError):
@@ -254,17 +235,13 @@ class RunReader:
 
     def read_jobs(self, job: int) -> JobSheet:
         """The sheet that holds a job; raises BadFileError or OSError when it cannot be read."""
-        if self._append_log is not None:
-            place = self._places[max(bisect.bisect_right(self.firsts, job) - 1, 0)]
-            path = f"{self._base.append_log(self.run)}/{place}"
-            known = self._jobs.get(path)
-            if known is not None:
-                return known
-            with self._record_reader() as reader:
-                return self._jobs.keep(path, reader.open(job, place))
-        path = self.parcel_of(job)
+        place = self._places[max(bisect.bisect_right(self.firsts, job) - 1, 0)]
+        path = f"{self._base.append_log(self.run)}/{place}"
         known = self._jobs.get(path)
-        return known or self._jobs.keep(path, JobSheet(path, read_parcel_bytes(self._files, path)))
+        if known is not None:
+            return known
+        with self._record_reader() as reader:
+            return self._jobs.keep(path, reader.open(job, place))
 
     def _record_reader(self) -> contextlib.closing[RecordReader]:
         return contextlib.closing(RecordReader(self._files, self._base, self.run))

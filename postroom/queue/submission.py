@@ -19,7 +19,7 @@ from ..commands.spec import COMMAND, CommandSpec
 from ..dispatch.job_writer import log_jobs
 from ..errors import BadFileError, PostroomError, RunRemovedError
 from ..jobs import Job
-from ..store.append_log import AppendLogWriter
+from ..store.append_log import AppendLogWriter, logged_until
 from ..store.base import Base, new_run_id
 from ..store.files import Files
 from ..store.job_ids import JobId
@@ -27,9 +27,7 @@ from ..store.runs import (
     RunInfo,
     appending,
     check_project,
-    count_submitted,
     create_run,
-    list_firsts,
     list_runs,
     read_run_info,
     user_name,
@@ -122,7 +120,7 @@ def _open_run(
         except (FileNotFoundError, BadFileError):
             continue
         if info.queue and info.project == project:
-            asked = count_submitted(files, base, run, list_firsts(files, base.run_folder(run)))
+            asked = logged_until(files, base.append_log(run))
             if asked < MOST_JOBS:
                 return info, asked
     info = RunInfo(
@@ -137,7 +135,6 @@ def _open_run(
         user=user_name(),
         kernels={COMMAND: ""},
         one_job_per_letter=True,
-        append_log=True,
         queue=True,
     )
     create_run(files, base, info)

@@ -31,7 +31,6 @@ from ..store.runs import (
     first_missing,
     publish_results,
     read_note,
-    read_parcel_bytes,
     read_run_info,
     write_note,
 )
@@ -212,9 +211,7 @@ class Inbox:
         self._sheet = None
         if self._record_reader is not None:
             self._record_reader.close()
-        self._record_reader = (
-            RecordReader(self._files, self._base, info.run) if info.append_log else None
-        )
+        self._record_reader = RecordReader(self._files, self._base, info.run)
 
     def _run(self, letter: Letter, job: int) -> bool:
         """Run one job; False when the letter must end here because the job is requeued."""
@@ -283,21 +280,12 @@ class Inbox:
         """The parcel that holds a job of a letter; a letter may cover several parcels."""
         sheet = self._sheet
         if sheet is None or not sheet.first <= job < sheet.first + sheet.count:
-            if self._record_reader is not None:
-                place = letter.offset if job == letter.first else None
-                ahead = letter.stop - job
-                sheet = self._sheet = self._record_reader.open(job, place, ahead=ahead)
-                if sheet.nbytes >= LARGE:
-                    self._large.append(sheet.parcel.path)
-                return sheet
-            # Parcels leave no gaps, so each one after the first begins with the next job.
-            first = letter.parcel if job == letter.first else job
-            path = self._base.parcel(letter.run, first)
-            sheet = self._sheet = JobSheet(path, read_parcel_bytes(self._files, path))
+            assert self._record_reader is not None
+            place = letter.offset if job == letter.first else None
+            sheet = self._record_reader.open(job, place, ahead=letter.stop - job)
+            self._sheet = sheet
             if sheet.nbytes >= LARGE:
-                self._large.append(path)
-            if job >= sheet.first + sheet.count:
-                raise BadFileError(path, f"does not reach to job {job}")
+                self._large.append(sheet.parcel.path)
         return sheet
 
     def _attempt(self, letter: Letter, job: int) -> tuple[JobEnd | None, int]:

@@ -22,7 +22,8 @@ record. If a valid record rots, the numbers of those behind it show the gap: its
 other job changes its number. A header of a later version (`jlog/2`) stops every reader and writer.
 
 The numbers inside the parcel of a record begin at 0, because its real ones are not known when it is
-packed. A parcel above RECORD_BYTES is a file of its own, too; the record holds its name: a slip.
+packed. A parcel above RECORD_BYTES, and every parcel of a list, is a file of its own, too; the
+record holds its name: a slip.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from ..errors import BadFileError, NewerFileError
 from ..parcel.container import ALIGNMENT, PARCEL_LIMIT, Buffer
 from ..parcel.sheets import JobSheet
 from ..parcel.trailer import TRAILER_SIZE, Trailer, read_trailer
-from .base import Base
+from .base import APPEND_LOG, SUFFIX, Base
 from .files import AppendFile, Files
 from .mailbox import is_plain_name
 
@@ -70,7 +71,7 @@ class Record(NamedTuple):
     jobs: int
     at: int  # the byte of the log where its header begins
     length: int  # of its parcel, or of the slip that names it
-    file: str = ""  # of a parcel that was just written to a file of its own
+    file: str = ""  # the name of a large parcel that was just written
 
     @property
     def stop(self) -> int:
@@ -185,13 +186,17 @@ def last_record(file: AppendFile, path: str) -> Record | None:
 class AppendLogWriter:
     """Appends to the log of one run."""
 
-    def __init__(self, files: Files, base: Base, run: str, *, durable: bool) -> None:
+    def __init__(
+        self, files: Files, base: Base, run: str, *, durable: bool, folder: str | None = None
+    ) -> None:
+        """With `folder`, the log is there, because the run is not visible yet."""
         self._files = files
         self._base = base
-        self._run = run
         self._durable = durable
-        self._path = base.append_log(run)
+        self._folder = folder or base.run_folder(run)
+        self._path = f"{self._folder}/{APPEND_LOG}"
         self._file = files.make_append_file(self._path)
+        self._visible = folder is None
         self._size = -1  # of the log when it was last read; -1: read it again
         self._number = 0  # of the next job
 
@@ -201,14 +206,18 @@ class AppendLogWriter:
         self.settle()
         return record
 
-    def write(self, count: int, chunks: Sequence[Buffer]) -> Record:
-        """Append a parcel, but leave it to `settle` to make sure that it stays."""
+    def write(self, count: int, chunks: Sequence[Buffer], *, apart: bool = False) -> Record:
+        """Append a parcel, but leave it to `settle` to make sure that it stays.
+
+        With `apart` it is a file of its own, however small.
+        """
         length = sum(map(len, chunks))
-        body = b"".join(chunks) if length <= RECORD_BYTES else b""
+        body = b"" if apart or length > RECORD_BYTES else b"".join(chunks)
         file = ""
-        if length > RECORD_BYTES or _STAMP in body:
-            file = self._write_file(chunks)
-            body = b"%b%b\n" % (_SLIP, file[:-4].rsplit("/", 1)[1].encode())
+        if apart or length > RECORD_BYTES or _STAMP in body:
+            name = self._write_file(chunks)
+            file = f"{name}{SUFFIX}" if length > RECORD_BYTES else ""
+            body = b"%b%b\n" % (_SLIP, name.encode())
             length = len(body)
         body += bytes(-length % ALIGNMENT)
         crc = crc32(body)
@@ -241,15 +250,16 @@ class AppendLogWriter:
         self._file.close()
 
     def _write_file(self, chunks: Sequence[Buffer]) -> str:
-        """Write a parcel to a file of its own; return its path."""
-        files, base = self._files, self._base
-        temporary = base.temporary()
-        files.write_new(temporary, chunks, sync=self._durable)
-        path = base.large_parcel(self._run, temporary.rsplit("/", 1)[1])
-        files.move(temporary, path)
-        if self._durable:
-            files.sync_folder(base.run_folder(self._run))
-        return path
+        """Write a parcel to a file of its own; return its name."""
+        temporary = self._base.temporary()
+        self._files.write_new(temporary, chunks, sync=self._durable)
+        # The number is a guess, for people who look: another writer may be faster.
+        unique = temporary.rsplit("/", 1)[1]
+        name = f"{self._number:09d}-{unique}"
+        self._files.move(temporary, f"{self._folder}/{name}{SUFFIX}")
+        if self._durable and self._visible:
+            self._files.sync_folder(self._folder)  # before the record that names it
+        return name
 
 
 class AppendLogReader:
@@ -404,14 +414,20 @@ def logged_until(files: Files, path: str) -> int:
 
 
 def lost_jobs(files: Files, base: Base, run: str) -> list[int]:
-    """The jobs whose records have rotted, as the numbers of the records behind them show."""
+    """The jobs whose records (as the numbers behind them show) or parcels have rotted."""
     file = files.open_append_file(base.append_log(run))
     lost: list[int] = []
     if file is not None:
         number = 0
-        for record, _ in _scan(file, base.append_log(run), 0):
+        for record, part in _scan(file, base.append_log(run), 0):
             lost += range(number, record.number)
             number = record.stop
+            try:
+                path = _parcel_path(base, run, record, part.content(record))
+                if path is not None:
+                    read_trailer(path, files.tail(path, TRAILER_SIZE))
+            except (FileNotFoundError, BadFileError):
+                lost += range(record.number, record.stop)
         file.close()
     return lost
 
@@ -438,4 +454,4 @@ def _parcel_path(base: Base, run: str, record: Record, data: Buffer) -> str | No
     name = bytes(data[len(_SLIP) : -1]).decode("ascii", "replace")
     if not is_plain_name(name):
         raise BadFileError(base.append_log(run), f"has a slip at {record.at} that names no file")
-    return base.large_parcel(run, name)
+    return base.parcel(run, name)

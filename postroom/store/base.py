@@ -7,8 +7,8 @@ base/
   agent_pool/0.json              about the session: GPU, host, pid, since
   agent_pool/<gpu>.gate, .use    file locks of workers that share a GPU, for exclusive jobs
   in_hand/0                      one line: the worker's running job, and how many it has done
-  job_pool/<run>/<first>.npz     a parcel: the arguments of jobs first, first+1, ...
-  job_pool/<run>/jobs.log        instead, in an open run or the queue: the append log of its jobs
+  job_pool/<run>/jobs.log        the append log of its jobs: their arguments, or names of parcels
+  job_pool/<run>/<first>-*.npz   a parcel: the arguments of jobs first, first+1, ...
   job_pool/<run>/run.json        what all jobs of the run have in common
   job_pool/<run>/wanted.lock     shared file lock of those who append to a run or wait for it
   job_pool/<run>/closed          the run is being removed, for good: it takes no more jobs
@@ -38,7 +38,7 @@ import time
 from ..errors import BaseFolderError
 from .files import new_token
 
-FORMAT = "postroom 2\n"
+FORMAT = "postroom 3\n"
 FOLDERS = (
     "tmp",
     "agent_pool",
@@ -57,6 +57,7 @@ FILES = ("FORMAT", "master.lock", "master.json", "data.lock")
 SUFFIX = ".npz"
 OUTBOX = "outbox."
 CLOSED = "closed"
+APPEND_LOG = "jobs.log"
 
 _TOKEN = new_token(12)
 _serials = itertools.count()
@@ -126,16 +127,12 @@ class Base:
         """Where the folder of a run is moved to when it is removed."""
         return f"{self.trash}/{run}"
 
-    def parcel(self, run: str, first: int) -> str:
-        """The arguments of jobs `first` and following."""
-        return f"{self.job_pool}/{run}/{first:09d}{SUFFIX}"
-
     def append_log(self, run: str) -> str:
         """The append log of a run."""
-        return f"{self.job_pool}/{run}/jobs.log"
+        return f"{self.job_pool}/{run}/{APPEND_LOG}"
 
-    def large_parcel(self, run: str, name: str) -> str:
-        """A parcel that does not go into the append log, which holds its name."""
+    def parcel(self, run: str, name: str) -> str:
+        """A file with the arguments of some jobs; the append log holds its name."""
         return f"{self.job_pool}/{run}/{name}{SUFFIX}"
 
     def result_folder(self, run: str) -> str:

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..errors import PostroomError
+from .append_log import logged_until
 from .base import Base
 from .files import Files
 from .mailbox import is_plain_name
-from .runs import count_submitted, list_firsts, list_runs
+from .runs import list_runs
 
 _TARGET = re.compile(r"([A-Za-z0-9_-]+)(?:/(\d{1,9})(?:-(\d{1,9}))?)?")
 SHORT = 6
@@ -69,7 +70,7 @@ def find_jobs(files: Files, base: Base, text: str) -> list[JobId]:
         raise UnknownJobError(f"{text!r} is not a job: write 0b859f/17, or 0b859f/3-9")
     word, first, last = match.groups()
     run = find_run(files, base, word)
-    asked = count_submitted(files, base, run, list_firsts(files, base.run_folder(run)))
+    asked = logged_until(files, base.append_log(run))
     if first is None:
         start, stop = 0, asked
     else:

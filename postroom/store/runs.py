@@ -9,15 +9,15 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from ..errors import BadFileError, PostroomError, RunRemovedError
 from ..parcel.container import PARCEL_LIMIT, Buffer
 from ..parcel.trailer import TRAILER_SIZE, read_trailer
-from .append_log import logged_until
-from .base import Base, attempt_of, number_of
+from .append_log import AppendLogWriter, logged_until
+from .base import APPEND_LOG, Base, attempt_of, number_of
 from .files import Files, Lock
 from .mailbox import Letter, is_plain_name, read_in_hand, read_letter
 from .records import JsonRecord
@@ -46,7 +46,6 @@ class RunInfo(JsonRecord):
     user: str
     kernels: dict[str, str] = field(default_factory=dict)  # task: version of its source at submit
     one_job_per_letter: bool = False  # True: no job waits behind another in the same mailbox
-    append_log: bool = False  # True: its jobs are in one append log, not in parcels
     queue: bool = False  # True: part of a project's queue; its jobs have scheduling options
 
     def check(self) -> None:
@@ -88,12 +87,17 @@ class Note(JsonRecord):
 
 
 def create_run(
-    files: Files, base: Base, info: RunInfo, parcels: Iterable[tuple[int, list[Buffer]]] = ()
+    files: Files,
+    base: Base,
+    info: RunInfo,
+    fill: Callable[[AppendLogWriter], int] | None = None,
 ) -> None:
-    """Make a run visible in one step, with its parcels and the folders for its results.
+    """Make a run visible in one step, with the folders for its results, and filled with jobs.
 
-    All or nothing: if this fails, no part of the run may be served.
+    `fill` writes them to its log, and returns how many they are. All or nothing: if this fails, no
+    part of the run may be served.
     """
+    made = 0
     folder = base.run_folder(info.run)
     files.make_folder(base.result_folder(info.run))
     files.make_folder(base.attempts(info.run))
@@ -101,12 +105,12 @@ def create_run(
     files.make_folder(place)
     try:
         files.write_new(f"{place}/run.json", [info.encode()], sync=info.durable)
-        if info.append_log:
-            # Made here, not by the first append: its name is safe before any of its records.
-            files.write_new(f"{place}/jobs.log", [b""], sync=info.durable)
-        for first, chunks in parcels:
-            name = base.parcel(info.run, first).removeprefix(folder)
-            files.write_new(place + name, chunks, sync=info.durable)
+        # Made here, not by the first append: its name is safe before any of its records.
+        files.write_new(f"{place}/{APPEND_LOG}", [b""], sync=info.durable)
+        if fill is not None:
+            log = AppendLogWriter(files, base, info.run, durable=info.durable, folder=place)
+            with contextlib.closing(log):
+                made = fill(log)
         if info.durable:
             files.sync_folder(place)
         files.move(place, folder)
@@ -117,20 +121,20 @@ def create_run(
             files.sync_folder(base.job_pool)
     except BaseException:
         with contextlib.suppress(OSError):
-            if place != folder or not info.append_log:
+            if place != folder:
                 files.move(place, base.trashed(info.run))
             else:
-                _withdraw(files, base, info.run)
+                _withdraw(files, base, info.run, made)
         raise
 
 
-def _withdraw(files: Files, base: Base, run: str) -> None:
-    """Take an open run away whose making failed, unless others have appended to it."""
+def _withdraw(files: Files, base: Base, run: str, made: int) -> None:
+    """Take a run away whose making failed, unless others have appended to it."""
     lock = files.try_lock(base.wanted(run))
     if lock is None:
         return
     try:
-        if not logged_until(files, base.append_log(run)):
+        if logged_until(files, base.append_log(run)) == made:
             files.move(base.run_folder(run), base.trashed(run))
     finally:
         lock.release()
@@ -208,10 +212,10 @@ def list_firsts(files: Files, folder: str) -> list[int]:
     return sorted(n for name in files.names(folder) if (n := number_of(name)) is not None)
 
 
-def count_jobs(files: Files, path: str, kind: str) -> int:
-    """How many jobs a parcel covers, read from its trailer; 0 when there is no file.
+def count_jobs(files: Files, path: str) -> int:
+    """How many jobs a parcel of results covers, read from its trailer; 0 when there is no file.
 
-    Raises BadFileError when the file is there but is no parcel of that kind.
+    Raises BadFileError when the file is there but is no such parcel.
     """
     try:
         tail = files.tail(path, TRAILER_SIZE)
@@ -219,37 +223,9 @@ def count_jobs(files: Files, path: str, kind: str) -> int:
         return 0
     trailer = read_trailer(path, tail)
     stated = number_of(path.rsplit("/", 1)[1])
-    if trailer.kind != kind or trailer.jobs < 1 or trailer.first != stated:
+    if trailer.kind != "results" or trailer.jobs < 1 or trailer.first != stated:
         raise BadFileError(path, f"holds {trailer.kind} from {trailer.first} on: its name is wrong")
     return trailer.jobs
-
-
-def count_submitted(files: Files, base: Base, run: str, firsts: Sequence[int]) -> int:
-    """How many jobs a run has: parcels leave no gaps, so only the last one is read."""
-    if not firsts:
-        return logged_until(files, base.append_log(run))
-    return firsts[-1] + count_jobs(files, base.parcel(run, firsts[-1]), "jobs")
-
-
-def append(
-    files: Files,
-    base: Base,
-    info: RunInfo,
-    pack: Callable[[int], list[Buffer]],
-    *,
-    guess: int = 0,
-) -> int:
-    """Append a parcel at the next free number, and return that number.
-
-    `pack` makes the parcel for a number; another submitter may have taken the first choice.
-    """
-    first = guess
-    while True:
-        temporary = base.temporary()
-        files.write_new(temporary, pack(first), sync=info.durable)
-        if files.publish(temporary, base.parcel(info.run, first)):
-            return first
-        first += count_jobs(files, base.parcel(info.run, first), "jobs")
 
 
 def publish_results(
@@ -276,7 +252,7 @@ def publish_results(
                 files.sync_folder(base.result_folder(info.run))
             return True
         try:
-            first += count_jobs(files, base.result(info.run, first), "results")
+            first += count_jobs(files, base.result(info.run, first))
         except BadFileError:
             return False
     return True
@@ -286,7 +262,7 @@ def first_missing(files: Files, base: Base, run: str, first: int, stop: int) -> 
     """Follow the chain of results from `first`; return the first job of the range that has none."""
     while first < stop:
         try:
-            covered = count_jobs(files, base.result(run, first), "results")
+            covered = count_jobs(files, base.result(run, first))
         except BadFileError:
             break
         if not covered:

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from ..errors import BadFileError
 from ..system.processes import Process, alive, pid_namespace
 from .agents import PROTOCOL, AgentInfo, read_agent_info, read_master_info
+from .append_log import logged_until
 from .base import Base
 from .files import Files, LocalFiles
 from .mailbox import InHand, Letter, is_plain_name, read_in_hand, read_letter
 from .runs import (
     count_covered,
     count_jobs,
-    count_submitted,
     list_firsts,
     list_runs,
     read_run_info,
@@ -148,7 +148,7 @@ def _run(files: Files, base: Base, run: str) -> RunStatus:
     with contextlib.suppress(FileNotFoundError, BadFileError):
         info = read_run_info(files, base, run)
         project, created_at = info.project, info.created_at
-        asked = count_submitted(files, base, run, list_firsts(files, base.run_folder(run)))
+        asked = logged_until(files, base.append_log(run))
         done = count_done(files, base, run)
     return RunStatus(run, project, created_at, asked, done)
 
@@ -158,7 +158,7 @@ def count_done(files: Files, base: Base, run: str) -> int:
     spans = []
     for first in list_firsts(files, base.result_folder(run)):
         with contextlib.suppress(BadFileError):
-            spans.append((first, first + count_jobs(files, base.result(run, first), "results")))
+            spans.append((first, first + count_jobs(files, base.result(run, first))))
     return count_covered(spans)[0]
 
 

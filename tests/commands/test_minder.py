@@ -94,7 +94,7 @@ def minder(tmp_path: Path) -> Iterator[RunningMinder]:
 def minder_at(tmp_path: Path) -> Iterator[RunningMinder]:
     base = create_base(tmp_path / "base")
     info = RunInfo(new_run_id(), "", str(tmp_path), None, True, False, 0.0, "", "")
-    create_run(FILES, base, info, [])
+    create_run(FILES, base, info)
     (tmp_path / "out").mkdir()
     minder = RunningMinder(base, info.run, str(tmp_path))
     try:

@@ -18,8 +18,6 @@ from postroom.store.mailbox import Letter, put_up
 from postroom.store.runs import (
     Note,
     RunInfo,
-    append,
-    list_firsts,
     publish_results,
     read_notes,
     take_back_letter,
@@ -136,38 +134,20 @@ class TestSending:
         assert wanted is not None
 
     def test_what_is_appended_later_is_found(self, room: PostRoom) -> None:
-        made = room.run(1)
+        room.run(1)
         inbox = room.inbox()
         dispatcher = room.dispatcher()
         for _ in range(3):
             room.step(dispatcher)
             work(inbox)
-        append(room.files, room.base, made, lambda n: jobs(n, 2), guess=1)
+        room.append(1, 2)
         for _ in range(5):
             room.step(dispatcher)
             work(inbox)
         assert room.values() == {0: 0, 1: 2, 2: 4}
 
-    def test_nothing_behind_a_gap_is_served_until_it_is_filled(self, room: PostRoom) -> None:
-        made = room.run(2)
-        append(room.files, room.base, made, lambda n: jobs(n, 1), guess=2)
-        append(room.files, room.base, made, lambda n: jobs(n, 1), guess=3)
-        hidden = f"{room.base.tmp}/hidden"
-        os.rename(room.base.parcel("r", 2), hidden)
-        inbox = room.inbox()
-        dispatcher = room.dispatcher()
-        for _ in range(6):
-            room.step(dispatcher)
-            work(inbox)
-        assert set(room.values()) == {0, 1}
-        os.rename(hidden, room.base.parcel("r", 2))
-        for _ in range(6):
-            room.step(dispatcher)
-            work(inbox)
-        assert room.values() == {n: 2 * n for n in range(4)}
-
     def test_garbage_in_a_mailbox_is_cleared_before_a_letter_is_sent(self, room: PostRoom) -> None:
-        room.run(0, append_log=True)
+        room.run(0)
         room.inbox()
         dispatcher = room.dispatcher()
         room.step(dispatcher)
@@ -524,18 +504,6 @@ class TestRecovery:
             work(inbox)
         assert room.values() == {0: "v", 1: 2, 2: 4}
 
-    def test_a_torn_last_parcel_of_jobs_is_put_aside(self, room: PostRoom) -> None:
-        made = room.run(2)
-        append(room.files, room.base, made, lambda n: jobs(n, 2), guess=2)
-        Path(room.base.parcel("r", 2)).write_bytes(b"torn")
-        inbox = room.inbox()
-        dispatcher = room.dispatcher()
-        for _ in range(4):
-            room.step(dispatcher)
-            work(inbox)
-        assert room.values() == {0: 0, 1: 2}
-        assert list_firsts(room.files, room.base.run_folder("r")) == [0]
-
     def test_answer_folders_that_a_power_loss_took_are_made_again(self, room: PostRoom) -> None:
         room.run(1)
         os.rmdir(room.base.result_folder("r"))
@@ -662,7 +630,7 @@ class TestAMasterThatStandsBy:
         acting = room.files.try_lock(room.base.master_lock)
         with Master(room.base.root, import_folder="/", clock=room.clock) as master:
             pool = master.resume("r")
-            append(room.files, room.base, made, lambda n: jobs(n, 1), guess=2)
+            room.append(2, 1)
             publish(room, made, 0, ["a", "b", "c"])
             room.clock.now += 2
             master.step(room.clock.now)

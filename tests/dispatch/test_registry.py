@@ -17,7 +17,7 @@ from postroom.store.append_log import RECORD_BYTES
 from postroom.store.job_ids import JobId
 from postroom.store.journal import NullJournal
 from postroom.store.requests import Orders
-from postroom.store.runs import read_parcel_bytes, read_run_info, want
+from postroom.store.runs import read_parcel_bytes, want
 from postroom.store.scheduling import SchedulingOptions
 from tests.by_hand import PostRoom
 
@@ -35,7 +35,7 @@ def queue(room: PostRoom, *commands: str, **options: int) -> list[JobId]:
 
 def load(room: PostRoom) -> Registry:
     registry = Registry(room.files, room.base, NullJournal(), Orders())
-    registry.recover(registry.list_submitted(), lambda run: [])
+    registry.recover(lambda run: [])
     return registry
 
 
@@ -49,7 +49,6 @@ def test_a_projects_run_is_one_append_log(room: PostRoom) -> None:
     first, second = queue(room, "a"), queue(room, "b", "c")
     assert [job.number for job in first + second] == [0, 1, 2]
     run = first[0].run
-    assert read_run_info(room.files, room.base, run).append_log
     names = sorted(room.files.names(room.base.run_folder(run)))
     assert names == ["jobs.log", "run.json", "wanted.lock"]
 
@@ -97,7 +96,7 @@ def test_a_run_that_rests_is_read_again_only_if_an_agent_has_it(room: PostRoom) 
 
     def again(sent: list[tuple[int, int]]) -> Registry:
         registry = Registry(room.files, room.base, NullJournal(), Orders(), at_rest)
-        registry.recover(registry.list_submitted(), lambda run: sent)
+        registry.recover(lambda run: sent)
         return registry
 
     assert not again([]).runs and at_rest == {"r"}

@@ -474,22 +474,15 @@ MUTANTS = [
     Mutant(
         "a publisher that finds a name taken follows the chain",
         RUNS,
-        '            first += count_jobs(files, base.result(info.run, first), "results")\n',
+        "            first += count_jobs(files, base.result(info.run, first))\n",
         "            first += 1\n",
         "tests/store/test_runs.py",
     ),
     Mutant(
         "a publisher that finds a name taken drops only what is covered",
         RUNS,
-        '            first += count_jobs(files, base.result(info.run, first), "results")\n',
+        "            first += count_jobs(files, base.result(info.run, first))\n",
         "            return True\n",
-        "tests/store/test_runs.py",
-    ),
-    Mutant(
-        "an appended parcel goes behind its rival's",
-        RUNS,
-        '        first += count_jobs(files, base.parcel(info.run, first), "jobs")\n',
-        "        first += 1\n",
         "tests/store/test_runs.py",
     ),
     Mutant(
@@ -566,8 +559,8 @@ MUTANTS = [
     Mutant(
         "the name of a durable append log is safe before anybody appends",
         RUNS,
-        '            files.write_new(f"{place}/jobs.log", [b""], sync=info.durable)\n',
-        "            pass\n",
+        '        files.write_new(f"{place}/{APPEND_LOG}", [b""], sync=info.durable)\n',
+        "        pass\n",
         "tests/store/test_append_log.py",
     ),
     Mutant(
@@ -634,21 +627,22 @@ MUTANTS = [
         DISPATCHER,
         "        for agent_id in list_agents(self._files, self._base):\n"
         "            self._add_agent(agent_id)\n"
-        "        self._registry.recover(submitted, self._out)\n",
+        "        self._registry.recover(self._out)\n",
         "        register = self._registry\n"
-        "        covered = {run: register.covered(run) for run in submitted}\n"
+        "        runs = self._files.names(self._base.job_pool)\n"
+        "        covered = {run: register.covered(run) for run in runs}\n"
         "        for agent_id in list_agents(self._files, self._base):\n"
         "            self._add_agent(agent_id)\n"
         "        register.covered = covered.__getitem__  # type: ignore[method-assign]\n"
-        "        register.recover(submitted, self._out)\n"
+        "        register.recover(self._out)\n"
         "        del register.covered\n",
         "tests/dispatch/test_dispatcher.py",
     ),
     Mutant(
         "a letter that is out is not sent again",
         REGISTRY,
-        "queue.recover(firsts, end, sent, covered, offsets)",
-        "queue.recover(firsts, end, [], covered, offsets)",
+        "queue.recover(firsts, log.number, sent, covered, offsets)",
+        "queue.recover(firsts, log.number, [], covered, offsets)",
         "tests/dispatch/test_dispatcher.py",
     ),
     Mutant(
@@ -721,13 +715,6 @@ MUTANTS = [
         DISPATCHER,
         "            left = self._collector.collect_behind_gap(letter, reached)\n",
         "            pass\n",
-        "tests/dispatch/test_dispatcher.py",
-    ),
-    Mutant(
-        "nothing behind a gap is served",
-        REGISTRY,
-        "            if first != end:\n                break\n",
-        "",
         "tests/dispatch/test_dispatcher.py",
     ),
     Mutant(
@@ -1072,7 +1059,7 @@ MUTANTS = [
     Mutant(
         "an open run whose making failed stays if others have appended to it",
         RUNS,
-        "        if not logged_until(files, base.append_log(run)):\n            files.move(",
+        "        if logged_until(files, base.append_log(run)) == made:\n            files.move(",
         "        if True:\n            files.move(",
         "tests/store/test_runs.py",
     ),

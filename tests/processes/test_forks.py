@@ -25,7 +25,7 @@ def test_the_child_of_a_kernel_touches_nothing(sessions: RealSessions, way: str)
             assert pool.results() == [2 * n for n in range(len(pool))]
             folder = master.base.result_folder(pool.run)
             spans = [
-                (one, one + count_jobs(FILES, master.base.result(pool.run, one), "results"))
+                (one, one + count_jobs(FILES, master.base.result(pool.run, one)))
                 for one in list_firsts(FILES, folder)
             ]
             assert count_covered(spans) == (len(pool), 0)

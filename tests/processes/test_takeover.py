@@ -12,6 +12,7 @@ import pytest
 
 from postroom import Job
 from postroom.parcel.sheets import JobEnd, JobOptions, RanBy, pack_jobs, pack_outcomes
+from postroom.store.append_log import AppendLogWriter
 from postroom.store.files import LocalFiles
 from postroom.store.runs import first_missing
 from postroom.store.snapshot import snapshot
@@ -102,9 +103,10 @@ def test_a_new_master_goes_on_among_thousands_of_one_job_parcels(sessions: RealS
     with sessions.master() as master:
         pool = master.submit([])
         files, ran_by = LocalFiles(), RanBy("0", "", 0, 0.0)
+        log = AppendLogWriter(files, sessions.base, pool.run, durable=False)
         for number in range(many):
-            chunks = pack_jobs(number, "kernels:double", JobOptions(), None, [{"x": number}])
-            files.write_new(sessions.base.parcel(pool.run, number), chunks)
+            chunks = pack_jobs(0, "kernels:double", JobOptions(), None, [{"x": number}])
+            log.append(1, chunks)
             if number % 20:
                 chunks = pack_outcomes(number, [JobEnd(2 * number)], ran_by)
                 files.write_new(sessions.base.result(pool.run, number), chunks)

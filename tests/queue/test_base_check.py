@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -129,6 +130,15 @@ def test_an_append_log_that_has_lost_a_job_is_an_error(tmp_path: Path) -> None:
         path = Path(running.base.append_log(pool.run))
         path.write_bytes(bytes(64) + path.read_bytes()[64:])
         assert worst(list(examine(running.base.root)), "has lost 1 jobs, the first is 0") == "error"
+
+
+@pytest.mark.parametrize("how", [os.unlink, lambda path: os.truncate(path, 100)])
+def test_a_list_whose_parcel_is_bad_is_an_error(tmp_path: Path, how: Any) -> None:
+    with in_one_process(tmp_path, DOUBLE, inboxes=0) as running:
+        pool = running.master.submit([Job("kernels:double", x=x) for x in range(3)])
+        (parcel,) = Path(running.base.run_folder(pool.run)).glob("*.npz")
+        how(parcel)
+        assert worst(list(examine(running.base.root)), "has lost 3 jobs, the first is 0") == "error"
 
 
 def test_a_stopped_scheduler_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,7 +68,7 @@ def make_run(base: Base, kind: str, wanted: list[SchedulingOptions], project: st
         user="u",
     )
     parcel = pack_jobs(0, "kernels:double", JobOptions(), None, [{"x": n} for n in range(JOBS)])
-    create_run(FILES, base, info, [(0, parcel)])
+    create_run(FILES, base, info, lambda log: log.append(JOBS, parcel).stop)
     return info.run
 
 

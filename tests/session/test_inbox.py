@@ -10,10 +10,11 @@ import pytest
 
 from postroom.parcel.sheets import Failure, JobEnd, JobOptions, JobSheet, Outcome, pack_jobs
 from postroom.session.inbox import HOLD_S, PUBLISH_BYTES, PUBLISH_S, Inbox, Step
+from postroom.store.append_log import AppendLogWriter
 from postroom.store.files import LocalFiles
 from postroom.store.mailbox import Letter, read_in_hand
-from postroom.store.runs import RunInfo, append, close_outboxes, read_notes, take_back_letter
-from tests.by_hand import PostRoom, double, jobs, results
+from postroom.store.runs import RunInfo, close_outboxes, read_notes, take_back_letter
+from tests.by_hand import PostRoom, double, results
 
 
 @pytest.fixture
@@ -136,9 +137,9 @@ def test_a_letter_of_an_unknown_run_is_given_back(room: PostRoom) -> None:
 
 
 def test_a_range_may_reach_over_several_parcels(room: PostRoom) -> None:
-    made = room.run(2)
-    append(room.files, room.base, made, lambda n: jobs(n, 1), guess=2)
-    append(room.files, room.base, made, lambda n: jobs(n, 2), guess=3)
+    room.run(2)
+    room.append(2, 1)
+    room.append(3, 2)
     inbox = room.inbox()
     send(room, 1, 1, "r", 0, 1, 5)
     finish(inbox)
@@ -207,7 +208,7 @@ class TestFailures:
     def test_a_bad_parcel_fails_its_jobs_and_nothing_else(self, room: PostRoom) -> None:
         room.run(2)
         room.run(1, "s")
-        Path(room.base.parcel("r", 0)).write_bytes(b"torn")
+        room.parcels()[0].write_bytes(b"torn")
         inbox = room.inbox()
         send(room, 1, 1, "r", 0, 0, 2)
         finish(inbox)
@@ -423,8 +424,8 @@ def test_a_command_is_not_begun_before_the_tasks_before_it_are_published(room: P
         return None
 
     made = room.run(1)
-    append(room.files, room.base, made, lambda first: pack_jobs(
-        first, "commands:run", JobOptions(), None, [{"x": first}]), guess=1)  # fmt: skip
+    log = AppendLogWriter(room.files, room.base, "r", durable=False)
+    log.append(1, pack_jobs(0, "commands:run", JobOptions(), None, [{"x": 1}]))
     inbox = room.inbox(run_job=by_minder)
     send(room, 1, 1, "r", 0, 0, 2)
     finish(inbox)

@@ -6,7 +6,8 @@ import contextlib
 
 from postroom.errors import BadFileError
 from postroom.queue.cleaning import remove_run, sweep
-from postroom.store.runs import count_submitted, list_firsts, list_runs
+from postroom.store.append_log import logged_until
+from postroom.store.runs import list_runs
 
 from .disk import SimulatedFiles
 from .kernel import Process
@@ -29,7 +30,6 @@ class Cleaner:
                 sweep(files, base, now=0.0)
             for run in list_runs(files, base):
                 with contextlib.suppress(OSError, BadFileError):
-                    firsts = list_firsts(files, base.run_folder(run))
-                    jobs = count_submitted(files, base, run, firsts)
+                    jobs = logged_until(files, base.append_log(run))
                     if jobs:  # an empty one was made a moment ago
                         remove_run(files, base, run, jobs=jobs)

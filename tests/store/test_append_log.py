@@ -29,8 +29,7 @@ from postroom.store.append_log import (
     read_sheets,
 )
 from postroom.store.files import LocalAppendFile, LocalFiles
-from postroom.store.runs import append as append_parcel
-from tests.by_hand import PostRoom, double
+from tests.by_hand import PostRoom
 from tests.in_one_process import in_one_process
 
 KERNELS = "def double(x):\n    return x * 2\n"
@@ -39,7 +38,7 @@ KERNELS = "def double(x):\n    return x * 2\n"
 @pytest.fixture
 def room(tmp_path: Path) -> PostRoom:
     made = PostRoom(tmp_path)
-    made.run(0, append_log=True)
+    made.run(0)
     return made
 
 
@@ -113,7 +112,7 @@ class Rival(LocalFiles):
 
 def test_a_writer_that_is_too_late_for_its_place_writes_its_record_again(tmp_path: Path) -> None:
     room = PostRoom(tmp_path, Rival())
-    room.run(0, append_log=True)
+    room.run(0)
     assert isinstance(room.files, Rival)
     theirs = AppendLogWriter(LocalFiles(), room.base, "r", durable=False)
     ours = writer(room)
@@ -170,7 +169,7 @@ def short_writes() -> Iterator[int]:
 @pytest.mark.parametrize("takes", list(short_writes()))
 def test_what_was_cut_short_has_no_number(tmp_path: Path, takes: int) -> None:
     room = PostRoom(tmp_path, Full())
-    room.run(0, append_log=True)
+    room.run(0)
     assert isinstance(room.files, Full)
     append_log, follower = writer(room), reader(room)
     append_log.append(1, parcel("a"))
@@ -249,7 +248,7 @@ def test_no_data_counts_as_jobs_whatever_is_torn_or_late(tmp_path: Path) -> None
     chance = random.Random(28)
     for story in range(40):
         room = PostRoom(tmp_path / str(story), Full())
-        room.run(0, append_log=True)
+        room.run(0)
         assert isinstance(room.files, Full)
         told: list[Any] = []
         writers = [writer(room), writer(room)]
@@ -426,7 +425,7 @@ class Watched(LocalFiles):
 
 def test_a_durable_record_is_synced_before_its_submitter_is_told(tmp_path: Path) -> None:
     room = PostRoom(tmp_path, files := Watched())
-    room.run(0, append_log=True, durable=True)
+    room.run(0, durable=True)
     assert path(room).exists()
     assert files.said[-1] == "sync names", "before anybody appends"
     files.said.clear()
@@ -439,7 +438,7 @@ def test_a_durable_record_is_synced_before_its_submitter_is_told(tmp_path: Path)
 
 def test_no_durable_job_is_begun_before_its_record_is_safe(tmp_path: Path) -> None:
     room = PostRoom(tmp_path, files := Watched())
-    room.run(0, append_log=True, durable=True)
+    room.run(0, durable=True)
     room.inbox()
     dispatcher = room.dispatcher()
     writer(room).append(1, parcel(1))  # whose writer was killed before it synced
@@ -489,8 +488,7 @@ def test_a_record_is_carved_out_by_hand_as_the_docs_say(room: PostRoom) -> None:
         assert loaded["x"].tolist() == [[2, 2, 2]]
 
 
-def test_a_run_is_a_log_or_parcels_never_both(tmp_path: Path) -> None:
-    """An open run has a log; a run that was submitted as a list grows by parcels."""
+def test_a_list_is_written_to_parcels_and_single_jobs_to_the_log(tmp_path: Path) -> None:
     with in_one_process(tmp_path, KERNELS) as room:
         master = room.master
         opened, listed = master.open(), master.submit([Job("kernels:double", x=0)])
@@ -499,9 +497,8 @@ def test_a_run_is_a_log_or_parcels_never_both(tmp_path: Path) -> None:
             pool.submit(Job("kernels:double", x=7))
         names = [sorted(os.listdir(room.base.run_folder(pool.run))) for pool in (opened, listed)]
         assert names[0] == ["jobs.log", "run.json", "wanted.lock"]
-        assert [name for name in names[1] if name.endswith(".npz")] == [
-            "000000000.npz", "000000001.npz", "000000004.npz",
-        ]  # fmt: skip
+        (parcel,) = [name for name in names[1] if name.endswith(".npz")]
+        assert parcel.startswith("000000000-")
         assert room.finish(opened).results() == [0, 2, 4, 14]
         assert room.finish(listed).results() == [0, 0, 2, 4, 14]
 
@@ -519,15 +516,3 @@ def test_a_forked_child_cannot_append_to_its_parents_log(tmp_path: Path) -> None
                 os._exit(0)
         assert os.waitpid(pid, 0)[1] == 0
         assert pool.submit(Job("kernels:double", x=2)).number == 1
-
-
-def test_parcels_are_still_taken_in_where_a_run_has_them(tmp_path: Path) -> None:
-    room = PostRoom(tmp_path)
-    card = room.run(2)
-    inbox, dispatcher = room.inbox(run_job=double), room.dispatcher()
-    chunks = pack_jobs(2, "kernels:double", JobOptions(), None, [{"x": 2}])
-    append_parcel(room.files, room.base, card, lambda first: chunks, guess=2)
-    for _ in range(12):
-        room.step(dispatcher)
-        inbox.step()
-    assert room.values() == {0: 0, 1: 2, 2: 4}

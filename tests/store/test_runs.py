@@ -16,14 +16,11 @@ from postroom.store.mailbox import InHand, Letter, put_up
 from postroom.store.runs import (
     Note,
     RunInfo,
-    append,
     close_outboxes,
     count_covered,
     count_jobs,
-    count_submitted,
     create_run,
     first_missing,
-    list_firsts,
     list_runs,
     publish_results,
     read_note,
@@ -71,13 +68,13 @@ class TestRunInfo:
 
 class TestCreating:
     def test_a_run_is_seen_whole_or_not_at_all(self, room: PostRoom) -> None:
-        def parcels() -> Any:
-            yield 0, jobs(0, 2)
+        def fill(log: AppendLogWriter) -> int:
+            log.write(2, jobs(0, 2), apart=True)
             assert list_runs(room.files, room.base) == []
             raise OSError(28, "No space left on device")
 
         with pytest.raises(OSError, match="No space"):
-            create_run(room.files, room.base, info(), parcels())
+            create_run(room.files, room.base, info(), fill)
         assert list_runs(room.files, room.base) == []
         assert os.listdir(room.base.tmp) == []
 
@@ -85,7 +82,7 @@ class TestCreating:
     def test_an_open_run_whose_making_failed_stays_only_if_others_have_appended(
         self, room: PostRoom, monkeypatch: pytest.MonkeyPatch, others: int
     ) -> None:
-        made = info(append_log=True, durable=True)
+        made = info(durable=True)
 
         def sync_folder(path: str) -> None:
             if path == room.base.job_pool:
@@ -105,7 +102,7 @@ class TestCreating:
     ) -> None:
         synced = _watch_fsync(monkeypatch)
         room.run(2, durable=True)
-        assert {"run.json", "000000000.npz", "job_pool", "result_pool", "attempts"} <= set(synced)
+        assert {"run.json", "jobs.log", "job_pool", "result_pool", "attempts"} <= set(synced)
 
     def test_an_embedded_run_pays_for_no_sync(
         self, room: PostRoom, monkeypatch: pytest.MonkeyPatch
@@ -127,48 +124,27 @@ def _watch_fsync(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return synced
 
 
-class TestAppending:
-    def test_a_late_publisher_continues_behind_what_exists(self, room: PostRoom) -> None:
-        made = room.run(3)
-        seen: list[int] = []
-
-        def pack(first: int) -> list[Any]:
-            if not seen:  # a rival takes the name while we pack
-                append(room.files, room.base, made, lambda n: jobs(n, 2), guess=3)
-            seen.append(first)
-            return jobs(first, 1)
-
-        assert append(room.files, room.base, made, pack, guess=3) == 5
-        assert seen == [3, 5]
-        assert list_firsts(room.files, room.base.run_folder("r")) == [0, 3, 5]
-        assert count_submitted(room.files, room.base, "r", [0, 3, 5]) == 6
-        assert os.listdir(room.base.tmp) == []
-
-    def test_a_wrong_guess_finds_the_end(self, room: PostRoom) -> None:
-        made = room.run(4)
-        assert append(room.files, room.base, made, lambda n: jobs(n, 1), guess=0) == 4
-
-
 class TestCountingJobs:
     def test_it_is_read_from_the_end_of_the_file(self, room: PostRoom) -> None:
-        room.run(7)
-        assert count_jobs(room.files, room.base.parcel("r", 0), "jobs") == 7
-        assert count_jobs(room.files, room.base.parcel("r", 7), "jobs") == 0
+        publish(room, room.run(7), 0, list("abcdefg"))
+        assert count_jobs(room.files, room.base.result("r", 0)) == 7
+        assert count_jobs(room.files, room.base.result("r", 7)) == 0
 
     def test_a_parcel_under_another_name_or_kind_is_refused(self, room: PostRoom) -> None:
-        room.run(7)
-        os.link(room.base.parcel("r", 0), room.base.parcel("r", 9))
+        publish(room, room.run(7), 0, list("abcdefg"))
+        os.link(room.base.result("r", 0), room.base.result("r", 9))
         with pytest.raises(BadFileError, match="its name is wrong"):
-            count_jobs(room.files, room.base.parcel("r", 9), "jobs")
+            count_jobs(room.files, room.base.result("r", 9))
+        os.link(room.parcels()[0], room.base.result("r", 8))
         with pytest.raises(BadFileError, match="its name is wrong"):
-            count_jobs(room.files, room.base.parcel("r", 0), "results")
+            count_jobs(room.files, room.base.result("r", 8))
 
     def test_half_a_parcel_is_refused(self, room: PostRoom) -> None:
-        room.run(1)
-        path = Path(room.base.parcel("r", 0))
+        publish(room, room.run(1), 0, ["a"])
+        path = Path(room.base.result("r", 0))
         path.write_bytes(path.read_bytes()[:-1])
         with pytest.raises(BadFileError):
-            count_jobs(room.files, str(path), "jobs")
+            count_jobs(room.files, str(path))
 
 
 class TestPublishing:
