@@ -29,7 +29,6 @@ from ..store.job_ids import JobId, UnknownJobError, find_jobs
 from ..system.own_python import own_python
 from .options import CONTEXT, array, duration
 from .output import print_table, settle, talk
-from .submit import shell_environment
 from .wait import wait_for
 
 NAMES = ("qsub", "qstat", "qdel")
@@ -142,14 +141,10 @@ def _variables(wanted: GridOptions, text: str) -> GridOptions:
     return wanted.ask(env={**wanted.spec.env, **found})
 
 
-def _everything(wanted: GridOptions) -> GridOptions:
-    return wanted.ask(env={**os.environ, **wanted.spec.env})
-
-
 _SWITCHES: dict[str, Callable[[GridOptions], GridOptions]] = {
     "-cwd": lambda wanted: wanted.ask(cwd=os.getcwd()),
     "-h": lambda wanted: wanted.schedule(held=True),
-    "-V": _everything,
+    "-V": lambda wanted: wanted,  # every job gets the whole environment
     "-terse": lambda wanted: replace(wanted, terse=True),
 }
 _VALUES: dict[str, Callable[[GridOptions, str], GridOptions]] = {
@@ -239,7 +234,7 @@ def _specs(view: QueueView, wanted: GridOptions, line: str) -> list[CommandSpec]
     wanted = wanted.schedule(after_any=tuple(_named(view, wanted.after))).ask(
         command=_redirected(wanted, line),
         cwd=wanted.spec.cwd or os.path.expanduser("~"),
-        env={**shell_environment(), **wanted.spec.env, "JOB_NAME": name},
+        env={**wanted.spec.env, "JOB_NAME": name},
         shell=wanted.spec.shell or "bash",
     )
     several = len(wanted.numbers) > 1

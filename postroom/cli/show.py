@@ -18,14 +18,23 @@ from .output import paint, print_json, print_table
 
 @click.command(context_settings=CONTEXT)
 @job_argument
+@click.option("--env", is_flag=True, help="Print the environment of its submission, with values.")
 @as_json
 @in_base
-def command(view: QueueView, job: str, json_: bool) -> None:
+def command(view: QueueView, job: str, env: bool, json_: bool) -> None:
     """Show everything about JOB: command, PID, attempts, why it waits, when it may start.
 
     \b
       postroom show 0b859f/17
     """
+    if env:
+        found = view.environment(one_job(view, job))
+        if json_:
+            print_json(found)
+        else:
+            for name, value in sorted(found.items()):
+                click.echo(f"{printable(name)}={printable(value)}")
+        return
     detail = view.job(one_job(view, job))
     if json_:
         print_json(detail)
@@ -72,7 +81,7 @@ def facts(detail: JobDetail) -> dict[str, str]:
         "limit": format_duration(detail.timeout_s) if detail.timeout_s else "",
         "retries": str(detail.retries or ""),
         "rerun of": row.rerun_of,
-        "env": "\n".join(f"{name}={value}" for name, value in detail.env.items()),
+        "env": f"{', '.join(detail.env)} (values: --env)" if detail.env else "",
         "submitted": format_time(row.submitted_at),
         "started": format_time(row.started_at) if row.started_at else "",
         "ended": format_time(row.ended_at) if row.ended_at else "",

@@ -29,9 +29,6 @@ from .options import CONTEXT, array, as_json, duration
 from .output import print_json, print_table, talk
 from .wait import wait_for
 
-# Which programs a command finds depends on these, so they are taken from the submitting shell.
-SHELL = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "PYTHONPATH")
-
 
 @click.command(context_settings=CONTEXT)
 @click.argument("words", nargs=-1, metavar="[--] CMD...")
@@ -109,7 +106,7 @@ def command(view: QueueView, words: tuple[str, ...], json_: bool, **options: Any
       postroom submit -f jobs.txt --dry-run
       postroom wait $(postroom submit -- make)
 
-    The command runs in this folder, with the PATH and virtual environment of this shell.
+    The command runs in this folder, with the environment and the umask of this shell.
     """
     specs = _specs(view, words, options)
     if options["notify"]:
@@ -155,7 +152,7 @@ def _specs(view: QueueView, words: Sequence[str], options: dict[str, Any]) -> li
     common = CommandSpec(
         "",
         cwd=cwd,
-        env={**shell_environment(), **environment(options["env"])},
+        env=environment(options["env"]),
         timeout_s=options["time_limit"],
         retries=options["retries"],
         grace_s=GRACE_S if options["grace"] is None else options["grace"],
@@ -182,11 +179,6 @@ def _specs(view: QueueView, words: Sequence[str], options: dict[str, Any]) -> li
 
 def _named(view: QueueView, words: Sequence[str]) -> tuple[JobId, ...]:
     return tuple(some_jobs(view, words))
-
-
-def shell_environment() -> dict[str, str]:
-    """The part of this shell's environment that a command gets."""
-    return {name: os.environ[name] for name in SHELL if name in os.environ}
 
 
 def _advise(view: QueueView) -> None:

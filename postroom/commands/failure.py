@@ -49,6 +49,7 @@ class Cause(enum.Enum):
     TIMED_OUT = "timed out"
     MISSING = "missing program"
     GPU_LOST = "lost GPU"
+    NOT_STARTED = "not started"
     EXIT = "failed"
 
 
@@ -63,7 +64,8 @@ class End:
     out: str = ""
     err: str = ""
     on_gpu: bool = True
-    refused: str = ""  # it was not begun: why no GPU was large enough
+    refused: str = ""  # why it was not begun
+    no_gpu: bool = False  # ... because no GPU is large enough for it
 
     @property
     def ok(self) -> bool:
@@ -87,7 +89,7 @@ def is_out_of_memory(end: End) -> bool:
 
 def _cause(end: End) -> Cause:
     if end.refused:
-        return Cause.GPU_MEMORY
+        return Cause.GPU_MEMORY if end.no_gpu else Cause.NOT_STARTED
     if end.timed_out_s is not None:
         return Cause.TIMED_OUT
     said = f"{end.out}\n{end.err}"

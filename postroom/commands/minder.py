@@ -35,7 +35,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..errors import CardHeld, PostroomError
+from ..errors import CardHeld, GpuError, PostroomError
 from ..parcel.sheets import Failure, JobEnd, Outcome, RanBy
 from ..store.base import Base
 from ..store.files import LocalFiles
@@ -46,11 +46,12 @@ from ..system import cgroups
 from ..system.fork import SIGNALS, ForkedProcess, fork_process, hear_signals
 from ..system.oom_kills import count_oom_kills
 from ..system.process_tree import MARK, adopt_orphans, below, mark_of, parent_of, reap, reap_orphans
-from ..system.processes import command_line
+from ..system.processes import command_line, current_umask
 from ..text.safe_text import printable
 from .attempt import CONTINUE_LATER, LINGER_S, AttemptEnd, CommandAttempt, Stopped
 from .failure import Cause, End, explain, is_out_of_memory
 from .gpu_use import GpuUse
+from .job_environment import JobEnvironment, read_environment
 from .job_folder import SCRIPT, CappedLog, JobFolder, stamp
 from .outcome_record import record
 
@@ -151,6 +152,8 @@ class Minder:
         self._helpers: set[int] = set()  # processes below us that no command started
         for fd in context.lease_fds:
             os.set_inheritable(fd, True)  # the GPU is free when its last holder is gone
+        self._umask = self._agents_umask = current_umask()
+        self._submitted = JobEnvironment({}, self._umask)  # of the last command that had one
         self._environ = {**os.environ, MARK: mark_of(context.base.root, context.agent)}
         # A wakeup descriptor ends a poll; the handlers only keep the signals from killing us.
         self._wake, writer = socket.socketpair()
@@ -218,6 +221,7 @@ class Minder:
         try:
             if folder.has_ended_well(attempt.job_name):
                 return AttemptEnd(_ended_before(folder.read_info()))
+            self._take_on_environment(attempt)
             if self._context.shares or attempt.elsewhere:
                 self._wait_for_gpu(attempt, lingers)
                 began, started_at = time.monotonic(), time.time()
@@ -239,7 +243,8 @@ class Minder:
                 folder.end({"ended": stamp(time.time()), "outcome": "stopped"})
             raise
         except PostroomError as error:
-            end = End(code=None, refused=f"{error}")
+            no_gpu = isinstance(error, GpuError | CardHeld)
+            end = End(code=None, refused=f"{error}", no_gpu=no_gpu)
             number, outputs = self._prepare(attempt, folder, started_at)
             for output in outputs:
                 output.close()
@@ -302,6 +307,18 @@ class Minder:
                 raise Stopped from None
             raise
         self._helpers = set(below(os.getpid()))  # a ledger may have given its lease a process
+
+    def _take_on_environment(self, attempt: CommandAttempt) -> None:
+        """Learn the environment that a command was submitted with, and take its umask."""
+        name, umask = attempt.spec.environment, self._agents_umask
+        if name:
+            if name != self._submitted.name:
+                base = self._context.base
+                self._submitted = read_environment(self._files, base, attempt.run, name)
+            umask = self._submitted.umask
+        if umask != self._umask:
+            os.umask(umask)
+            self._umask = umask
 
     def _look_for_stop(self, attempt: CommandAttempt) -> None:
         """See whether somebody wants the running command to end."""
@@ -383,7 +400,7 @@ class Minder:
     def _environment(self, attempt: CommandAttempt, number: int) -> dict[str, str]:
         spec = attempt.spec
         return {
-            **self._environ,
+            **(self._submitted.over(self._environ) if spec.environment else self._environ),
             **spec.env,
             **self._context.environment,
             **self._gpu_use.environment,

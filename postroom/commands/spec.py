@@ -42,7 +42,7 @@ class CommandSpec:
     command: str
     name: str = ""
     cwd: str = ""
-    env: dict[str, str] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict)  # on top of its environment
     timeout_s: float | None = None
     retries: int | None = None  # None: not said, which is 0 unless a batch says otherwise
     grace_s: float = GRACE_S
@@ -54,6 +54,7 @@ class CommandSpec:
     arguments: dict[str, Any] = field(default_factory=dict)  # of a sweep, for tables
     number: int = 0  # of a batch or an array, counted from 1: its SGE_TASK_ID
     checkpoint: bool = False  # whether it gets a folder that outlives its attempts
+    environment: str = ""  # its name in the run; "": that of its agent
     scheduling: SchedulingOptions = _ANY_TIME
     rerun_of: JobId | None = None
     memory: str = ""  # "auto" or a size: the part of a GPU that a batch reserves for it

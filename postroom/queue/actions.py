@@ -159,9 +159,8 @@ def rerun(view: QueueView, jobs: Sequence[JobId]) -> ActionResult:
             after = tuple(new[one] for one in scheduling.after if one in new)
             again = replace(specs[job], scheduling=replace(scheduling, after=after, after_any=()))
             batch.append((job, again, _reader(base_state, job).project))
-        order = _by_project(batch)
-        for job, number in zip(order, submit_again(view.files, view.base, batch), strict=True):
-            new[job] = number
+        numbers = submit_again(view.files, view.base, batch)
+        new |= {job: number for (job, _, _), number in zip(batch, numbers, strict=True)}
         left = [job for job in left if job not in new]
     numbers = [new[job] for job in known]
     text = f"{_count(numbers)} queued again"
@@ -436,14 +435,6 @@ def _spec_of(reader: RunReader, number: int) -> CommandSpec:
         f"job {job.short} was not submitted to the queue ({sheet.task}): start the program "
         "that submitted it again"
     )
-
-
-def _by_project(batch: Sequence[tuple[JobId, CommandSpec, str]]) -> list[JobId]:
-    """The order in which a batch comes back: project by project."""
-    by_project: dict[str, list[JobId]] = {}
-    for job, _, project in batch:
-        by_project.setdefault(project, []).append(job)
-    return [job for jobs in by_project.values() for job in jobs]
 
 
 def _awaited_by(base_state: BaseState, job: JobId) -> tuple[JobId, ...]:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+from ..commands.job_environment import read_environment
 from ..commands.job_folder import JobFolder
 from ..commands.spec import COMMAND
 from ..errors import BadFileError
@@ -107,7 +108,7 @@ class JobRows:
         return JobDetail(
             job=row,
             cwd=str(asked.get("cwd", "")),
-            env=dict(asked.get("env") or {}),
+            env=sorted(asked.get("env") or {}),
             arguments=dict(asked.get("arguments") or {}),
             folder=folder,
             out_path=paths.out if paths else "",
@@ -124,6 +125,13 @@ class JobRows:
             traceback=encodable(_traceback(reader, number)),
             timeline=paths.timeline if paths and os.path.exists(paths.timeline) else "",
         )
+
+    def environment(self, reader: RunReader, number: int) -> dict[str, str]:
+        """The environment that a command was submitted with; its agent adds some variables."""
+        asked = _asked(read_sheet(reader, number), number)
+        name = asked.get("environment")
+        found = read_environment(self._files, self._base, reader.run, name) if name else None
+        return {**(found.variables if found else {}), **(asked.get("env") or {})}
 
     def _attempts(
         self, reader: RunReader, number: int, row: JobView, paths: JobFolder | None

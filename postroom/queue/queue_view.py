@@ -141,6 +141,13 @@ class QueueView:
         rows = JobRows(self.files, self.base, base_state)
         return rows.detail(base_state.readers[job.run], job.number)
 
+    def environment(self, job: JobId) -> dict[str, str]:
+        """The environment that a job was submitted with."""
+        base_state = self.read_state()
+        job = base_state.find(job)
+        rows = JobRows(self.files, self.base, base_state)
+        return rows.environment(base_state.readers[job.run], job.number)
+
     def projects(self) -> list[ProjectView]:
         """Every project, with its jobs counted by state."""
         base_state = self.read_state()

@@ -84,7 +84,7 @@ class JobDetail:
 
     job: JobView
     cwd: str = ""
-    env: dict[str, str] = field(default_factory=dict)
+    env: list[str] = field(default_factory=list)  # names that were set for it alone
     arguments: dict[str, Any] = field(default_factory=dict)
     folder: str = ""
     out_path: str = ""

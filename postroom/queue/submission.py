@@ -15,6 +15,7 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from ..commands.job_environment import JobEnvironment, read_environment
 from ..commands.spec import COMMAND, CommandSpec
 from ..dispatch.job_writer import log_jobs
 from ..errors import BadFileError, PostroomError, RunRemovedError
@@ -55,15 +56,25 @@ def check(spec: CommandSpec) -> CommandSpec:
 
 
 def submit(
-    files: Files, base: Base, specs: Sequence[CommandSpec], *, project: str = DEFAULT_PROJECT
+    files: Files,
+    base: Base,
+    specs: Sequence[CommandSpec],
+    *,
+    project: str = DEFAULT_PROJECT,
+    environment: JobEnvironment | None = None,
 ) -> list[JobId]:
-    """Queue commands and return their ids. By then they are on disk, and survive a power loss."""
+    """Queue commands and return their ids. By then they are on disk, and survive a power loss.
+
+    They get the environment and the umask of this process, unless another `environment` is given.
+    """
     if not specs:
         return []
     if not check_project(project).strip():
         raise PostroomError("a project's name cannot be empty")
     now = time.time()
-    jobs = [replace(check(spec), checkpoint=True).to_job() for spec in specs]
+    environment = environment or JobEnvironment.of_this_process()
+    given = {"checkpoint": True, "environment": environment.name}
+    jobs = [check(spec).but(**given).to_job() for spec in specs]
     for job in jobs:
         job.arguments["submitted_at"] = now
     awaited = {
@@ -76,14 +87,22 @@ def submit(
         while True:
             info, asked = _open_run(files, base, project, leaving)
             try:
-                return _append(files, base, info, jobs, asked)
+                return _append(files, base, info, jobs, asked, environment)
             except RunRemovedError:
                 leaving.add(info.run)
 
 
-def _append(files: Files, base: Base, info: RunInfo, jobs: list[Job], asked: int) -> list[JobId]:
+def _append(
+    files: Files,
+    base: Base,
+    info: RunInfo,
+    jobs: list[Job],
+    asked: int,
+    environment: JobEnvironment,
+) -> list[JobId]:
     # Nobody waits for a cleaner here, which may be stopped: a new run takes the jobs as well.
     with appending(files, base, info.run, wait=False):
+        environment.put(files, base, info.run)
         append_log = AppendLogWriter(files, base, info.run, durable=info.durable)
         try:
             records = log_jobs(append_log, jobs, guess=asked)
@@ -95,14 +114,17 @@ def _append(files: Files, base: Base, info: RunInfo, jobs: list[Job], asked: int
 
 def rerun(files: Files, base: Base, jobs: Sequence[tuple[JobId, CommandSpec, str]]) -> list[JobId]:
     """Queue commands again, each in its project; their earlier results stay."""
-    found: list[JobId] = []
-    by_project: dict[str, list[CommandSpec]] = {}
+    alike: dict[tuple[str, str, str], dict[JobId, CommandSpec]] = {}
     for job, spec, project in jobs:
         again = replace(spec, rerun_of=job, scheduling=replace(spec.scheduling, held=False))
-        by_project.setdefault(project, []).append(again)
-    for project, specs in by_project.items():
-        found += submit(files, base, specs, project=project)
-    return found
+        alike.setdefault((project, job.run, spec.environment), {})[job] = again
+    new: dict[JobId, JobId] = {}
+    for (project, run, name), specs in alike.items():
+        with appending(files, base, run):  # it stays until its environment is read
+            environment = read_environment(files, base, run, name) if name else None
+        ids = submit(files, base, list(specs.values()), project=project, environment=environment)
+        new |= zip(specs, ids, strict=True)
+    return [new[job] for job, _, _ in jobs]
 
 
 def _open_run(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Any
 
@@ -114,5 +113,4 @@ def _serve(
 
 
 if __name__ == "__main__":
-    os.umask(0o077)
     sys.exit(main())

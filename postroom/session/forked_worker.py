@@ -46,7 +46,6 @@ def fork_session(gpu: str, base: str, log: int, **options: Any) -> ForkedProcess
         nothing = os.open(os.devnull, os.O_RDONLY)
         for fd, target in ((nothing, 0), (log, 1), (log, 2)):
             os.dup2(fd, target)
-        os.umask(0o077)
         return serve(gpu, base, **options)
 
     return fork_process(begin, keep={log}, failed=traceback.print_exc)

@@ -9,6 +9,7 @@ base/
   in_hand/0                      one line: the worker's running job, and how many it has done
   job_pool/<run>/jobs.log        the append log of its jobs: their arguments, or names of parcels
   job_pool/<run>/<first>-*.npz   a parcel: the arguments of jobs first, first+1, ...
+  job_pool/<run>/<name>.env      environment and umask of queued commands, named by content
   job_pool/<run>/run.json        what all jobs of the run have in common
   job_pool/<run>/wanted.lock     shared file lock of those who append to a run or wait for it
   job_pool/<run>/closed          the run is being removed, for good: it takes no more jobs
@@ -134,6 +135,10 @@ class Base:
     def parcel(self, run: str, name: str) -> str:
         """A file with the arguments of some jobs; the append log holds its name."""
         return f"{self.job_pool}/{run}/{name}{SUFFIX}"
+
+    def environment(self, run: str, name: str) -> str:
+        """The environment of some commands of a run, named by its content."""
+        return f"{self.job_pool}/{run}/{name}.env"
 
     def result_folder(self, run: str) -> str:
         """The folder of a run's results."""

@@ -76,6 +76,12 @@ def command_line(pid: int) -> str:
         return ""
 
 
+def current_umask() -> int:
+    """Return our umask; `os.umask` would change it for a moment, under other threads' feet."""
+    with open("/proc/self/status", "rb") as file:
+        return int(file.read().partition(b"\nUmask:")[2].split(maxsplit=1)[0], 8)
+
+
 def boot_id() -> str:
     """Return the id of this boot of this machine."""
     try:

@@ -14,6 +14,7 @@ from postroom.cli.verbs import postroom
 from postroom.errors import PostroomError
 from postroom.queue.queue_view import QueueView
 from postroom.store.base import Base
+from postroom.store.job_ids import JobId
 from postroom.store.requests import pending, read_request
 from tests.queue.kit import FILES, queue
 
@@ -45,7 +46,8 @@ def test_qsub_reads_the_lines_of_a_script(
     assert detail.job.command == f"set -- 'two words'\n{SCRIPT}"
     assert (detail.cwd, detail.timeout_s) == (str(tmp_path), 3600)
     assert detail.scheduling == {"priority": 3, "gpus": 2}
-    assert (detail.env["A"], detail.env["B"], detail.env["JOB_NAME"]) == ("1", "2", "train")
+    env = view.environment(JobId(detail.job.run, detail.job.number))
+    assert (env["A"], env["B"], env["JOB_NAME"]) == ("1", "2", "train")
 
 
 def test_what_is_typed_counts_more_than_what_the_script_says(view: QueueView) -> None:

@@ -29,7 +29,8 @@ from postroom.system.oom_kills import OOM_MESSAGE
         (End(1, out="CUDA out of memory.\n", on_gpu=False), Cause.EXIT, "exit code 1"),
         (End(1, err="GPU is lost\n"), Cause.GPU_LOST, "exit code 1: GPU is lost"),
         (End(0, timed_out_s=2.5), Cause.TIMED_OUT, "took longer than its 2.5 s"),
-        (End(None, refused="no GPU has 80 GB"), Cause.GPU_MEMORY, "no GPU has 80 GB"),
+        (End(None, refused="no GPU has 80 GB", no_gpu=True), Cause.GPU_MEMORY, "no GPU has 80 GB"),
+        (End(None, refused="it is missing"), Cause.NOT_STARTED, "it is missing"),
     ],
 )  # fmt: skip
 def test_causes_are_told_apart(end: End, cause: Cause, message: str) -> None:
@@ -47,4 +48,4 @@ def test_a_command_that_succeeded_has_no_failure() -> None:
 
 def test_a_command_that_was_refused_did_not_run_out_of_memory() -> None:
     assert is_out_of_memory(End(1, err="CUDA out of memory"))
-    assert not is_out_of_memory(End(None, refused="no GPU is large enough"))
+    assert not is_out_of_memory(End(None, refused="no GPU is large enough", no_gpu=True))

@@ -18,7 +18,7 @@ WHOLE = CommandSpec(
     "train", "one", "/data", {"A": "1"}, 90.0, 2, grace_s=3.0, nice=5, shell="zsh", before="b",
     after="a", output_bytes=4096, arguments={"lr": 0.1}, number=7, checkpoint=True,
     scheduling=SchedulingOptions(priority=3, after=(JOB,)), rerun_of=JOB, memory="6G", repeat=1,
-    folder="/out/one", memory_mib=6144, card="GPU-1",
+    environment="e1", folder="/out/one", memory_mib=6144, card="GPU-1",
 )  # fmt: skip
 
 

@@ -1042,6 +1042,20 @@ MUTANTS = [
         "tests/queue/test_cleaning.py::TestSharedData",
     ),
     Mutant(
+        "the environment of queued commands is stored before they are",
+        "postroom/queue/submission.py",
+        "        environment.put(files, base, info.run)\n",
+        "",
+        "tests/commands/test_job_environment.py",
+    ),
+    Mutant(
+        "an environment that was changed is not used",
+        "postroom/commands/job_environment.py",
+        "    if found.name != name:",
+        "    if False:",
+        "tests/commands/test_job_environment.py",
+    ),
+    Mutant(
         "a removed run is marked as closed until all of it is gone",
         CLEANING,
         "            if name != CLOSED:\n",

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 import uuid
@@ -433,6 +434,23 @@ def test_jobs_run_in_the_snapshot_and_diff_shows_what_has_changed(bench: Bench) 
         check=True,
     )
     assert "-echo old\n+echo new\n" in diff.stdout
+
+
+def test_jobs_have_the_environment_and_the_umask_of_the_batch(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIVEN", "by the shell")
+    lines = bench.jobs("echo $GIVEN > model; umask")
+    before = os.umask(0o027)
+    try:
+        assert bench.run(lines, gpus="cpu").returncode == 0
+        assert bench.run(lines, "--rerun", "all", gpus="2xcpu").returncode == 0
+    finally:
+        os.umask(before)
+    assert bench.read("job_1") == "0027\n"
+    assert (bench.folder / "model").read_text() == "by the shell\n"
+    for path in (bench.folder / "model", bench.output / "job_1" / "job_1.OUT"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
 
 def test_a_runner_of_ones_own_changes_lines_and_hears_of_their_end(bench: Bench) -> None:

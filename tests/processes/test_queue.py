@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,56 @@ def test_a_running_command_is_killed_with_all_that_it_started(
     assert (failure.outcome, failure.message) == (Outcome.CANCELLED, "killed by ada")
     assert running(str(tmp_path / name)) == []
     assert read_notes(FILES, session.base, job.run) == []
+
+
+def test_a_command_has_the_environment_and_the_umask_of_who_submitted_it(
+    session: RealSessions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIVEN", "by the shell")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
+    before = os.umask(0o027)
+    try:
+        made = f"echo $GIVEN-$CUDA_VISIBLE_DEVICES-$POSTROOM_SESSION > {tmp_path / 'model'}"
+        first = queue(session, made)
+        os.umask(0o002)
+        second = queue(session, f"umask > {tmp_path / 'umask'}; mkdir {tmp_path / 'open'}")
+    finally:
+        os.umask(before)
+    with session.master() as master:
+        assert wait_for(master, session, first) is None
+        assert wait_for(master, session, second) is None
+    assert (tmp_path / "model").read_text().startswith(f"by the shell-0-{session.base.root}:")
+    assert stat.S_IMODE((tmp_path / "model").stat().st_mode) == 0o640
+    assert (tmp_path / "umask").read_text() == "0002\n"
+    assert stat.S_IMODE((tmp_path / "open").stat().st_mode) == 0o775
+
+
+def test_a_command_whose_environment_is_lost_is_not_started(session: RealSessions) -> None:
+    job = queue(session, "true")
+    folder = Path(session.base.run_folder(job.run))
+    for path in folder.glob("*.env"):
+        path.unlink()
+    with session.master() as master:
+        failure = wait_for(master, session, job)
+    assert failure is not None
+    assert failure.kind == "not started" and "environment" in failure.message
+
+
+def test_whatever_the_umask_of_an_agent_the_files_of_a_base_are_private(
+    sessions: RealSessions,
+) -> None:
+    before = os.umask(0)
+    try:
+        sessions.start()
+        job = queue(sessions, "echo hello")
+        with sessions.master() as master:
+            assert wait_for(master, sessions, job) is None
+    finally:
+        os.umask(before)
+    base = Path(sessions.base.root)
+    of_job = base / "runs"
+    private = [path for path in base.rglob("*") if of_job not in path.parents]
+    assert [path for path in private if path.lstat().st_mode & 0o077] == []
 
 
 def test_what_is_preempted_goes_on_from_its_checkpoint(

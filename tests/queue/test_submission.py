@@ -6,6 +6,7 @@ import contextlib
 
 import pytest
 
+from postroom.commands.job_environment import JobEnvironment
 from postroom.commands.spec import CommandSpec
 from postroom.errors import PostroomError
 from postroom.queue.submission import check, rerun, submit
@@ -50,7 +51,8 @@ def test_a_project_has_one_open_run(base: Base) -> None:
 
 def test_a_queued_command_has_a_checkpoint_folder(base: Base) -> None:
     (job,) = submit(FILES, base, [TRUE])
-    assert read(base, job) == TRUE.but(checkpoint=True, retries=0)
+    environment = JobEnvironment.of_this_process().name
+    assert read(base, job) == TRUE.but(checkpoint=True, retries=0, environment=environment)
 
 
 def test_a_rerun_is_not_held_and_names_what_it_repeats(base: Base) -> None:
