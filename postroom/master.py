@@ -246,6 +246,17 @@ class Master:
             self._dispatcher.cancel(pool.run, jobs, reason)
             return True
 
+    def carry_out_requests(self) -> bool:
+        """Act for a moment, if no other Master does: carry out requests, and begin no job."""
+        with self._using("carry out requests"):
+            if self._dispatcher is None:
+                self._try_to_act()
+            if self._dispatcher is None:
+                return False
+            self._dispatcher.hint(set())
+            self._dispatcher.step(self._clock.monotonic(), send=False)
+            return True
+
     def rest(self) -> None:
         """Stop watching for events: nothing more is waited for, and `close` becomes fast."""
         with self._polling:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 
 import click
 
@@ -23,29 +24,42 @@ from .output import print_answer, talk
     help="Age of a run, since its last job ended: 12h, 7d.",
 )
 @click.option("-P", "--project", default="", help="Only runs of this project.")
+@click.option(
+    "--abandoned", is_flag=True, help="Also unfinished runs of Python programs that are gone."
+)
 @click.option("--dry-run", is_flag=True, help="List what would be removed; remove nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @as_json
 @in_base
 def command(
-    view: QueueView, older_than: float, project: str, dry_run: bool, yes: bool, json_: bool
+    view: QueueView,
+    older_than: float,
+    project: str,
+    abandoned: bool,
+    dry_run: bool,
+    yes: bool,
+    json_: bool,
 ) -> None:
     """Remove finished runs, with the results, logs and checkpoints of their jobs.
 
     A run holds the jobs that a project got on one day. It is removed only as a whole, when all its
-    jobs have ended.
+    jobs have ended. The run of a Python program that is gone is abandoned: with --abandoned, the
+    rest of its jobs is killed, and the run is removed.
 
     \b
       postroom clean --dry-run
       postroom clean --older-than 30d --project vae
     """
+    clean = partial(
+        actions.clean, view, older_than_s=older_than, project=project, abandoned=abandoned
+    )
     asks = sys.stdin.isatty() and not (yes or dry_run)
     if asks:
-        plan = actions.clean(view, older_than_s=older_than, project=project, dry_run=True)
+        plan = clean(dry_run=True)
         if plan.runs:
             age = format_duration(older_than)
             click.confirm(f"{plan.text}, ended at least {age} ago; continue?", abort=True)
-    answer = actions.clean(view, older_than_s=older_than, project=project, dry_run=dry_run)
+    answer = clean(dry_run=dry_run)
     if json_:
         print_answer(answer)
     else:

@@ -33,6 +33,7 @@ COLOURS = {
     "lost": "red",
     "held": "yellow",
     "paused": "yellow",
+    "abandoned": "yellow",
 }
 
 

@@ -67,11 +67,13 @@ def head(seen: Overview) -> list[str]:
         f"today: {seen.done_today} ended, {seen.failed_today} of them failed; "
         f"{seen.rate_per_hour:.0f} in the last hour",
     ]
-    waiting = any(seen.counts.get(state) for state in PENDING)
+    waiting = any(seen.counts.get(state) for state in PENDING if state != "abandoned")
     if waiting and not seen.master_pid:
         lines.append(f"nothing starts without a scheduler: postroom master {seen.base} --detach")
     elif waiting and not alive:
         lines.append(f"nothing starts without an agent: postroom agents start 1 {seen.base}")
+    if seen.counts.get("abandoned"):
+        lines.append("the programs of abandoned jobs are gone: postroom jobs --state abandoned")
     return lines
 
 

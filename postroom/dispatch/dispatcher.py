@@ -118,8 +118,8 @@ class Dispatcher:
         """Publish that jobs are cancelled; those that do not wait in the queue are left alone."""
         self._collector.cancel(run, jobs, reason)
 
-    def step(self, now: float) -> bool:
-        """One round; True when something moved."""
+    def step(self, now: float, *, send: bool = True) -> bool:
+        """One round; True when something moved. Without `send`, no job is begun."""
         moved = False
         self._appended = 0
         whole = now >= self._list_at
@@ -133,7 +133,7 @@ class Dispatcher:
         for agent in list(self.agents.values()):
             if agent.letter is not None or now >= agent.probe_at:
                 moved |= self._look(agent, now)
-        if now >= self._blocked_until:
+        if send and now >= self._blocked_until:
             moved |= self._send_letters(now)
         return moved
 

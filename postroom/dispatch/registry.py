@@ -130,7 +130,12 @@ class Registry:
                     self._at_rest.add(run)
         return moved
 
-    def _load(self, run: str, sent: list[tuple[int, int]]) -> None:
+    def bring_in(self, run: str) -> None:
+        """Take in a run that nobody wants served, so that its jobs can be cancelled."""
+        if run not in self.runs:
+            self._load(run, [], wanted_or_not=True)
+
+    def _load(self, run: str, sent: list[tuple[int, int]], *, wanted_or_not: bool = False) -> None:
         files, base = self._files, self._base
         self._at_rest.discard(run)
         try:
@@ -146,7 +151,7 @@ class Registry:
         queue = self._new_queue(info)
         log = AppendLogReader(files, base, run)
         active = ActiveRun(info, queue, self._is_wanted(info), log)
-        if not (active.wanted or sent):
+        if not (active.wanted or sent or wanted_or_not):
             self._at_rest.add(run)
             return
         self.runs[run] = active

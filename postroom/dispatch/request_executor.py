@@ -87,22 +87,23 @@ class RequestExecutor:
             self._dirty |= self.orders.forget_run(run)
         for job in [job for job in self._stops if self._holder(job) is None]:
             self._drop_stop(job)
-        names = pending(self._files, self._base)
-        for name in names:
-            self._carry_out(name)
+        done = [self._carry_out(name) for name in pending(self._files, self._base)]
         self._cancel_dependents()
         if self._dirty:
             self._save()
-        return bool(names)
+        return any(done)
 
-    def _carry_out(self, name: str) -> None:
+    def _carry_out(self, name: str) -> bool:
+        """Carry out one request; False: it is left for a Master that can."""
         try:
             request = read_request(self._files, self._base, name)
         except FileNotFoundError:
-            return
+            return False
         except BadFileError as error:
             self._registry.reject(error)
-            return
+            return True
+        if self._sessions is None and request.verb in (RequestVerb.ADD, RequestVerb.REMOVE):
+            return False  # a program that acts for a while starts no sessions for others
         self._change_orders(request)
         self._save()
         self._act(request)
@@ -117,6 +118,7 @@ class RequestExecutor:
             value=request.value,
         )
         self._files.remove(f"{self._base.control}/{name}")
+        return True
 
     def _save(self) -> None:
         write_orders(self._files, self._base, self.orders)
@@ -206,6 +208,7 @@ class RequestExecutor:
                 stop = StopOrder(holder.attempt, final=True, reason=f"killed by {by}")
                 self._order_stop(job, stop)
         for (run, by), numbers in waiting.items():
+            self._registry.bring_in(run)
             self._collector.cancel(run, numbers, f"killed by {by}")
 
     def _preempt(self, request: Request) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -23,6 +25,9 @@ from ..master import Master
 from ..session.sessions import Sessions
 from ..store.agents import list_agents
 from ..store.files import LocalFiles
+from ..store.job_ids import SHORT, JobId
+from ..store.requests import Request, RequestVerb, ask
+from ..store.snapshot import snapshot
 from ..store.task_source import source_version
 
 Say = Callable[[str], None]
@@ -30,6 +35,9 @@ Submitted = tuple[Job, "Future[Any]"]
 
 MOST_ON_A_CARD = 4  # sessions; each has torch, a CUDA context and some of the host's memory
 GROW_S = 0.5  # between two checks whether one more session would help
+PATIENCE_S = 1.0  # a program that ends and waits longer for its jobs says so
+CANCEL_S = 5.0  # after Ctrl-C, jobs that run should have ended within this time
+MOST_AT_ONCE = 10_000  # jobs in one request
 GLANCE_S = 0.05  # a new job waits at most so long while results are collected
 
 
@@ -53,8 +61,11 @@ class FuturePool:
         self._cards: list[Card] = []
         self._grow_at = 0.0
         self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="postroom futures", daemon=True)
-        self._thread.start()
+        self._pid = os.getpid()
+        self._interrupted = threading.Event()  # what waits is to be cancelled
+        # Not `Thread.join`: in some versions it takes a thread for ended when it is interrupted.
+        self._over = threading.Event()
+        threading.Thread(target=self._run, name="postroom futures", daemon=True).start()
         atexit.register(self.close)
 
     def submit(self, job: Job) -> Future[Any]:
@@ -69,9 +80,25 @@ class FuturePool:
         return future
 
     def close(self) -> None:
-        """Wait for all submitted jobs, then end the sessions that were started for them."""
+        """Wait for all submitted jobs, then end the sessions that were started for them.
+
+        Where Ctrl-C has ended the program, or is pressed now, they are cancelled instead; a second
+        Ctrl-C leaves at once.
+        """
+        if os.getpid() != self._pid:
+            return  # in a fork there is no thread to wait for
+        if _ended_by_interrupt():
+            self._interrupted.set()
         self._submitted.put(None)
-        self._thread.join()
+        with contextlib.suppress(KeyboardInterrupt):
+            try:
+                in_time = self._over.wait(PATIENCE_S)
+                if not in_time and self._pending and not self._interrupted.is_set():
+                    self._say(f"waiting for {len(self._pending)} submitted jobs; Ctrl-C ends them")
+                self._over.wait()
+            except KeyboardInterrupt:
+                self._interrupted.set()
+                self._over.wait()
 
     def _run(self) -> None:
         try:
@@ -87,6 +114,8 @@ class FuturePool:
                         self._sessions.stop_now()
         except BaseException as error:
             self._give_up(error)
+        finally:
+            self._over.set()
 
     def _start_sessions(self, master: Master) -> None:
         cards = self._cards = [card for card in inventory.cards() if not card.problem]
@@ -122,6 +151,9 @@ class FuturePool:
     def _serve(self, master: Master, pool: JobPool) -> None:
         open_ = True
         while open_ or self._pending:
+            if self._interrupted.is_set():
+                self._cancel(master, pool)
+                return
             # With nothing to wait for, wait for one; else take those that are there.
             while not self._submitted.empty() or (open_ and not self._pending):
                 submitted = self._submitted.get()
@@ -136,6 +168,28 @@ class FuturePool:
                     break
             if pool.n_done > done:
                 self._settle(pool)
+
+    def _cancel(self, master: Master, pool: JobPool) -> None:
+        """Cancel what waits and end what runs, also where another Master acts."""
+        waited = 0
+        while not self._submitted.empty():
+            submitted = self._submitted.get()
+            waited += submitted is not None and submitted[1].cancel()
+        left = [JobId(pool.run, number) for number in self._pending]
+        agents = snapshot(master.base, runs=False).agents
+        running = sum(one.run == pool.run and one.job is not None for one in agents)
+        for first in range(0, len(left), MOST_AT_ONCE):
+            jobs = tuple(left[first : first + MOST_AT_ONCE])
+            ask(LocalFiles(), master.base, Request(RequestVerb.KILL, jobs=jobs, by="Ctrl-C"))
+        for _ in master.rounds(pool, CANCEL_S):
+            pass
+        waited += len(left) - running
+        said = f"interrupted: cancelled {waited} jobs that waited, ended {running} that ran"
+        if not pool.done:
+            missing = len(pool) - pool.n_done
+            said += f"; {missing} have not ended yet: postroom jobs --run {pool.run[-SHORT:]}"
+        self._say(said)
+        self._settle(pool)
 
     def _hand_in(self, pool: JobPool, job: Job, future: Future[Any]) -> None:
         if not future.set_running_or_notify_cancel():
@@ -173,6 +227,13 @@ def _refuse_our_own(cards: list[Card]) -> None:
             "all visible GPUs are held for this process (by `postroom gpu run`, a shell or a job "
             "above it), so submitted jobs could not get one: call the function directly"
         )
+
+
+def _ended_by_interrupt() -> bool:
+    """Return whether Ctrl-C is ending this program; at a prompt, it ends only a call."""
+    return not hasattr(sys, "ps1") and isinstance(
+        getattr(sys, "last_value", None), KeyboardInterrupt
+    )
 
 
 _pools: dict[tuple[int, str, str], FuturePool] = {}

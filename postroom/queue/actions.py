@@ -10,11 +10,13 @@ import contextlib
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from ..commands.spec import COMMAND, CommandSpec
 from ..errors import BadFileError, PostroomError
 from ..gpus.cards.gpu_list import parse_gpus
+from ..master import Master
 from ..store.job_ids import JobId, find_run
 from ..store.requests import Request, RequestVerb, ask, is_settled
 from ..store.runs import user_name
@@ -26,6 +28,7 @@ from .run_reader import RunReader, command_fields, scheduling_in
 from .submission import rerun as submit_again
 
 POLL_S = 0.02
+MOST_AT_ONCE = 10_000  # jobs in one request
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,16 @@ def kill(view: QueueView, jobs: Sequence[JobId]) -> ActionResult:
         return ActionResult(None, f"{_count(known)} already ended: nothing to kill")
     ended = len(known) - len(alive)
     also = f" ({ended} already ended)" if ended else ""
-    return _ask(view, base_state, RequestVerb.KILL, f"killing {_count(alive)}{also}", jobs=alive)
+    result = _ask(view, base_state, RequestVerb.KILL, f"killing {_count(alive)}{also}", jobs=alive)
+    abandoned = any(base_state.is_abandoned(run) for run in {job.run for job in alive})
+    if base_state.master_pid is not None or not abandoned:
+        return result
+    # Nobody will start a scheduler for a program that is gone: be one for a moment.
+    with Master(view.base.root) as master:
+        master.carry_out_requests()
+    left = len(_without_result(view.read_state(), alive))
+    stopping = f"; {left} of them ran, and are being ended" if left else ""
+    return replace(result, text=f"killed {_count(alive)}{also}{stopping}")
 
 
 def hold(view: QueueView, jobs: Sequence[JobId]) -> ActionResult:
@@ -212,21 +224,32 @@ def resume(view: QueueView, scope: QueueScope) -> ActionResult:
 
 
 def clean(
-    view: QueueView, *, older_than_s: float, project: str = "", dry_run: bool = False
+    view: QueueView,
+    *,
+    older_than_s: float,
+    project: str = "",
+    abandoned: bool = False,
+    dry_run: bool = False,
 ) -> ActionResult:
-    """Remove the runs whose jobs have all ended long ago, with their results and logs."""
+    """Remove the runs whose jobs have all ended long ago, with their results and logs.
+
+    With `abandoned`, also those whose program is gone: what is left of their jobs is killed.
+    """
     files, base, now = view.files, view.base, time.time()
 
     def in_use() -> set[str]:
         return runs_in_use(view.read_state(), files, base)
 
     errors = [] if dry_run else sweep(files, base, now=now)
-    going = find_over(
-        view.read_state(), now=now, older_than_s=older_than_s, project=project, kept=in_use()
-    )
+    seen = view.read_state()
+    old = partial(find_over, seen, now=now, older_than_s=older_than_s, project=project)
+    going = old(kept=in_use(), abandoned=abandoned)
+    left = [one for one in old(abandoned=not abandoned) if seen.is_abandoned(one.run)]
     # How many jobs they had when they were found to be old enough.
     jobs = {reader.run: reader.asked for reader in going}
     if not dry_run:
+        for reader in going:
+            _kill_all(view, reader)
         for run, asked in list(jobs.items()):
             try:
                 if not remove_run(files, base, run, jobs=asked, in_use=in_use):
@@ -236,9 +259,22 @@ def clean(
         remove_unused_data(files, base, now=now)
     verb = "would be removed" if dry_run else "removed"
     text = f"{len(jobs)} run{'' if len(jobs) == 1 else 's'} with {sum(jobs.values())} jobs {verb}"
+    if left:
+        text += (
+            f"; {len(left)} abandoned run{'' if len(left) == 1 else 's'} with "
+            f"{sum(reader.pending for reader in left)} jobs that have not ended stay: --abandoned "
+            "removes them, too"
+        )
     if errors:
         text += f"; not all could be deleted, clean again when this is mended: {errors[0]}"
     return ActionResult(None, text, runs=list(jobs))
+
+
+def _kill_all(view: QueueView, reader: RunReader) -> None:
+    """Kill all jobs of a run that have not ended; those that run end a little later."""
+    waiting = [reader.job_id(n) for first, stop in reader.waiting for n in range(first, stop)]
+    for first in range(0, len(waiting), MOST_AT_ONCE):
+        wait_settled(view, kill(view, waiting[first : first + MOST_AT_ONCE]))
 
 
 # Agents

@@ -210,7 +210,8 @@ def _master(base: Base, seen: BaseSnapshot) -> Iterator[Finding]:
         yield Finding(
             "note",
             f"{waiting} jobs are not done, and no scheduler is running",
-            f"start it: postroom master '{base.root}' --detach; or start your own program again",
+            f"start it: postroom master '{base.root}' --detach; what is left of a program that is "
+            "gone: postroom jobs --state abandoned",
         )
 
 

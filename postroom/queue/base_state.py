@@ -42,7 +42,7 @@ class BaseState:
     stopping: set[JobId] = field(default_factory=set)
     ready: list[WaitingRun] = field(default_factory=list)
     paused: list[WaitingRun] = field(default_factory=list)
-    unwanted: set[str] = field(default_factory=set)  # runs whose program has ended
+    abandoned: list[WaitingRun] = field(default_factory=list)  # their program is gone
     waiting: list[RunJob] = field(default_factory=list)  # for other jobs
     held: list[RunJob] = field(default_factory=list)
 
@@ -63,6 +63,8 @@ class BaseState:
         job = reader.job_id(number)
         if job in self.running:
             return "stopping" if job in self.stopping else "running"
+        if self.is_abandoned(reader.run):
+            return "abandoned"
         reader.with_options()
         return self._why_not_ready(job, reader.scheduling(number)) or (
             "paused" if self.is_paused(reader) else "queued"
@@ -77,7 +79,16 @@ class BaseState:
     def is_paused(self, reader: RunReader) -> bool:
         """Whether no more jobs of a run are started."""
         project = reader.info.project if reader.info.queue else ""
-        return reader.run in self.unwanted or self.orders.is_paused(reader.run, project)
+        return self.orders.is_paused(reader.run, project)
+
+    def is_abandoned(self, run: str) -> bool:
+        """Whether the program that a run belongs to is gone before all its jobs have ended."""
+        return any(one.reader.run == run for one in self.abandoned)
+
+    def abandon(self, reader: RunReader) -> None:
+        """Sort the waiting jobs of a run whose program is gone."""
+        out = {job.number for job in self.running if job.run == reader.run}
+        self.abandoned.append(WaitingRun(reader, priority=0, ranges=without(reader.waiting, out)))
 
     def missing(self, scheduling: SchedulingOptions) -> list[JobId]:
         """The jobs that a job waits for and that have not ended as it needs."""
@@ -137,6 +148,7 @@ class BaseState:
                 found["stopping" if job in self.stopping else "running"] += 1
         found["queued"] = sum(run.count() for run in self.ready if run.reader is reader)
         found["paused"] = sum(run.count() for run in self.paused if run.reader is reader)
+        found["abandoned"] = sum(run.count() for run in self.abandoned if run.reader is reader)
         found["waiting"] = sum(job[0] is reader for job in self.waiting)
         found["held"] = sum(job[0] is reader for job in self.held)
         failed = 0
@@ -158,7 +170,11 @@ class BaseState:
             state = "stopping" if job in self.stopping else "running"
             if job.run in among and state in states:
                 yield self.readers[job.run], job.number, state
-        for state, runs in (("queued", self.ready), ("paused", self.paused)):
+        for state, runs in (
+            ("queued", self.ready),
+            ("paused", self.paused),
+            ("abandoned", self.abandoned),
+        ):
             if state in states:
                 for reader, number in in_order([one for one in runs if one.reader.run in among]):
                     yield reader, number, state
@@ -239,8 +255,9 @@ class BaseStateReader:
         for reader in readers.values():
             if reader.pending:
                 if reader.info.embedded and not self._is_wanted(reader.run):
-                    base_state.unwanted.add(reader.run)
-                base_state.add_waiting(reader)
+                    base_state.abandon(reader)
+                else:
+                    base_state.add_waiting(reader)
         return base_state
 
     def _read_orders(self) -> Orders:

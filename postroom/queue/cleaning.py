@@ -40,12 +40,16 @@ def find_over(
     older_than_s: float,
     project: str = "",
     kept: Collection[str] = (),
+    abandoned: bool = False,
 ) -> list[RunReader]:
-    """The runs whose jobs all ended long enough ago; `kept` are those that stay all the same."""
+    """The runs whose jobs all ended long enough ago; `kept` are those that stay all the same.
+
+    With `abandoned`, also those of which nobody sends the rest, because their program is gone.
+    """
     return [
         reader
         for reader in base_state.readers.values()
-        if not reader.pending
+        if (not reader.pending or (abandoned and base_state.is_abandoned(reader.run)))
         and project in ("", reader.project)
         and reader.run not in kept
         and now - _ended_at(reader) >= max(older_than_s, QUIET_S)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from statistics import fmean
 
 from ..errors import BadFileError
-from ..store.job_ids import JobId
+from ..store.job_ids import SHORT, JobId
 from ..store.snapshot import AgentStatus
 from ..text.memory_sizes import from_mib
 from .base_state import BaseState, RunJob
@@ -44,6 +44,12 @@ class Estimator:
             return f"{how}; release it with: postroom release {job.short}"
         if state == "waiting":
             return self._why_waiting(reader, number)
+        if state == "abandoned":
+            run = reader.run
+            return (
+                f"its program is gone, and nobody sends its jobs; end them with: postroom kill "
+                f"{run[-SHORT:]}; or take them up in Python: Master(base).resume({run!r}).wait()"
+            )
         if state == "paused":
             return self._why_paused(reader)
         if job in self._base_state.orders.killed:
@@ -69,8 +75,6 @@ class Estimator:
 
     def _why_paused(self, reader: RunReader) -> str:
         orders = self._base_state.orders
-        if reader.run in self._base_state.unwanted:
-            return "the program that submitted it has ended; start the program again to continue"
         if orders.paused_all:
             return "the queue is paused; resume it with: postroom resume"
         if reader.run in orders.paused_runs:

@@ -13,6 +13,7 @@ STATES = (
     "waiting",
     "paused",
     "held",
+    "abandoned",
     "failed",
     "timed out",
     "lost",
@@ -20,7 +21,8 @@ STATES = (
     "ok",
 )
 RUNNING = ("running", "stopping")
-PENDING = ("queued", "waiting", "paused", "held")
+# "abandoned": the program that its run belongs to is gone, and nobody sends its jobs.
+PENDING = ("queued", "waiting", "paused", "held", "abandoned")
 FAILED = ("failed", "timed out", "lost")
 ENDED = (*FAILED, "cancelled", "ok")
 

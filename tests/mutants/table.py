@@ -829,6 +829,27 @@ MUTANTS = [
         "tests/dispatch/test_request_executor.py",
     ),
     Mutant(
+        "a job can be killed although nobody wants its run served",
+        REQUEST_EXECUTOR,
+        "            self._registry.bring_in(run)\n",
+        "",
+        "tests/queue/test_actions.py",
+    ),
+    Mutant(
+        "who only carries out requests begins no job",
+        DISPATCHER,
+        "if send and now >= self._blocked_until:",
+        "if now >= self._blocked_until:",
+        "tests/queue/test_actions.py",
+    ),
+    Mutant(
+        "a program that acts for a while leaves requests for sessions to the scheduler",
+        REQUEST_EXECUTOR,
+        "if self._sessions is None and request.verb in (RequestVerb.ADD, RequestVerb.REMOVE):",
+        "if False:",
+        "tests/queue/test_actions.py",
+    ),
+    Mutant(
         "a held job is not ready",
         PROJECT_QUEUE,
         "if self._missing.get(job) or is_held(self._orders, name, scheduling):",

@@ -16,6 +16,10 @@ import pytest
 from postroom.gpus.cards import simulated
 from postroom.gpus.ledger.protocol import LeaseRequest, open_ledger
 from postroom.gpus.memory.profiles import Profiles
+from postroom.queue.actions import kill
+from postroom.queue.queue_view import QueueView
+from postroom.store.base import open_base
+from postroom.store.job_ids import JobId
 from postroom.testing import wait_until
 
 REPOSITORY = Path(__file__).parent.parent.parent
@@ -306,6 +310,66 @@ def test_under_a_lease_of_the_shell_above_it_a_call_waits_for_nobody(world: Worl
         timeout=60,
     )
     assert done.stdout.strip() == "1", done.stderr
+
+
+MANY = """
+@postroom.job
+def wait_for(where, n):
+    (Path(where) / f"began {n}").touch()
+    while not (Path(where) / "go").exists():
+        time.sleep(0.01)
+
+if __name__ == "__main__":
+    futures = [wait_for.submit(str(folder), n) for n in range(60)]
+    print([future.result() for future in futures])
+"""
+
+
+def test_ctrl_c_cancels_what_waits_and_ends_what_runs(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POSTROOM_FAKE_GPUS", "")
+    process = world.start(world.script(MANY))
+    world.wait_for("began 0")
+    process.send_signal(signal.SIGINT)
+    err = process.communicate(timeout=60)[1]
+    assert "postroom: interrupted: cancelled 59 jobs that waited, ended 1 that ran\n" in err
+    assert err.count("Traceback") == 1, err
+    with QueueView(open_base(world.folder / "base")) as view:
+        assert view.overview().counts == {"cancelled": 60}
+
+
+def test_a_program_that_ends_says_that_it_waits_for_its_jobs_and_ctrl_c_ends_them(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POSTROOM_FAKE_GPUS", "")
+    process = world.start(
+        world.script(MANY.replace("print([future.result() for future in futures])", ""))
+    )
+    assert process.stderr is not None
+    said = next(line for line in process.stderr if "waiting for" in line)
+    assert said == "postroom: waiting for 60 submitted jobs; Ctrl-C ends them\n"
+    process.send_signal(signal.SIGINT)
+    err = process.communicate(timeout=60)[1]
+    assert "interrupted: cancelled" in err
+    assert "Traceback" not in err, err
+
+
+def test_a_program_that_is_killed_leaves_jobs_that_are_shown_as_abandoned(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POSTROOM_FAKE_GPUS", "")
+    process = world.start(world.script(MANY))
+    world.wait_for("began 0")
+    process.kill()
+    process.wait()
+    (world.folder / "go").touch()
+    with QueueView(open_base(world.folder / "base")) as view:
+        wait_until(lambda: view.overview().counts == {"ok": 1, "abandoned": 59}, what="abandoned")
+        wait_until(lambda: not view.overview().agents, what="its sessions have ended")
+        jobs = [JobId(row.run, row.number) for row in view.jobs(state="abandoned", count=60).jobs]
+        assert kill(view, jobs).text == "killed 59 jobs"
+        assert view.overview().counts == {"ok": 1, "cancelled": 59}
 
 
 @pytest.mark.slow

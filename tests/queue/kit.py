@@ -48,4 +48,5 @@ def make_old(base: Base, run: str, *, days: float = 10) -> None:
     info = replace(read_run_info(FILES, base, run), created_at=at)
     Path(base.run_info(run)).write_bytes(info.encode())
     for place in (base.run_folder(run), base.append_log(run), base.result_folder(run)):
-        os.utime(place, (at, at))
+        if os.path.exists(place):
+            os.utime(place, (at, at))

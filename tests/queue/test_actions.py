@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -11,20 +13,25 @@ from postroom.cli.agents import command as agents_command
 from postroom.cli.verbs import postroom
 from postroom.errors import PostroomError
 from postroom.jobs import Job
+from postroom.master import Master
 from postroom.queue.actions import (
     ACTIONS,
     ActionInput,
     QueueScope,
+    add_agents,
+    clean,
     find_action,
+    kill,
     set_priority,
     verbs_for,
 )
 from postroom.queue.queue_view import QueueView
 from postroom.store.base import Base
 from postroom.store.job_ids import JobId
-from postroom.store.requests import RequestVerb, pending, read_request
+from postroom.store.requests import RequestVerb, pending, read_orders, read_request
+from postroom.store.runs import list_runs, user_name
 from tests.in_one_process import in_one_process
-from tests.queue.kit import FAILURE, FILES, end, queue
+from tests.queue.kit import FAILURE, FILES, end, make_old, queue
 
 
 def test_every_request_has_its_verb_and_only_rerun_needs_no_request() -> None:
@@ -91,6 +98,88 @@ def test_the_jobs_of_a_program_have_no_priority_of_their_own(tmp_path: Path) -> 
             pytest.raises(PostroomError, match="a Python program submitted it"),
         ):
             set_priority(view, [JobId(pool.run, 0)], 5)
+
+
+@pytest.fixture
+def abandoned(tmp_path: Path) -> Iterator[tuple[Base, str]]:
+    """The run of a program that was killed with -9: no Master, no agent, one job of three done."""
+    with in_one_process(tmp_path, "def double(x):\n    return 2 * x\n") as room:
+        pool = room.master.submit([Job("kernels:double", f"job {n}", x=n) for n in range(3)])
+        for _ in room.master.rounds(pool, until=lambda: pool.n_done == 1):
+            room.inboxes[0].step()
+        room.inboxes[0].take_down()
+    yield room.base, pool.run
+
+
+def test_the_run_of_a_program_that_is_gone_is_shown_as_abandoned(
+    abandoned: tuple[Base, str],
+) -> None:
+    base, run = abandoned
+    with QueueView(base) as view:
+        assert view.overview().counts == {"abandoned": 2, "ok": 1}
+        rows = view.jobs(state="abandoned").jobs
+        assert [row.number for row in rows] == [1, 2]
+        assert "its program is gone" in rows[0].reason
+        assert f"postroom kill {run[-6:]}" in rows[0].reason
+        assert f"Master(base).resume('{run}')" in rows[0].reason
+        with Master(base.root) as master:
+            master.resume(run)
+            assert view.overview().counts == {"queued": 2, "ok": 1}
+        assert view.overview().counts == {"abandoned": 2, "ok": 1}
+
+
+def test_an_abandoned_job_is_killed_without_a_scheduler_and_nothing_else_begins(
+    abandoned: tuple[Base, str],
+) -> None:
+    base, run = abandoned
+    (other,) = queue(base, "true")
+    with QueueView(base) as view, in_one_process(Path(base.root).parent, "") as room:
+        room.master.let_go()
+        result = kill(view, [JobId(run, n) for n in range(3)])
+        assert result.text == "killed 2 jobs (1 already ended)"
+        assert view.job(JobId(run, 2)).job.error == f"killed by {user_name()}"
+        assert view.overview().counts == {"queued": 1, "cancelled": 2, "ok": 1}
+        assert room.inboxes[0].box.size() == 0, "no letter is sent by who only kills"
+        assert view.job(other).job.state == "queued"
+        assert not pending(FILES, base) and not read_orders(FILES, base).killed
+
+
+def test_a_scheduler_kills_abandoned_jobs_too(abandoned: tuple[Base, str]) -> None:
+    base, run = abandoned
+    with QueueView(base) as view, Master(base.root) as master:
+        master.step(time.monotonic())
+        assert kill(view, [JobId(run, 1)]).text == "killing job " + JobId(run, 1).short
+        master.step(time.monotonic() + 10)
+        assert view.overview().counts == {"cancelled": 1, "abandoned": 1, "ok": 1}
+
+
+def test_abandoned_runs_are_cleaned_when_asked_for(abandoned: tuple[Base, str]) -> None:
+    base, run = abandoned
+    with QueueView(base) as view:
+        assert clean(view, older_than_s=0, abandoned=True).runs == [], "it has just changed"
+    make_old(base, run)
+    with QueueView(base) as view:
+        said = clean(view, older_than_s=3600)
+        assert said.runs == []
+        assert "1 abandoned run with 2 jobs that have not ended stay" in said.text
+        assert clean(view, older_than_s=3600, abandoned=True, dry_run=True).runs == [run]
+        assert view.overview().counts == {"abandoned": 2, "ok": 1}
+        with Master(base.root) as master:
+            master.resume(run)
+            assert clean(view, older_than_s=3600, abandoned=True).runs == [], "it is wanted"
+        make_old(base, run)
+        assert clean(view, older_than_s=3600, abandoned=True).runs == [run]
+        assert list_runs(FILES, base) == []
+
+
+def test_a_program_that_acts_leaves_requests_for_sessions_to_the_scheduler(
+    abandoned: tuple[Base, str],
+) -> None:
+    base, run = abandoned
+    with QueueView(base) as view:
+        added = add_agents(view, "cpu").request
+        kill(view, [JobId(run, 1)])
+        assert pending(FILES, base) == [added]
 
 
 def test_a_scope_says_what_it_means() -> None:
