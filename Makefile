@@ -61,7 +61,7 @@ $(READY): pyproject.toml constraints.txt
 		"(apt-get install python3-venv), or name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)" \
 		>&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --quiet -c constraints.txt -e '.[torch,redis,web,docs,dev]'
+	$(PY) -m pip install --quiet -c constraints.txt -e '.[torch,redis,web,frames,docs,dev]'
 	touch $@
 
 $(PEERS): $(READY)

@@ -1,8 +1,9 @@
 """The kernel: what one job computes. Edit it, run main.py again; agents need not be restarted.
 
-An argument annotated with torch.Tensor arrives as a tensor on the session's device; without the
-annotation it arrives as a numpy array. `shared` and `device` are passed only if they are named
-here. Return numbers, strings, arrays, tensors, and lists or dicts of them.
+An argument annotated with torch.Tensor arrives as a tensor on the session's device, even if it was
+sent as a numpy array; without the annotation it arrives as it was sent, on the CPU. `shared` and
+`device` are passed only if they are named here. Return numbers, strings, arrays, tensors,
+dataclasses, and lists or dicts of them.
 """
 
 import torch

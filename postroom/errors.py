@@ -32,8 +32,8 @@ class RunRemovedError(PostroomError):
     """A run was removed, or is being removed: it takes no more jobs."""
 
 
-class PayloadError(PostroomError):
-    """A value cannot be stored in a parcel; the message names the value."""
+class PayloadError(PostroomError, TypeError):
+    """A value cannot travel; the message names the value, its type, and what to pass instead."""
 
 
 class KernelError(PostroomError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 from .errors import BadFileError, JobFailed, PostroomError, RemoteTraceback
-from .parcel.sheets import Failure, JobEnd, JobOptions, Outcome, OutcomeSheet, pack_data
+from .parcel.sheets import Failure, JobEnd, JobOptions, Outcome, OutcomeSheet
 from .store.base import Base
 from .store.files import MAP_FROM_BYTES, Files
 from .store.runs import RunInfo, list_firsts, read_parcel_bytes
@@ -334,15 +335,55 @@ class JobPool:
             raise failures[0]
         return self
 
-    def save(self, path: str) -> None:
-        """Write all results into one `.npz` that `numpy.load` reads; an existing file is kept."""
-        value = {"results": self.results(), "names": [job.name for job in self.jobs]}
-        temporary = self._base.temporary()
-        self._files.write_new(temporary, pack_data(value))
-        data = read_parcel_bytes(self._files, temporary)
-        with open(path, "xb") as file:
-            file.write(data)
-        self._files.remove(temporary)
+    def to_pandas(self) -> Any:
+        """A pandas frame with a row for each job: status, seconds, and what fits a cell.
+
+        That is every argument and every result that is a number, text, a time or a path; a dict or
+        an object with fields has a column for each of its items, such as `config.lr`.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise PostroomError(
+                f"to_pandas() needs pandas ({error}): pip install 'postroom[frames]'"
+            ) from None
+        from .parcel.columns import cells, merged
+
+        fixed, arguments, results = [], [], []
+        for number in range(len(self.wait())):
+            finished = self[number]
+            fixed.append(self._row(finished))
+            arguments.append(cells(finished.job.arguments))
+            results.append({} if finished.error else cells(finished.result()))
+        return pandas.DataFrame(merged({"": fixed, "argument.": arguments, "result.": results}))
+
+    def _row(self, finished: Finished) -> dict[str, Any]:
+        return {
+            "job": finished.number,
+            "name": finished.job.name,
+            "status": finished.outcome.value,
+            "seconds": finished.done.seconds,
+            "agent": finished.agent,
+            "error": str(finished.error) if finished.error else None,
+        }
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write all results into one `.npz` that `numpy.load` reads as arrays; never replaces one.
+
+        A result that has the same shape in all jobs is one array with a row for each; any other is
+        an array for each job. `job` has the numbers of the rows: failed jobs have none.
+        """
+        from .parcel.columns import save_arrays
+
+        results = self.results()
+        numbers = [number for number in range(len(self)) if number not in self._failures]
+        names = [self.jobs[number].name or "" for number in numbers]
+        save_arrays(
+            os.fspath(path),
+            {"job": numbers, "name": names},
+            numbers,
+            [results[number] for number in numbers],
+        )
 
     # Results
 

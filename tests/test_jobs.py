@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -97,15 +99,53 @@ def test_a_pool_can_be_shown_and_saved(tmp_path: Path) -> None:
         pool = room.run([Job("kernels:kernel", f"<{n}>", x=np.arange(3.0) + n) for n in range(4)])
         assert "4 jobs, 4 ok, 0 failed" in repr(pool)
         assert pool.run in pool._repr_html_()
-        pool.save(str(tmp_path / "all.npz"))
+        pool.save(tmp_path / "all.npz")
         with np.load(tmp_path / "all.npz") as saved:
-            members = [name for name in saved.files if name.endswith("y") or "y" in name]
-            stored = np.concatenate([np.ravel(saved[name]) for name in sorted(members)])
-            np.testing.assert_array_equal(
-                stored, np.concatenate([np.arange(3.0) + n + 1 for n in range(4)])
-            )
-        with pytest.raises(FileExistsError):
-            pool.save(str(tmp_path / "all.npz"))
+            assert sorted(saved.files) == ["job", "name", "y"]
+            np.testing.assert_array_equal(saved["y"], [np.arange(3.0) + n + 1 for n in range(4)])
+            assert saved["name"].tolist() == ["<0>", "<1>", "<2>", "<3>"]
+        with pytest.raises(PostroomError, match="exists: choose another name"):
+            pool.save(tmp_path / "all.npz")
+
+
+TABLE = """
+def kernel(x, config, seconds):
+    if x == 1:
+        raise ValueError("no")
+    return {"x": x + 0.5, "seconds": 9, "rows": [x] * 2}
+"""
+
+
+def test_a_pool_is_a_table_with_a_row_for_each_job(tmp_path: Path) -> None:
+    if "CI" not in os.environ:
+        pytest.importorskip("pandas", reason="pip install 'postroom[frames]'")
+    with in_one_process(tmp_path, TABLE) as room:
+        config = {"lr": 0.1, "layers": [1, 2]}
+        pool = room.run(
+            [Job("kernels:kernel", f"n{x}", x=x, config=config, seconds=5) for x in range(3)]
+        )
+        table = pool.to_pandas()
+        assert [*table.columns] == [
+            *("job", "name", "status", "seconds", "agent", "error"),
+            *("x", "config.lr", "argument.seconds", "result.x", "result.seconds"),
+        ]
+        assert table["status"].tolist() == ["ok", "failed", "ok"]
+        assert table["result.x"].tolist()[::2] == [0.5, 2.5]
+        assert table["result.x"].isna().tolist() == [False, True, False]
+        assert "ValueError: no" in table["error"][1]
+        assert (table["seconds"] < 5).all()
+        pool.save(tmp_path / "all.npz")
+        with np.load(tmp_path / "all.npz") as saved:
+            assert saved["job"].tolist() == [0, 2]
+            assert saved["rows"].tolist() == [[0, 0], [2, 2]]
+
+
+def test_a_table_needs_pandas_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with in_one_process(tmp_path, DOUBLE) as room:
+        pool = room.run([Job("kernels:double", x=1)])
+        with pytest.raises(PostroomError, match=r"needs pandas .*pip install 'postroom\[frames\]'"):
+            pool.to_pandas()
 
 
 def test_a_project_says_how_its_data_travels(tmp_path: Path) -> None:

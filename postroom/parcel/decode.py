@@ -11,6 +11,7 @@ import math
 import pickle as pickles
 import re
 from base64 import b64decode
+from collections import OrderedDict
 from collections.abc import Callable
 from types import NoneType
 from typing import Any, ClassVar, TypeAlias
@@ -21,10 +22,12 @@ from ..errors import BadFileError, brief
 from .container import Parcel
 from .encode import MAX_DEPTH, member_of_one
 from .npy import header_of, parse_header
+from .tensors import tensor_of
+from .value_kinds import CLASS_TAGS, KIND_OF_TAG, build, build_of_class
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-_MAX_TREE_DEPTH = MAX_DEPTH + 2  # a value's innermost item may be an array within a tag
+_MAX_TREE_DEPTH = MAX_DEPTH + 3  # a value's innermost item may be a time, say, which has parts
 _JSON_SCALARS = frozenset({str, int, float, bool, NoneType})
 
 
@@ -93,7 +96,10 @@ class Decoder:
         if tree.columns is not None:
             return {key: self._row(name) for key, name in tree.columns.items()}
         self._used.clear()
-        return self._node(tree.trees[position if len(tree.trees) > 1 else 0], 0)
+        try:
+            return self._node(tree.trees[position if len(tree.trees) > 1 else 0], 0)
+        except RecursionError:
+            raise self._bad("its tree is nested too deep for the stack of the caller") from None
 
     def _bad(self, reason: str) -> BadFileError:
         return BadFileError(self._parcel.path, reason)
@@ -112,9 +118,7 @@ class Decoder:
             ((key, inner),) = node.items()
             if key[:1] == "$":
                 read = self._BY_TAG.get(key)
-                if read is None:
-                    raise self._bad(f"its tree has an unknown {brief(key)}")
-                return read(self, inner, depth)
+                return read(self, inner, depth) if read else self._made(key, inner, depth)
         value = {}
         for key, inner in node.items():
             if key[:1] == "$":
@@ -205,6 +209,42 @@ class Decoder:
         except Exception as error:  # unpickling runs the value's own code
             raise self._bad(f"it holds a pickle that cannot be read: {brief(error)}") from error
 
+    def _ordered(self, node: object, depth: int) -> OrderedDict[Any, Any]:
+        items, fields = self._pair(node, depth)
+        if type(items) is not dict or type(fields) is not dict:
+            raise self._bad("its tree has an odd OrderedDict")
+        made: OrderedDict[Any, Any] = OrderedDict(items)
+        vars(made).update(fields)
+        return made
+
+    def _tensor(self, node: object, depth: int) -> Any:
+        dtype, array = self._pair(node, depth)
+        if type(dtype) is not str or type(array) is not np.ndarray:
+            raise self._bad("its tree has an odd tensor")
+        try:
+            return tensor_of(dtype, array)
+        except ValueError as error:
+            raise self._bad(str(error)) from None
+
+    def _made(self, tag: str, node: object, depth: int) -> Any:
+        """A value that was stored as its parts."""
+        kind = KIND_OF_TAG.get(tag)
+        if kind is None and tag not in CLASS_TAGS:
+            raise self._bad(f"its tree has an unknown {brief(tag)}: a newer Postroom may read it")
+        try:
+            if kind is not None:
+                return build(kind, self._node(node, depth - 1))
+            address, parts = self._pair(node, depth)
+            return build_of_class(tag, address, parts)
+        except ValueError as error:
+            raise self._bad(str(error)) from None
+
+    def _pair(self, node: object, depth: int) -> list[Any]:
+        pair = self._items(node, depth - 1)  # a pair is no level of its own
+        if len(pair) != 2:
+            raise self._bad("its tree lacks a pair")
+        return pair
+
     def _array(self, node: object, depth: int) -> Array:
         name = self._text(node)
         if name in self._used:
@@ -255,6 +295,8 @@ class Decoder:
     _BY_TAG: ClassVar[dict[str, Callable[[Decoder, object, int], Any]]] = {
         "$array": _array,
         "$scalar": _scalar,
+        "$tensor": _tensor,
+        "$ordered": _ordered,
         "$tuple": _tuple,
         "$dict": _dict,
         "$int": _int,

@@ -7,8 +7,9 @@
             000000000.x.npy      one for each value, by its job's number
 
 JSON values are kept as they are; an object with one key that begins with `$` encodes a value that
-JSON lacks. If the trees of all values are equal, one is kept. Pickle is off unless asked for.
-`decode` does the reverse.
+JSON lacks: a tensor is its dtype and an array, most others are their parts (see `value_kinds`). If
+the trees of all values are equal, one is kept. Pickle is off unless asked for. `decode` does the
+reverse.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ import json
 import math
 import pickle as pickles
 import re
-import sys
 from base64 import b64encode
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from types import NoneType
@@ -29,6 +30,8 @@ import numpy as np
 from ..errors import PayloadError, brief
 from .container import SMALL, Buffer
 from .npy import describe, npy_header
+from .tensors import array_of, is_tensor
+from .value_kinds import address_of, class_parts, class_tag, kind_of, refusal
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Path: TypeAlias = tuple[Any, ...]
@@ -49,14 +52,14 @@ def encode(
     """A JSON-able tree that describes all values, and the members with their arrays.
 
     `first` is the job number of the first value. `label` begins the path by which an error names a
-    value: a string, or a function of the value's position. Large arrays are not copied: the members
-    are views of them.
+    value: a string, or a function of the value's position; after a colon, the first key is an
+    argument. Large arrays are not copied: the members are views of them.
     """
     encoder = _Encoder(label, pickle)
     trees: list[object] = []
     for position, value in enumerate(values):
         encoder.position = position
-        trees.append(encoder.node(value, ()))
+        trees.append(encoder.root(value))
     # Compared as text, since 1, 1.0 and True are equal, and so are dicts in another order.
     if len(trees) > 1:
         common = repr(trees[0])
@@ -87,7 +90,7 @@ def encode_text(
     for name, column in columns.items():
         model = column[0]
         header = npy_header(model.dtype, (count, *model.shape), False)
-        members.append((f"{name}.npy", [header, *map(_buffer, column)]))
+        members.append((f"{name}.npy", [header, *map(buffer_of, column)]))
     return _alike_text(count, tuple(columns), bare=type(values[0]) is np.ndarray), members
 
 
@@ -108,7 +111,7 @@ def _lone(value: Any) -> tuple[str, list[tuple[str, Sequence[Buffer]]]] | None:
         header = _stack_header(array.dtype, array.shape)
         if header is None or array.flags.fnc:
             return None
-        members.append((f"{name}.npy", [header, _buffer(array)]))
+        members.append((f"{name}.npy", [header, buffer_of(array)]))
     return _alike_text(1, names, bare=bare), members
 
 
@@ -188,6 +191,15 @@ class _Encoder:
         self._names: dict[Path, str] = {}
         self._repeats: dict[str, int] = {}
 
+    def root(self, value: Any) -> object:
+        try:
+            return self.node(value, ())
+        except PayloadError:
+            raise
+        except Exception as error:  # looking at a value may run its own code
+            what = f"{type(error).__name__}: {brief(str(error))}"
+            raise PayloadError(f"{self._where(())} cannot be stored: {what}") from error
+
     def node(self, value: Any, path: Path) -> object:
         return self._BY_TYPE.get(type(value), _Encoder._other)(self, value, path)
 
@@ -231,7 +243,8 @@ class _Encoder:
             return {key: self.node(item, (*path, key)) for key, item in value.items()}
         for key in value:
             if type(key) not in _JSON_SCALARS:
-                return self._pickled(value, path, f"has a key of type {type(key).__qualname__}")
+                what = f"has a key of type {type(key).__qualname__}: turn it into text or a number"
+                return self._pickled(value, path, what)
         pairs = [
             [self.node(key, path), self.node(item, (*path, key))] for key, item in value.items()
         ]
@@ -241,43 +254,67 @@ class _Encoder:
         try:
             describe(value.dtype)
         except (TypeError, ValueError):
-            return self._pickled(value, path, f"is an array of dtype {value.dtype}")
+            what = f"is an array of dtype {value.dtype}: turn it into numbers or text, with .astype"
+            return self._pickled(value, path, what)
         return {"$array": self._put(value, path)}
+
+    def _ordered(self, value: OrderedDict[Any, Any], path: Path) -> object:
+        items = self._dict(dict(value), path)
+        # A state_dict() has its versions in an attribute.
+        return {"$ordered": [items, self._fields(vars(value), path)]}
+
+    def _fields(self, fields: dict[str, Any], path: Path) -> object:
+        self._check_depth(path)
+        for name in fields:
+            if not _is_plain_key(name) or name.startswith("__"):
+                raise ValueError(f"has an attribute that is called {brief(name)}: rename it")
+        return {name: self.node(item, (*path, _Field(name))) for name, item in fields.items()}
 
     def _other(self, value: Any, path: Path) -> object:
         if isinstance(value, np.str_ | np.bytes_):
             # Not as arrays, which would drop trailing zeros; a slice is a plain str or bytes.
             return {"$numpy": self.node(value[:], path)}
         if isinstance(value, np.generic) and not isinstance(value, np.record):
-            return {"$scalar": self._array(np.asarray(value), path)}
+            return self._scalar(value, path)
         if type(value) is np.memmap:
             return self._array(value.view(np.ndarray), path)
-        # A value can only be a tensor if its program has imported torch; we never do.
-        tensor = getattr(sys.modules.get("torch"), "Tensor", None)
-        if tensor is not None and isinstance(value, tensor):
-            return self._array(self._from_tensor(value, path), path)
-        return self._pickled(value, path, f"is a {type(value).__qualname__}")
-
-    def _from_tensor(self, value: Any, path: Path) -> Array:
         try:
-            array: Array = value.detach().cpu().resolve_conj().resolve_neg().numpy()
-        except (TypeError, RuntimeError, NotImplementedError) as error:
-            raise PayloadError(
-                f"{self._where(path)} is a tensor of {value.dtype} that numpy cannot hold"
-                f" ({error}): pass it as .float(), dense and on the CPU"
-            ) from None
-        return array
+            return self._parts(value, path)
+        except ValueError as error:  # it says why not
+            return self._pickled(value, path, str(error))
+
+    def _scalar(self, value: np.generic, path: Path) -> object:
+        if value.dtype.hasobject:
+            return self._pickled(value, path, f"is a scalar of dtype {value.dtype}")
+        # From its bytes: numpy leaves those unset that a long double does not use.
+        array = np.frombuffer(value.tobytes(), value.dtype).reshape(())
+        return {"$scalar": self._array(array, path)}
+
+    def _parts(self, value: Any, path: Path) -> object:
+        """The node of a value that is stored as its parts; ValueError says why it cannot be."""
+        if is_tensor(value):
+            dtype, array = array_of(value)
+            return {"$tensor": [dtype, self._array(array, path)]}
+        kind = kind_of(type(value))
+        if kind is not None:
+            parts = kind.parts(value)
+            return {kind.tag: (self._fields if kind.fields else self.node)(parts, path)}
+        tag = class_tag(value)
+        if tag is None:
+            raise ValueError(refusal(value))
+        address, parts = address_of(type(value)), class_parts(value, tag)
+        return {tag: [address, parts if type(parts) is str else self._fields(parts, path)]}
 
     def _pickled(self, value: Any, path: Path, what: str) -> object:
         where = self._where(path)
         if not self._pickle:
             raise PayloadError(
-                f"{where} {what}, which only pickle could carry: turn it into numbers, text, bytes,"
-                " arrays, or lists and dicts of them, or pass pickle=True to allow it"
+                f"{where} {what}; or set pickle=True for the job, which can carry most objects"
             )
         try:
             data = pickles.dumps(value, pickles.HIGHEST_PROTOCOL)
         except Exception as error:  # pickling runs the value's own code
+            what = what.partition(":")[0]
             raise PayloadError(f"{where} {what}, which pickle cannot carry: {error}") from error
         return {"$pickle": self._blob(data, path)}
 
@@ -290,7 +327,12 @@ class _Encoder:
 
     def _where(self, path: Path) -> str:
         label = self._label if isinstance(self._label, str) else self._label(self.position)
-        return label + "".join(f"[{brief(key)}]" for key in path)
+        if path and label.endswith(":"):
+            name = path[0] if str(path[0]).isidentifier() else brief(path[0])
+            label, path = f"{label} {name}", path[1:]
+        return label + "".join(
+            f".{key}" if type(key) is _Field else f"[{brief(key)}]" for key in path
+        )
 
     def _put(self, array: Array, path: Path) -> str:
         name = self._names.get(path)
@@ -321,8 +363,13 @@ class _Encoder:
         list: _list,
         tuple: _tuple,
         dict: _dict,
+        OrderedDict: _ordered,
         np.ndarray: _array,
     }
+
+
+class _Field(str):
+    """The name of an attribute, in a path."""
 
 
 _SAFE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,39}")
@@ -331,7 +378,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 
 def _name_of(path: Path) -> str:
     """A safe name for the array at a path."""
-    keys = (key if type(key) is str else brief(key) for key in path)
+    keys = (key if isinstance(key, str) else brief(key) for key in path)
     name = ".".join(_UNSAFE.sub("_", key[:40]) for key in keys)[:120] or "value"
     # Names that begin with a digit are for members of a single value.
     return name if name[0].isalpha() or name[0] == "_" else f"arr_{name}"
@@ -367,11 +414,11 @@ def _members(
         )
         if stacked[name]:
             header = npy_header(dtype, (count, *shape), False)
-            members.append((f"{name}.npy", [header, *(_buffer(array) for _, array in column)]))
+            members.append((f"{name}.npy", [header, *(buffer_of(array) for _, array in column)]))
             continue
         for position, array in column:
             header = npy_header(array.dtype, array.shape, array.flags.fnc)
-            members.append((member_of_one(name, first + position), [header, _buffer(array)]))
+            members.append((member_of_one(name, first + position), [header, buffer_of(array)]))
     return stacked, members
 
 
@@ -380,7 +427,7 @@ def member_of_one(name: str, number: int) -> str:
     return f"{number:09d}.{name}.npy"
 
 
-def _buffer(array: Array) -> Buffer:
+def buffer_of(array: Array) -> Buffer:
     """The data of an array in its own order; copied if it is small or not contiguous."""
     if array.flags.fnc:
         array = array.T

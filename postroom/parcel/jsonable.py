@@ -8,6 +8,8 @@ from types import NoneType
 from typing import Any
 
 _MOST_DEPTH = 16
+_SCALARS = frozenset({NoneType, bool, int, float, complex})
+_WORD = 8
 
 
 def plain_values(values: Sequence[Any]) -> object:
@@ -59,11 +61,32 @@ def is_plain(tree: Any, depth: int = 0) -> bool:
 
 
 def weight(value: Any) -> int:
-    """Roughly how many bytes a value takes in a parcel."""
-    if isinstance(value, dict):
-        return sum(weight(item) for item in value.values())
-    if isinstance(value, (list, tuple)):
-        return sum(weight(item) for item in value)
-    if isinstance(value, (str, bytes)):
+    """Roughly how many bytes a value takes in a parcel; whatever it is, this raises nothing."""
+    try:
+        return _weight(value)
+    except Exception:  # it contains itself, say, or is no data at all: `encode` says so
+        return _WORD
+
+
+def _weight(value: Any) -> int:
+    kind = type(value)
+    if kind in _SCALARS:
+        return _WORD
+    if kind is str or kind is bytes:
         return len(value)
-    return int(getattr(value, "nbytes", 8))
+    if isinstance(value, dict):
+        return sum([_weight(item) for item in value.values()])
+    if isinstance(value, (list, tuple)):
+        return sum([_weight(item) for item in value])
+    nbytes = getattr(value, "nbytes", None)
+    return _weight_of_object(value) if nbytes is None else int(nbytes)
+
+
+def _weight_of_object(value: Any) -> int:
+    """A frame knows its size; of other objects the arrays among their attributes count."""
+    if hasattr(value, "memory_usage"):
+        return int(value.memory_usage().sum())
+    if hasattr(value, "estimated_size"):
+        return int(value.estimated_size())
+    attributes = getattr(value, "__dict__", {}).values()
+    return _WORD + sum([int(getattr(one, "nbytes", _WORD)) for one in attributes])

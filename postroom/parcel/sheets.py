@@ -232,7 +232,7 @@ def pack_jobs(
         text, members = _arrays()[0].encode_text(
             arguments,
             first=first,
-            label=lambda n: f"job {names[n] if names else called + n}: arguments",
+            label=lambda n: f"job {names[n] if names else called + n}:",
             pickle=options.pickle,
         )
     head = _job_head(task, options, None if names is None else tuple(names))

@@ -349,12 +349,11 @@ class Inbox:
         pickle = self._options.pickle
 
         def pack(start: int) -> list[Buffer]:
-            done = self._done if start == first else self._done[start - first :]
             try:
-                return pack_outcomes(start, done, ran_by, pickle=pickle)
+                return pack_outcomes(start, self._done[start - first :], ran_by, pickle=pickle)
             except PayloadError:
-                done = [_saveable(one, pickle=pickle) for one in done]
-                return pack_outcomes(start, done, ran_by, pickle=pickle)
+                self._done = [self._saveable(first + n, one) for n, one in enumerate(self._done)]
+                return pack_outcomes(start, self._done[start - first :], ran_by, pickle=pickle)
 
         stop = first + len(self._done)
         prepared, self._prepared = self._prepared, None
@@ -374,6 +373,28 @@ class Inbox:
         self._done_from = stop
         self._done = []
         self._publish_at = self._clock.monotonic() + PUBLISH_S
+
+    def _saveable(self, job: int, done: JobEnd) -> JobEnd:
+        """Turn a result that cannot travel into a failure that says where it is kept."""
+        from ..parcel import encode  # imports numpy: a worker of commands does without it
+        from .kept_result import keep_result
+
+        assert self._info is not None
+        try:
+            encode.encode([done.value], label="result", pickle=self._options.pickle)
+        except PayloadError as error:
+            kept = keep_result(
+                self._files,
+                self._base,
+                self._info.run,
+                job,
+                done.value,
+                outbox=self._outbox,
+                sync=self._info.durable,
+            )
+            failure = Failure(Outcome.FAILED, "PayloadError", f"{error}. {kept}")
+            return JobEnd(failure=failure, seconds=done.seconds)
+        return done
 
     def _end_letter(self) -> None:
         self._letter = None
@@ -404,15 +425,3 @@ class Inbox:
         # On a full disk the line may stay old: it is a hint for people and for blame.
         with contextlib.suppress(OSError):
             self._hand.write(line.encode())
-
-
-def _saveable(done: JobEnd, *, pickle: bool) -> JobEnd:
-    """Turn a result that cannot be encoded into a failure that names the value."""
-    from ..parcel import encode  # imports numpy: a worker that only runs commands does without it
-
-    try:
-        encode.encode([done.value], label="result", pickle=pickle)
-    except PayloadError as error:
-        failure = Failure(Outcome.FAILED, "PayloadError", str(error))
-        return JobEnd(failure=failure, seconds=done.seconds)
-    return done

@@ -7,6 +7,7 @@ even if its time stamp has not changed. A version is chosen once per run, never 
 from __future__ import annotations
 
 import contextlib
+import copy
 import importlib
 import importlib.machinery
 import inspect
@@ -24,6 +25,7 @@ import numpy as np
 from ..errors import KernelError
 from ..parcel.jsonable import weight
 from ..parcel.sheets import Failure, JobEnd, JobSheet, Outcome, unpack_data
+from ..parcel.tensors import is_tensor
 from ..store.files import Files
 from ..store.journal import Journal
 from ..store.runs import RunInfo, read_parcel_bytes
@@ -71,7 +73,12 @@ class Tasks:
             value = self._call(kernel, info, sheet, job)
             seconds = time.perf_counter() - started
             nbytes = weight(value)
-            return JobEnd(value if nbytes >= PUBLISH_BYTES else own(value), None, seconds, nbytes)
+            if nbytes < PUBLISH_BYTES:
+                try:
+                    value = own(value)
+                except Exception:  # it cannot be copied: publish it at once
+                    nbytes = PUBLISH_BYTES
+            return JobEnd(value, None, seconds, nbytes)
         except SystemExit as error:
             message = f"the kernel called sys.exit({error.code!r}): return or raise instead"
             failure = Failure(Outcome.FAILED, "SystemExit", message, traceback.format_exc())
@@ -294,24 +301,38 @@ def pick_device() -> Any:
 
 
 def to_device(value: Any, device: Any) -> Any:
-    """Turn the arrays of a value into tensors on the device."""
+    """Turn the arrays of a value into tensors, and put all its tensors onto the device."""
     if isinstance(value, np.ndarray):
         return _tensor(value, device)
+    if is_tensor(value):
+        return value if _on_cpu(device) else value.pin_memory().to(device, non_blocking=True)
+    return _each(value, lambda item: to_device(item, device))
+
+
+def _each(value: Any, change: Callable[[Any], Any]) -> Any:
+    """The same dict, list or tuple of changed items; any other value as it is."""
     if isinstance(value, dict):
-        return {key: to_device(item, device) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(to_device(item, device) for item in value)
+        made = {} if type(value) is dict else copy.copy(value)
+        made.update((key, change(item)) for key, item in value.items())
+        return made
+    if type(value) is list:
+        return [change(item) for item in value]
+    if isinstance(value, tuple):
+        return tuple.__new__(type(value), [change(item) for item in value])
     return value
+
+
+def _on_cpu(device: Any) -> bool:
+    return device is None or device.type == "cpu"
 
 
 def _tensor(array: Any, device: Any) -> Any:
     import torch
 
-    on_cpu = device is None or device.type == "cpu"
-    if on_cpu or array.dtype.byteorder == ">":
+    if _on_cpu(device) or array.dtype.byteorder == ">":
         # A parcel's memory is read-only, a tensor is not: on the CPU it needs a copy of its own.
         array = array.astype(array.dtype.newbyteorder("="), copy=True)
-    if on_cpu:
+    if _on_cpu(device):
         return torch.from_numpy(array)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it is read-only, and only read, into pinned memory
@@ -320,16 +341,22 @@ def _tensor(array: Any, device: Any) -> Any:
 
 
 def own(value: Any) -> Any:
-    """Copy the arrays of a result, since the kernel may fill the same buffer again."""
-    if isinstance(value, np.ndarray):
+    """Copy the arrays of a result, since the kernel may fill the same buffer again.
+
+    TypeError: it holds something that may change, and that nobody here knows how to copy.
+    """
+    if type(value) in _UNCHANGING or isinstance(value, np.generic):
+        return value
+    if type(value) is np.ndarray:
         return value.copy()
-    if isinstance(value, dict):
-        return {key: own(item) for key, item in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(own(item) for item in value)
-    if hasattr(value, "detach") and hasattr(value, "clone"):
+    if isinstance(value, (dict, list, tuple)):
+        return _each(value, own)
+    if is_tensor(value):
         return value.detach().clone()
-    return value
+    raise TypeError
+
+
+_UNCHANGING = frozenset({type(None), bool, int, float, complex, str, bytes, range})
 
 
 def check_import(project: str, task: str) -> None:

@@ -19,6 +19,7 @@ base/
   data.lock                      shared file lock of those who begin a run that refers to data
   control/                       requests to the acting Master, and the orders in force
   runs/<run>/<job>/              the files of a queued command: INFO, .OUT, .ERR, SUCCESS or FAILURE
+  runs/<run>/<job>/result.pickle a task's result that cannot travel, for its user to read
   log/postroom.log               one log for every process (JSON lines)
   log/events.jsonl               the journal of every state change
   log/results.<run>.json         a cache of what results say; may be deleted at any time
@@ -165,12 +166,16 @@ class Base:
         return f"{self.root}/log/results.{run}.json"
 
     def job_folders(self, run: str) -> str:
-        """The folders of a run's queued commands."""
+        """The folders of a run's jobs that have one."""
         return f"{self.root}/runs/{run}"
 
     def job_folder(self, run: str, job: int) -> str:
         """The folder of a queued command: its output and how it ended."""
         return f"{self.root}/runs/{run}/{job}"
+
+    def kept_result(self, run: str, job: int) -> str:
+        """The result of a task that cannot travel."""
+        return f"{self.job_folder(run, job)}/result.pickle"
 
     def data(self, name: str) -> str:
         """Shared data, named by its content."""

@@ -338,6 +338,27 @@ MUTANTS = [
         "tests/processes/test_warm_commands.py",
     ),
     Mutant(
+        "a result that cannot travel is kept aside",
+        "postroom/session/kept_result.py",
+        "    files.move(temporary, path)\n",
+        "    files.remove(temporary)\n",
+        "tests/session/test_kept_result.py",
+    ),
+    Mutant(
+        "a result that cannot be copied is published before the next job",
+        "postroom/session/tasks.py",
+        "nbytes = PUBLISH_BYTES\n",
+        "pass\n",
+        "tests/session/test_tasks.py",
+    ),
+    Mutant(
+        "a file can have values made of nothing but dataclasses, named tuples and enums",
+        "postroom/parcel/value_kinds.py",
+        'if tag == "$dataclass" and dataclasses.is_dataclass(cls) and _is_plain(cls):',
+        'if tag == "$dataclass":',
+        "tests/parcel/test_value_kinds.py",
+    ),
+    Mutant(
         "a parcel that looks like another is compared as a whole",
         CONTAINER,
         "if mould.cast(int(first), pieces) != data:",

@@ -7,12 +7,14 @@ import itertools
 import json
 import math
 import mmap
+import re
 import struct
 import subprocess
 import sys
-from collections import OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -65,6 +67,10 @@ def same(a: Any, b: Any) -> bool:
         return bool(a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes())
     if isinstance(a, list | tuple):
         return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, slice):
+        return same([a.start, a.stop, a.step], [b.start, b.stop, b.step])
+    if isinstance(a, SimpleNamespace):
+        return same(vars(a), vars(b))
     if isinstance(a, dict):
         return same(list(a), list(b)) and same(list(a.values()), list(b.values()))
     if isinstance(a, float):
@@ -347,14 +353,14 @@ class Sub(np.ndarray[Any, Any]):
 
 
 PICKLED: list[tuple[Any, str]] = [
-    (Foo(), "is a Foo"),
-    ({1, 2}, "is a set"),
-    (OrderedDict(a=1), "is a OrderedDict"),
+    (Foo(), "is of type Foo"),
+    (deque([1, 2]), "is of type deque"),
+    (Counter("aab"), "is of type Counter: send dict(...)"),
     (np.array([None]), "is an array of dtype object"),
     (np.zeros(2, [("a", "O")]), "is an array of dtype"),
-    (np.zeros(2).view(Sub), "is a Sub"),
-    (np.ma.masked_array([1, 2], [True, False]), "is a MaskedArray"),
-    (np.rec.array([(1,)], [("a", "i4")])[0], "is a record"),
+    (np.zeros(2).view(Sub), "is of type Sub"),
+    (np.ma.masked_array([1, 2], [True, False]), "is of type MaskedArray"),
+    (np.rec.array([(1,)], [("a", "i4")])[0], "is of type record"),
     (np.zeros(2, "V0"), "is an array of dtype"),
     (np.zeros(2, [(f"{n:08d}", "i1") for n in range(3000)]), "is an array of dtype"),
     (
@@ -364,7 +370,6 @@ PICKLED: list[tuple[Any, str]] = [
     (np.zeros(2, ("<i4", [("low", "<i2"), ("high", "<i2")])), "is an array of dtype"),
     ({(1, 2): 3}, "has a key of type tuple"),
     ({np.int64(1): 3}, "has a key of type int64"),
-    (bytearray(3), "is a bytearray"),
 ]
 
 
@@ -376,15 +381,16 @@ def test_what_only_pickle_could_carry_is_named_and_refused_unless_allowed(
     with pytest.raises(PayloadError) as refusal:
         encode([{}, item], label="a")
     assert str(refusal.value).startswith(f"a['model'][2] {what}")
-    assert "pass pickle=True to allow it" in str(refusal.value)
+    assert "or set pickle=True for the job" in str(refusal.value)
+    assert isinstance(refusal.value, TypeError)
     data = ship([item], pickle=True)
-    assert repr(unwrap(data, pickle=True)[0]["model"]) == repr(item["model"]) or what == "is a Foo"
+    assert repr(unwrap(data, pickle=True)[0]["model"]) == repr(item["model"]) or "Foo" in what
     with pytest.raises(BadFileError, match="pickle is off"):
         unwrap(data)
 
 
 def test_a_large_pickle_becomes_a_member() -> None:
-    value = {"s": set(range(1000))}
+    value = {"s": deque(range(1000))}
     data = ship([value], pickle=True)
     assert list(numpy_members(data)) == ["s"]
     assert unwrap(data, pickle=True) == [value]
@@ -392,7 +398,7 @@ def test_a_large_pickle_becomes_a_member() -> None:
 
 def test_what_not_even_pickle_can_carry_is_named() -> None:
     with pytest.raises(
-        PayloadError, match=r"^value\['f'\] is a function, which pickle cannot carry"
+        PayloadError, match=r"^value\['f'\] is of type function, which pickle cannot carry"
     ):
         encode([{"f": lambda: 0}], pickle=True)
 
@@ -403,9 +409,28 @@ def test_a_pickle_that_cannot_be_read_is_a_bad_file() -> None:
         unwrap(wrap(tree, []), pickle=True)
 
 
-def test_a_label_may_depend_on_the_value() -> None:
-    with pytest.raises(PayloadError, match=r"^job 12\['x'\] is a Foo"):
-        encode([{}, {}, {"x": Foo()}], label=lambda position: f"job {10 + position}")
+def test_an_argument_is_named_by_its_job_and_its_path() -> None:
+    def job(position: int) -> str:
+        return f"job {10 + position}:"
+
+    for value, name in [
+        ({"x": Foo()}, "x"),
+        ({"config": {"lr": [1, 2, Foo()]}}, "config['lr'][2]"),
+        ({"config": SimpleNamespace(lr=(Foo(),))}, "config.lr[0]"),
+        ({"no name\n": Foo()}, r"'no name\n'"),
+    ]:
+        with pytest.raises(PayloadError, match=f"^job 12: {re.escape(name)} is of type Foo: turn"):
+            encode([{}, {}, value], label=job)
+
+
+def test_a_value_whose_own_code_fails_is_refused_too() -> None:
+    class Liar:
+        @property  # type: ignore[misc]
+        def __class__(self) -> type:
+            raise RuntimeError("boom")
+
+    with pytest.raises(PayloadError, match=r"^value cannot be stored: RuntimeError: 'boom'"):
+        encode([[Liar()]])
 
 
 def test_a_long_or_strange_key_is_shown_in_brief() -> None:
@@ -427,6 +452,9 @@ WRAPPERS: list[Callable[[Any], Any]] = [
     lambda v: (v,),
     lambda v: {"a": v},
     lambda v: {1: v},
+    lambda v: OrderedDict({1: v}),
+    lambda v: SimpleNamespace(a=v),
+    lambda v: slice(v),
 ]
 CORES = [0, 1j, math.nan * 1j, b"x", b"x" * 999, "\ud800", np.int8(1), np.bytes_(b"x" * 999), 2**99]
 
@@ -452,18 +480,6 @@ def test_a_container_that_contains_itself_is_refused(make: Callable[[], Any]) ->
         loop.update(a=inner, b=inner)
     with pytest.raises(PayloadError, match="does it contain itself"):
         encode([loop])
-
-
-def test_tensors_travel_as_arrays() -> None:
-    torch = pytest.importorskip("torch")
-    tensor = torch.arange(6.0, requires_grad=True).reshape(2, 3)
-    assert same(round_trip(tensor), np.arange(6, dtype="f4").reshape(2, 3))
-    assert same(round_trip(torch.tensor([1 + 2j]).conj()), np.array([1 - 2j], "c8"))
-    assert same(round_trip(torch.tensor([1 + 2j]).conj().imag), np.array([-2], "f4"))
-    assert same(round_trip(torch.tensor(3)), np.array(3))
-    for bad in (tensor.bfloat16(), tensor.to_sparse()):
-        with pytest.raises(PayloadError, match=r"^r\['t'\] is a tensor of .*\.float\(\)"):
-            encode([{"t": bad}], label="r", pickle=True)
 
 
 def printed_by(program: str) -> str:

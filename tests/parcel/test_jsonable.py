@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -63,3 +64,19 @@ def test_a_copy_shares_nothing_that_can_change() -> None:
 
 def test_the_weight_is_about_the_bytes() -> None:
     assert weight({"x": np.zeros(1000), "y": "abc", "z": [1, 2]}) == 8000 + 3 + 16
+
+
+def test_the_weight_of_an_object_counts_its_arrays() -> None:
+    assert weight(SimpleNamespace(x=np.zeros(1000), lr=0.1)) > 8000
+
+
+class Odd:
+    nbytes = "many"
+
+
+@pytest.mark.parametrize("value", [np.float32, Odd(), object(), {1, 2}, range(3)], ids=repr)
+def test_whatever_a_value_is_it_can_be_weighed(value: Any) -> None:
+    endless: list[Any] = [value]
+    endless.append((endless, endless))
+    assert weight({"x": value}) > 0
+    assert weight(endless) > 0

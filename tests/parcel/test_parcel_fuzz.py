@@ -9,6 +9,7 @@ be what plain `numpy.load` finds in the same file.
 from __future__ import annotations
 
 import contextlib
+import datetime
 import io
 import json
 import random
@@ -17,8 +18,11 @@ import struct
 import tracemalloc
 import zipfile
 import zlib
-from collections import Counter
+from argparse import Namespace
+from collections import Counter, OrderedDict
 from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +32,7 @@ from postroom.errors import BadFileError
 from postroom.parcel.container import Parcel, pack
 from postroom.parcel.decode import decode
 from postroom.parcel.encode import encode
+from postroom.parcel.sheets import Failure, Outcome
 from postroom.parcel.trailer import TRAILER_SIZE, Trailer
 
 BLIND = 100_000
@@ -61,7 +66,23 @@ ORIGINALS = [
         ],
         kind="data",
     ),
+    parcel_of(
+        [
+            {
+                "o": OrderedDict(a=np.ones(2), b={1, 2}),
+                "d": [datetime.datetime(2020, 1, 2, tzinfo=datetime.UTC), Path("/a"), range(3)],
+                "n": Namespace(x=Failure(Outcome.LOST, "k", "m"), t=Trailer("jobs", 0, i)),
+                "f": [Fraction(1, 3), slice(1, None), bytearray(b"ab")],
+            }
+            for i in range(2)
+        ]
+    ),
 ]
+with contextlib.suppress(ImportError):
+    import torch
+
+    TENSORS = [{"t": torch.ones(2, dtype=torch.bfloat16), "f": torch.zeros(())} for _ in range(2)]
+    ORIGINALS.append(parcel_of(TENSORS, kind="results"))
 
 
 def read(data: bytes) -> tuple[Parcel, list[Any]]:
@@ -203,6 +224,8 @@ WORDS = [
         '{"$tuple": []}',
         '{"$bytes": {"$array": "x"}}',
         '{"$pickle": "gAROLg=="}',
+        '{"$tensor": ["float64", {"$array": "x"}]}',
+        '{"$dataclass": ["subprocess:Popen", {"args": "true"}]}',
     ),
     *("[" * 70, "[" * 3000, "(" * 300, "\\ud800", "\0", "\xff", "000000000", "..", "/", "$"),
 ]
@@ -262,10 +285,15 @@ def lie_in_json(rng: random.Random, data: bytes) -> bytes:
         {"$array": "x"},
         {"$tuple": 0},
         {"$int": "0x"},
+        {"$set": [[]]},
+        {"$dataclass": ["os:system", {}]},
+        {"$tensor": ["quint8", {"$array": "t"}]},
     )
     owner[key] = rng.choice((*odd, json.loads(json.dumps(giver[given]))))
     if isinstance(owner, dict) and rng.random() < 0.3:
-        owner[rng.choice(("$array", "$scalar", "$bytes", "$dict", "more"))] = owner.pop(key)
+        owner[rng.choice(("$array", "$scalar", "$bytes", "$dict", "$date", "$ordered", "more"))] = (
+            owner.pop(key)
+        )
     return repack(data, [("jobs.json", json.dumps(tree).encode()), *members[1:]])
 
 

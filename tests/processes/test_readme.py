@@ -49,6 +49,21 @@ def test_python_functions(tmp_path: Path) -> None:
     assert done.stdout == f"{sum(x**3 for x in range(100))}\n"
 
 
+def test_what_can_travel(tmp_path: Path) -> None:
+    if "CI" not in os.environ:
+        pytest.importorskip("pandas", reason="pip install 'postroom[frames]'")
+    page = (ROOT / "docs" / "values.md").read_text()
+    module, program = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (tmp_path / "training.py").write_text(module)
+    (tmp_path / "example.py").write_text(program)
+    done = run(tmp_path, "python", "example.py")
+    assert done.returncode == 0, done.stderr
+    *_, head, _, _, last, shapes = done.stdout.splitlines()
+    assert head.split() == ["job", "config.lr", "loss", "status"]
+    assert last.split()[1:3] == ["2", "0.3"]
+    assert shapes == "(3,) (3, 4)"
+
+
 def test_a_master_and_its_sessions(tmp_path: Path) -> None:
     _, example = start("Python functions", "python")
     assert len([line for line in example.splitlines() if line.strip()]) <= 10

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import sys
+from argparse import Namespace
+from collections import OrderedDict, namedtuple
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from tests.in_one_process import in_one_process
 
 TENSORS = """
 from __future__ import annotations
+from argparse import Namespace
 import numpy as np
 import torch
 
@@ -33,6 +36,22 @@ def plain(x, y=None):
 
 def returns(x: torch.Tensor):
     return {"double": x * 2, "on": str(x.device)}
+
+def given(x, many, shared):
+    kinds = [str(tensor.dtype) for tensor in (x, many[0], shared["w"])]
+    return {"x": x, "many": many, "w": shared["w"], "kinds": kinds}
+
+def asked(x: torch.Tensor, many: list[torch.Tensor], shared: dict[str, torch.Tensor]):
+    return given(x, many, shared)
+
+def echo(values):
+    return values
+
+BUFFER = Namespace(x=np.zeros(2))
+
+def reuses(n):
+    BUFFER.x[:] = n
+    return BUFFER
 
 def where(device):
     return str(device)
@@ -72,11 +91,34 @@ def test_shared_data_comes_as_tensors_where_they_are_asked_for(tmp_path: Path) -
     assert run(tmp_path, job, {"w": np.zeros(2)}) == ["Tensor", 1.0]
 
 
-def test_tensors_travel_both_ways_and_come_back_as_arrays(tmp_path: Path) -> None:
-    result = run(tmp_path, Job("kernels:returns", x=torch.arange(3.0)))
-    np.testing.assert_array_equal(result["double"], [0, 2, 4])
-    assert isinstance(result["double"], np.ndarray)
-    assert result["on"] == "cpu"
+@pytest.mark.parametrize("task", ["given", "asked"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float8_e5m2", "complex64", "bool"])
+def test_a_tensor_stays_a_tensor_annotated_or_not(tmp_path: Path, dtype: str, task: str) -> None:
+    tensor = torch.ones(3).to(getattr(torch, dtype))
+    seen = run(tmp_path, Job(f"kernels:{task}", x=tensor, many=[tensor[0]]), {"w": tensor})
+    for back in (seen["x"], seen["w"], seen["many"][0]):
+        assert type(back) is torch.Tensor
+        assert back.dtype is tensor.dtype
+        assert back.device.type == "cpu"
+    assert seen["kinds"] == [str(tensor.dtype)] * 3
+    assert seen["x"].to(torch.complex64).tolist() == [1, 1, 1]
+
+
+def test_what_is_not_a_tensor_stays_what_it_was(tmp_path: Path) -> None:
+    point = namedtuple("point", "x y")
+    values = {"a": OrderedDict(b=np.ones(2), a=(1, {2})), "p": Path("/x"), "n": Namespace(k=1)}
+    back = run(tmp_path, Job("kernels:echo", values=values))
+    assert repr(back) == repr(values)
+    made = to_device({"p": point(np.ones(1), 2), "o": OrderedDict(z=np.ones(1))}, None)
+    assert type(made["p"]) is point
+    assert type(made["p"].x) is type(made["o"]["z"]) is torch.Tensor
+    assert type(made["o"]) is OrderedDict
+
+
+def test_a_result_that_cannot_be_copied_is_published_before_the_next_job(tmp_path: Path) -> None:
+    with in_one_process(tmp_path, TENSORS) as room:
+        pool = room.run([Job("kernels:reuses", n=n) for n in range(300)]).raise_for_failed()
+        assert [int(result.x[0]) for result in pool.results()] == list(range(300))
 
 
 def test_the_device_is_passed_to_those_who_name_it(tmp_path: Path) -> None:
@@ -99,3 +141,6 @@ def test_owning_a_result_copies_what_the_kernel_could_change() -> None:
         tensor += 1
     assert owned["a"][0].tolist() == [0, 0]
     assert owned["t"][0].tolist() == [0, 0]
+    for unknown in ([Namespace(x=array)], {"s": {1}}):
+        with pytest.raises(TypeError):
+            own(unknown)
