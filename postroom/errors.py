@@ -24,8 +24,13 @@ class BadFileError(PostroomError):
         self.reason = reason
 
 
-class NewerFileError(BadFileError):
-    """A file of the base was written by a newer Postroom: it is left where it is, and not used."""
+class OtherVersionError(BadFileError):
+    """A file of the base is of another version of Postroom: it was left as it is, and not used."""
+
+    def __init__(self, path: str, detail: str) -> None:
+        super().__init__(
+            path, f"was written by another version of Postroom ({detail}); use that one"
+        )
 
 
 class RunRemovedError(PostroomError):

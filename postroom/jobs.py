@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import os
 from collections import Counter
@@ -11,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Protocol
 
-from .errors import BadFileError, JobFailed, PostroomError, RemoteTraceback
+from .errors import BadFileError, JobFailed, OtherVersionError, PostroomError, RemoteTraceback
 from .parcel.sheets import Failure, JobEnd, JobOptions, Outcome, OutcomeSheet
 from .store.base import Base
 from .store.files import MAP_FROM_BYTES, Files
@@ -422,8 +421,12 @@ class JobPool:
             # A result is visible before its name is synced: what is returned must stay.
             self._files.sync_folder(folder)
         for first in fresh:
-            with contextlib.suppress(BadFileError):  # the acting Master puts it aside
+            try:
                 self.deliver(self._read(first))
+            except OtherVersionError:
+                raise
+            except BadFileError:
+                pass  # the acting Master puts it aside
         return self.n_done > before
 
     def _sheet(self, first: int) -> OutcomeSheet:

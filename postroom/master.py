@@ -23,7 +23,7 @@ from .dispatch.dispatcher import Dispatcher
 from .dispatch.job_writer import log_jobs, put_data, referring_to_data
 from .dispatch.request_executor import SessionStarter
 from .dispatch.stall import Stall, find_obstacle
-from .errors import BadFileError, BaseFolderError, PostroomError
+from .errors import BadFileError, BaseFolderError, OtherVersionError, PostroomError
 from .jobs import Job, JobPool
 from .parcel.sheets import OutcomeSheet
 from .store.agents import MasterInfo, list_agents, read_agent_info
@@ -346,6 +346,8 @@ class Master:
     def _resume(self, run: str, job: type[Job]) -> JobPool:
         try:
             info = read_run_info(self._files, self.base, run)
+        except OtherVersionError:
+            raise
         except (FileNotFoundError, BadFileError):
             known = ", ".join(list_runs(self._files, self.base)[-5:]) or "none"
             raise PostroomError(
@@ -616,16 +618,20 @@ class Master:
         if lock is None:
             return
         self._lock = lock
-        dispatcher = Dispatcher(
-            self._files,
-            self.base,
-            clock=self._clock,
-            journal=self._journal,
-            deliver=self._deliver,
-            sweep=self._sweep,
-            sessions=self._sessions,
-            at_rest=self._at_rest,
-        )
+        try:
+            dispatcher = Dispatcher(
+                self._files,
+                self.base,
+                clock=self._clock,
+                journal=self._journal,
+                deliver=self._deliver,
+                sweep=self._sweep,
+                sessions=self._sessions,
+                at_rest=self._at_rest,
+            )
+        except OtherVersionError:  # another version acts here, and its epoch is not known
+            self._step_down()
+            raise
         self._waiter.follow([])
         # Before the first letter: the next Master's epoch must be higher than this one.
         self._write_info(dispatcher.epoch)

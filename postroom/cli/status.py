@@ -47,7 +47,7 @@ def command(view: QueueView, json_: bool) -> None:
 
 
 def head(seen: Overview) -> list[str]:
-    """Return the counts, in three or four lines."""
+    """Return the counts, and what is in the way, in a few lines."""
     alive = [agent for agent in seen.agents if agent.state != "dead"]
     drained = sum(agent.drained for agent in alive)
     agents = f"{len(alive)} agent{'' if len(alive) == 1 else 's'}"
@@ -67,6 +67,7 @@ def head(seen: Overview) -> list[str]:
         f"today: {seen.done_today} ended, {seen.failed_today} of them failed; "
         f"{seen.rate_per_hour:.0f} in the last hour",
     ]
+    lines += [f"ATTENTION: {trouble}" for trouble in seen.troubles]
     waiting = any(seen.counts.get(state) for state in PENDING if state != "abandoned")
     if waiting and not seen.master_pid:
         lines.append(f"nothing starts without a scheduler: postroom master {seen.base} --detach")

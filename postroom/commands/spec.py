@@ -14,7 +14,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
-from ..errors import PostroomError
+from ..errors import OtherVersionError, PostroomError
 from ..jobs import Job
 from ..parcel.sheets import JobSheet
 from ..store.job_ids import JobId
@@ -141,9 +141,13 @@ class CommandSpec:
     @classmethod
     def of_job(cls, sheet: JobSheet, job: int) -> CommandSpec:
         """Read a job of a parcel back; BadFileError, or TypeError where it is no command."""
+        said = sheet.plain(job)
+        unknown = said.keys() - _USUAL.keys() - {"command", "submitted_at"}
+        if unknown:
+            raise OtherVersionError(sheet.parcel.path, f"job {job} asks for {min(unknown)!r:.60}")
         return cls.decode(
             {
-                **sheet.plain(job),
+                **said,
                 "name": sheet.name(job) if sheet.names else "",
                 "timeout_s": sheet.options.timeout_s,
                 "retries": sheet.options.retries,

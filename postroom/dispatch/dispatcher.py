@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from ..errors import BadFileError
+from ..errors import BadFileError, OtherVersionError
 from ..store.agents import PROTOCOL, list_agents, read_agent_info, read_master_info
 from ..store.append_log import Record
 from ..store.base import Base
 from ..store.files import Clock, Files
 from ..store.journal import Journal
 from ..store.mailbox import Letter
-from ..store.requests import Orders, read_orders
-from ..store.runs import Note, read_note, reject, take_back_letter
+from ..store.requests import Orders, no_orders, read_orders
+from ..store.runs import Note, read_note, take_back_letter
 from .agent import Agent
 from .collector import Collector, OnOutcomes
 from .registry import ActiveRun, Registry
@@ -63,8 +63,10 @@ class Dispatcher:
         self._appended = 0  # jobs that were appended here since the last step
         self._last_run = NO_RUN  # the one that sent last; among equals, the next has its turn
         self.agents: dict[str, Agent] = {}
-        orders = self._read_orders()
-        self._registry = Registry(files, base, journal, orders, at_rest)
+        self._orders = Orders()
+        self._undecided = ""  # why the orders cannot be read: then nothing is begun
+        self._read_orders()
+        self._registry = Registry(files, base, journal, self._orders, at_rest)
         self._collector = Collector(
             files,
             base,
@@ -79,7 +81,7 @@ class Dispatcher:
             self._registry,
             self._collector,
             journal,
-            orders=orders,
+            orders=self._orders,
             agents=self.agents,
             sessions=sessions,
         )
@@ -129,7 +131,10 @@ class Dispatcher:
                 self._list_at = now + LIST_S
             moved |= self._list_agents()
             moved |= self._registry.refresh(self._out, whole=whole)
-            moved |= self._executor.carry_out_requests()
+            if self._undecided:
+                self._read_orders()
+            if not self._undecided:
+                moved |= self._executor.carry_out_requests()
         for agent in list(self.agents.values()):
             if agent.letter is not None or now >= agent.probe_at:
                 moved |= self._look(agent, now)
@@ -167,13 +172,22 @@ class Dispatcher:
             self._add_agent(agent_id)
         self._registry.recover(self._out)
 
-    def _read_orders(self) -> Orders:
+    def _read_orders(self) -> None:
+        """Take in the orders. If they cannot be read, nothing is begun until somebody decides.
+
+        They say which jobs are held, paused or killed. Until they can be read, nobody knows which.
+        What runs goes on; requests wait, since carrying them out would replace the file. Until the
+        orders are read for the first time, no run has had them applied: see `take_new`.
+        """
         try:
-            return read_orders(self._files, self._base)
+            found = read_orders(self._files, self._base)
         except BadFileError as error:
-            self._journal.log("error", f"put aside in rejected/: {error}")
-            reject(self._files, self._base, error.path, error.reason)
-            return Orders()
+            if not self._undecided:
+                self._journal.log("error", no_orders(error))
+            self._undecided = str(error)
+            return
+        self._undecided = ""
+        vars(self._orders).update(vars(found))
 
     def _out(self, run: str) -> list[tuple[int, int]]:
         """The ranges of a run that agents have, without the results that were seen."""
@@ -330,7 +344,12 @@ class Dispatcher:
         if reached >= letter.stop or active is None:
             return
         self._journal.event("returned", run=letter.run, first=reached, stop=letter.stop)
-        for note in self._notes_of(letter, reached):
+        try:
+            notes = self._notes_of(letter, reached)
+        except OtherVersionError as error:
+            self._registry.leave(letter.run, error)
+            return
+        for note in notes:
             active.queue.note(note)
             self._journal.event(
                 "attempt ended", run=note.run, job=note.job, attempt=note.attempt, why=note.reason
@@ -354,8 +373,10 @@ class Dispatcher:
 
     def _send_letters(self, now: float) -> bool:
         """Give every idle agent a letter, as far as there are jobs for it."""
+        if self._undecided:
+            return False
         moved = False
-        orders = self._executor.orders
+        orders = self._orders
         serving = [
             active
             for run, active in self.runs.items()

@@ -10,7 +10,7 @@ import bisect
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from ..errors import BadFileError
+from ..errors import BadFileError, OtherVersionError
 from ..parcel.sheets import SCHEDULING_FLAG, OutcomeSheet
 from ..store.append_log import AppendLogReader, Record, RecordReader
 from ..store.base import Base
@@ -18,6 +18,7 @@ from ..store.files import Files
 from ..store.job_ids import JobId
 from ..store.journal import Journal
 from ..store.mailbox import is_plain_name
+from ..store.records import UnknownError
 from ..store.requests import Orders
 from ..store.runs import (
     RunInfo,
@@ -84,6 +85,7 @@ class Registry:
         # The runs that nobody wants served; those that are known to rest are not read again.
         self._at_rest = set() if at_rest is None else at_rest
         self._rest_turn = 0
+        self._left: set[str] = set()  # files of another version that were named in the log
         self.runs: dict[str, ActiveRun] = {}
 
     def hint(self, names: set[str] | None) -> None:
@@ -124,7 +126,11 @@ class Registry:
                 moved |= run in self.runs
             else:
                 active.wanted = self._is_wanted(active.info)
-                moved |= self._extend(active)
+                try:
+                    moved |= self._extend(active)
+                except OtherVersionError as error:
+                    self.leave(run, error)
+                    continue
                 if active.queue.finished and not active.wanted:
                     del self.runs[run]
                     self._at_rest.add(run)
@@ -136,6 +142,23 @@ class Registry:
             self._load(run, [], wanted_or_not=True)
 
     def _load(self, run: str, sent: list[tuple[int, int]], *, wanted_or_not: bool = False) -> None:
+        try:
+            self._take_up(run, sent, wanted_or_not)
+        except OtherVersionError as error:
+            self.leave(run, error)
+
+    def leave(self, run: str, error: OtherVersionError) -> None:
+        """Serve nothing more of a run that another version of Postroom has written to."""
+        self.runs.pop(run, None)
+        self.leave_file(error)
+
+    def leave_file(self, error: OtherVersionError) -> None:
+        """Say once that a file stays where it is."""
+        if error.path not in self._left:
+            self._left.add(error.path)
+            self._journal.log("error", f"left as it is, and not used: {error}")
+
+    def _take_up(self, run: str, sent: list[tuple[int, int]], wanted_or_not: bool) -> None:
         files, base = self._files, self._base
         self._at_rest.discard(run)
         try:
@@ -187,7 +210,8 @@ class Registry:
     def _read_scheduling(self, run: str, span: JobRange) -> Iterator[SchedulingOptions]:
         """The scheduling options of a range of jobs.
 
-        A job whose options cannot be read has none: it is sent, and says why when it runs.
+        A job whose options cannot be read has none: it is sent, and says why when it runs. Options
+        that another version of Postroom has written raise OtherVersionError.
         """
         reader = RecordReader(self._files, self._base, run)
         at: int | None = span.offset
@@ -201,6 +225,10 @@ class Registry:
                 if SCHEDULING_FLAG in reader.trailer(record).flags:
                     sheet = reader.open_record(record)
                     found = [SchedulingOptions.decode(sheet.scheduling(n)) for n in range(job, end)]
+            except OtherVersionError:
+                raise
+            except UnknownError as error:
+                raise OtherVersionError(self._base.append_log(run), f"job {job}: {error}") from None
             except (BadFileError, FileNotFoundError, ValueError) as error:
                 self._journal.log("error", f"the scheduling options of {run}/{job}: {error}")
             yield from found or [SchedulingOptions()] * (end - job)
@@ -349,10 +377,16 @@ class Registry:
             return sheet
         except FileNotFoundError:
             return None
+        except OtherVersionError as error:
+            self.leave(run, error)
+            return None
         except BadFileError as error:
             self.reject(error)
             return None
 
     def reject(self, error: BadFileError) -> None:
+        """Put a bad file aside. One of another version is not bad: it raises the error instead."""
+        if isinstance(error, OtherVersionError):
+            raise error
         self._journal.log("error", f"put aside in rejected/: {error}")
         reject(self._files, self._base, error.path, error.reason)

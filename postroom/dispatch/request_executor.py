@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
-from ..errors import BadFileError
+from ..errors import BadFileError, OtherVersionError
 from ..parcel.sheets import OutcomeSheet
 from ..store.base import Base
 from ..store.files import Files
@@ -98,6 +98,9 @@ class RequestExecutor:
         try:
             request = read_request(self._files, self._base, name)
         except FileNotFoundError:
+            return False
+        except OtherVersionError as error:
+            self._registry.leave_file(error)
             return False
         except BadFileError as error:
             self._registry.reject(error)

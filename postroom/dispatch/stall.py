@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..errors import StalledError
+from ..errors import BadFileError, StalledError
 from ..store.base import Base
 from ..store.files import Files
+from ..store.requests import no_orders, read_orders
 from ..store.snapshot import acting_master, snapshot
 from ..system.oom_kills import OOM_MESSAGE
 from ..system.processes import is_stopped
@@ -49,6 +50,10 @@ def find_obstacle(files: Files, base: Base, *, acting: bool) -> str:
             f"the scheduler of {base.root} (pid {master}) is stopped, and no other may take "
             f"over: continue it (`kill -CONT {master}`, or `fg` in its terminal), or end it"
         )
+    try:
+        read_orders(files, base)
+    except BadFileError as error:
+        return no_orders(error)
     states = [agent.state for agent in snapshot(base, files=files, runs=False).agents]
     living = [state for state in states if state != "dead"]
     if not living:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..errors import BadFileError
+from ..errors import BadFileError, OtherVersionError
 from .container import Buffer, Parcel, pack
 from .jsonable import copied, is_json, is_plain, plain_values
 from .trailer import Trailer
@@ -79,6 +79,15 @@ class Failure:
     kind: str  # the exception's class, or what happened
     message: str
     traceback: str = ""
+
+
+# What this version knows of each part of a sheet.
+_FIELDS = frozenset(
+    ("version", "task", "options", "names", "values", "seconds", "maker", "pickle", "failures")
+)
+_OPTIONS = frozenset(JobOptions._fields)
+_FAILURE = frozenset(("outcome", "kind", "message", "traceback"))
+_RAN_BY = frozenset(("agent", "gpu", "pid", "started_at", "attempt"))
 
 
 class JobEnd(NamedTuple):
@@ -160,7 +169,7 @@ class JobSheet:
         try:
             head = _read_jobs_again(body) if len(body) <= _ALIKE_BYTES else _read_jobs(body)
         except ValueError as error:
-            raise BadFileError(path, f"has a jobs.json that {error}") from None
+            raise _unreadable(path, "jobs.json", error) from None
         self.task, self.options, self.names, self._values = head
         if self.names is not None and len(self.names) != self.count:
             raise BadFileError(path, "has a jobs.json of another length")
@@ -264,7 +273,7 @@ class OutcomeSheet:
         try:
             sheet = _read_outcomes(_sheet(parcel, "outcomes.json", "results"))
         except ValueError as error:
-            raise BadFileError(path, f"has an outcomes.json that {error}") from None
+            raise _unreadable(path, "outcomes.json", error) from None
         self.seconds, started_at, head = sheet
         self.ran_by = RanBy(head.agent, head.gpu, head.pid, started_at, head.attempt)
         self.pickle, self.failures, self._values = head.pickle, head.failures, head.values
@@ -369,15 +378,22 @@ def _read_outcomes(body: bytes) -> tuple[list[float], float, _OutcomeHead]:
 def _outcome_head(fields: dict[str, Any]) -> _OutcomeHead:
     try:
         failures = {
-            int(job): Failure(**{**failure, "outcome": Outcome(failure["outcome"])})
+            int(job): Failure(**{**_only(_FAILURE, failure), "outcome": _outcome(failure)})
             for job, failure in fields["failures"].items()
         }
-        ran_by, values = fields["maker"], _StoredValues(fields["values"])
+        ran_by, values = _only(_RAN_BY, fields["maker"]), _StoredValues(fields["values"])
         return _OutcomeHead(
             **ran_by, pickle=bool(fields["pickle"]), failures=failures, values=values
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"lacks {error}") from None
+
+
+def _outcome(failure: dict[str, Any]) -> Outcome:
+    try:
+        return Outcome(failure["outcome"])
+    except ValueError as error:
+        raise _OtherSheetError(str(error)) from None
 
 
 @lru_cache(maxsize=64)
@@ -398,7 +414,7 @@ def unpack_data(path: str, data: Buffer) -> Any:
     try:
         fields = _fields(_sheet(parcel, "data.json", "data"))
     except ValueError as error:
-        raise BadFileError(path, f"has a data.json that {error}") from None
+        raise _unreadable(path, "data.json", error) from None
     return _arrays()[1].decode(fields.get("values"), parcel, 0)
 
 
@@ -415,9 +431,28 @@ def _sheet(parcel: Parcel, name: str, kind: str) -> bytes:
 def _fields(body: bytes) -> dict[str, Any]:
     """The fields of a sheet; ValueError if it is none."""
     fields = _read_json(body)
-    if not isinstance(fields, dict) or fields.get("version") != VERSION:
-        raise ValueError(f"is not of version {VERSION}")
+    if not isinstance(fields, dict) or type(fields.get("version")) is not int:
+        raise ValueError("states no version")
+    if fields["version"] != VERSION:
+        raise _OtherSheetError(f"version {fields['version']}")
+    return _only(_FIELDS, fields)
+
+
+class _OtherSheetError(ValueError):
+    """A sheet that another version of Postroom has written: what is new in it."""
+
+
+def _only(known: frozenset[str], fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields, or an error if there are others: a later version has added them."""
+    if not fields.keys() <= known:
+        raise _OtherSheetError(f"the unknown field {min(fields.keys() - known)!r:.60}")
     return fields
+
+
+def _unreadable(path: str, name: str, error: ValueError) -> BadFileError:
+    if isinstance(error, _OtherSheetError):
+        return OtherVersionError(path, f"its {name} has {error}")
+    return BadFileError(path, f"has a {name} that {error}")
 
 
 def _read_json(text: bytes) -> Any:
@@ -431,7 +466,7 @@ def _read_jobs(body: bytes) -> _JobHead:
     """What a sheet of jobs says; ValueError if it is none."""
     fields = _fields(body)
     try:
-        options = JobOptions(**fields["options"]).checked()
+        options = JobOptions(**_only(_OPTIONS, fields["options"])).checked()
         names = fields["names"]
         if type(names) not in (list, type(None)) or any(type(n) is not str for n in names or ()):
             raise ValueError("has a name that is not a text")

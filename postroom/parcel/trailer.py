@@ -13,7 +13,7 @@ import re
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
-from ..errors import BadFileError
+from ..errors import BadFileError, OtherVersionError
 from .checksum import crc32
 
 
@@ -86,6 +86,8 @@ def parse_trailer(path: str, tail: bytes) -> tuple[Trailer, int]:
     trailer = _parse_head(line)
     directory_crc = line[_HEAD_SIZE : _HEAD_SIZE + 8]
     if trailer is None or not _HEX.fullmatch(directory_crc):
+        if line[:9] == b"postroom/" and line[-9:] == b"%08x\n" % crc32(line[:-9]):
+            raise OtherVersionError(path, "an unknown trailer")
         raise BadFileError(path, "it does not end with the trailer of a parcel")
     crc = int(directory_crc, 16)
     words = trailer_words(trailer.kind, trailer.jobs, trailer.flags)

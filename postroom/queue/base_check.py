@@ -9,11 +9,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..errors import BadFileError, BaseFolderError, GpuError
+from ..errors import BadFileError, BaseFolderError, GpuError, OtherVersionError
 from ..store.append_log import lost_jobs
 from ..store.base import FOLDERS, OUTBOX, Base, number_of, open_base
 from ..store.files import LocalFiles
 from ..store.mailbox import is_plain_name, read_letter
+from ..store.requests import no_orders, pending, read_orders, read_request
 from ..store.runs import count_jobs, list_firsts, list_runs, read_run_info
 from ..store.snapshot import BaseSnapshot, snapshot
 from ..system import cgroups
@@ -51,7 +52,7 @@ def examine(root: str | os.PathLike[str]) -> Iterator[Finding]:
     for check in (_folders, _filesystem, _locks, _space, _watches, _groups, _temporaries, _modes):
         yield from check(base)
     seen = snapshot(base)
-    for check_with in (_master, _agents, _runs, _parcels, _orphans, _rejected):
+    for check_with in (_master, _agents, _runs, _orders, _parcels, _orphans, _rejected):
         yield from check_with(base, seen)
     yield from _cards()
 
@@ -259,6 +260,8 @@ def _runs(base: Base, seen: BaseSnapshot) -> Iterator[Finding]:
     for run in sorted(known):
         try:
             read_run_info(files, base, run)
+        except OtherVersionError as error:
+            yield _other_version(error)
         except (FileNotFoundError, BadFileError) as error:
             yield Finding(
                 "error",
@@ -273,6 +276,28 @@ def _runs(base: Base, seen: BaseSnapshot) -> Iterator[Finding]:
                 f"agent {agent.agent} works on run {letter.run}, which does not exist",
                 f"stop it with: postroom agents stop '{base.root}' {agent.agent} --now",
             )
+
+
+def _other_version(error: OtherVersionError) -> Finding:
+    return Finding(
+        "error", str(error), "nothing of it is used or changed; use one version on this base"
+    )
+
+
+def _orders(base: Base, _: BaseSnapshot) -> Iterator[Finding]:
+    """Orders that cannot be read stop everything; requests of another version wait."""
+    files = LocalFiles()
+    try:
+        read_orders(files, base)
+    except BadFileError as error:
+        yield Finding("error", no_orders(error))
+    for name in pending(files, base):
+        try:
+            read_request(files, base, name)
+        except OtherVersionError as error:
+            yield _other_version(error)
+        except (FileNotFoundError, BadFileError):
+            pass  # it was carried out, or will be put aside
 
 
 def _parcels(base: Base, seen: BaseSnapshot) -> Iterator[Finding]:
@@ -292,6 +317,8 @@ def _parcels(base: Base, seen: BaseSnapshot) -> Iterator[Finding]:
 def _parcel(files: LocalFiles, path: str) -> Iterator[Finding]:
     try:
         count_jobs(files, path)
+    except OtherVersionError as error:
+        yield _other_version(error)
     except BadFileError as error:
         yield Finding(
             "error", f"a bad parcel: {error}", "its jobs fail or run again; look for disk errors"
@@ -301,6 +328,9 @@ def _parcel(files: LocalFiles, path: str) -> Iterator[Finding]:
 def _append_log(files: LocalFiles, base: Base, run: str) -> Iterator[Finding]:
     try:
         lost = lost_jobs(files, base, run)
+    except OtherVersionError as error:
+        yield _other_version(error)
+        return
     except BadFileError as error:
         yield Finding(
             "error", f"a bad append log: {error}", "its run makes no progress; look for disk errors"

@@ -6,18 +6,17 @@ job that moves meanwhile is then seen twice, never missed, and its later place c
 
 from __future__ import annotations
 
-import contextlib
 import heapq
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from ..dispatch.send_order import JobKey, is_held, job_key, run_age, run_priority
-from ..errors import BadFileError
+from ..errors import BadFileError, OtherVersionError
 from ..store.base import Base
 from ..store.files import Files
 from ..store.job_ids import JobId, UnknownJobError, match_run
-from ..store.requests import Orders, list_stops, pending, read_orders
+from ..store.requests import Orders, list_stops, no_orders, pending, read_orders
 from ..store.runs import list_runs
 from ..store.scheduling import SchedulingOptions
 from ..store.snapshot import AgentStatus, snapshot
@@ -38,6 +37,8 @@ class BaseState:
     orders: Orders
     requests: list[str]
     at: float
+    other_versions: list[OtherVersionError] = field(default_factory=list)  # runs not read
+    troubles: list[str] = field(default_factory=list)  # what cannot be read, and what to do
     running: dict[JobId, AgentStatus] = field(default_factory=dict)
     stopping: set[JobId] = field(default_factory=set)
     ready: list[WaitingRun] = field(default_factory=list)
@@ -242,14 +243,18 @@ class BaseStateReader:
         found = [reader for run in runs if (reader := self._readers.get(run)) is not None]
         found.sort(key=lambda reader: run_age(reader.info))
         readers = {reader.run: reader for reader in found}
+        others = [error for run, error in self._readers.other_versions.items() if run in runs]
+        orders, undecided = self._read_orders()
         self._readers.keep_only(readers)
         base_state = BaseState(
             readers=readers,
             agents=now.agents,
             master_pid=now.master_pid,
-            orders=self._read_orders(),
+            orders=orders,
             requests=pending(self._files, self._base),
             at=time.time(),
+            other_versions=others,
+            troubles=[*undecided, *map(str, others)],
         )
         self._find_running(base_state)
         for reader in readers.values():
@@ -260,10 +265,12 @@ class BaseStateReader:
                     base_state.add_waiting(reader)
         return base_state
 
-    def _read_orders(self) -> Orders:
-        with contextlib.suppress(BadFileError):
-            return read_orders(self._files, self._base)
-        return Orders()
+    def _read_orders(self) -> tuple[Orders, list[str]]:
+        """The orders, and what to do if they cannot be read."""
+        try:
+            return read_orders(self._files, self._base), []
+        except BadFileError as error:
+            return Orders(), [no_orders(error)]
 
     def _find_running(self, base_state: BaseState) -> None:
         for agent in base_state.agents:

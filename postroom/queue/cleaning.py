@@ -57,7 +57,12 @@ def find_over(
 
 
 def runs_in_use(base_state: BaseState, files: Files, base: Base) -> set[str]:
-    """The runs that jobs of other runs wait for, and those with a message that is still due."""
+    """The runs that jobs of other runs wait for, and those with a message that is still due.
+
+    Raises OtherVersionError if nobody knows: a run of another version may wait for any of them.
+    """
+    for error in base_state.other_versions:
+        raise error
     return noticed_runs(files, base).union(
         job.run
         for reader in base_state.readers.values()

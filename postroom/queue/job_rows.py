@@ -14,7 +14,7 @@ from typing import Any
 from ..commands.job_environment import read_environment
 from ..commands.job_folder import JobFolder
 from ..commands.spec import COMMAND
-from ..errors import BadFileError
+from ..errors import BadFileError, OtherVersionError
 from ..parcel.sheets import JobSheet
 from ..store.base import Base
 from ..store.files import Files
@@ -139,7 +139,9 @@ class JobRows:
         """Every attempt: those that left a note, then the one that is running or has ended."""
         found = []
         for attempt in range(1, reader.attempts.get(number, 0) + 1):
-            note = read_note(self._files, self._base, reader.run, number, attempt)
+            note = None
+            with contextlib.suppress(OtherVersionError):
+                note = read_note(self._files, self._base, reader.run, number, attempt)
             if note is None:
                 continue
             earlier = _attempt_folder(paths, attempt)

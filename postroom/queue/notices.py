@@ -21,7 +21,7 @@ import subprocess
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..errors import BadFileError
+from ..errors import BadFileError, OtherVersionError
 from ..store.base import Base
 from ..store.files import Files, new_token
 from ..store.job_ids import JobId
@@ -88,8 +88,12 @@ def noticed_runs(files: Files, base: Base) -> set[str]:
         stem = name.removesuffix(".json")
         if name.startswith(PREFIX) and stem != name and f"{stem}.done" not in names:
             path = f"{base.control}/{name}"
-            with contextlib.suppress(FileNotFoundError, BadFileError):
+            try:
                 found.add(Notice.decode(path, files.read(path, NOTICE_LIMIT)).run)
+            except OtherVersionError:
+                raise
+            except (FileNotFoundError, BadFileError):
+                pass
     return found
 
 
@@ -122,6 +126,7 @@ class Notifier:
         # Failed messages: how many tries, and when to try again.
         self._tries: dict[tuple[str, str], tuple[int, float]] = {}
         self._next_at = 0.0
+        self._ignored: set[str] = set()  # notices that cannot be read, and were named in the log
 
     def step(self, now: float) -> None:
         """At most once a second: send what is due, and remove what is done."""
@@ -138,7 +143,9 @@ class Notifier:
                 try:
                     self._check(token, names, now)
                 except (OSError, BadFileError) as error:
-                    self._journal.log("warning", f"a notice is ignored: {error}")
+                    if name not in self._ignored:
+                        self._ignored.add(name)
+                        self._journal.log("warning", f"a notice is ignored: {error}")
         self._sweep(names)
 
     @property

@@ -96,6 +96,7 @@ class QueueView:
             failed_today=sum(_failed_since(reader, today) for reader in readers),
             rate_per_hour=float(sum(_ended_since(reader, now - HOUR_S) for reader in readers)),
             projects=_projects(base_state, counts),
+            troubles=base_state.troubles,
         )
 
     def jobs(

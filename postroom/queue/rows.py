@@ -174,6 +174,7 @@ class Overview:
     failed_today: int
     rate_per_hour: float
     projects: list[ProjectView]
+    troubles: list[str]  # files that cannot be read, and what to do
 
 
 @dataclass(frozen=True)

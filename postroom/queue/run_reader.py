@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 from ..commands.spec import COMMAND
 from ..dispatch.run_queue import gaps
 from ..dispatch.send_order import NO_OPTIONS
-from ..errors import BadFileError
+from ..errors import BadFileError, OtherVersionError
 from ..parcel.sheets import FAILED_FLAG, SCHEDULING_FLAG, Failure, JobSheet, OutcomeSheet
 from ..parcel.trailer import TRAILER_SIZE, read_trailer
 from ..store.append_log import AppendLogReader, RecordReader
@@ -122,10 +122,14 @@ class RunReader:
         if not self._changed(path):
             return False
         self.asked_at = self._seen_at(path)
-        with contextlib.suppress(BadFileError):
+        try:
             for record in self._append_log.read_on(sync=False):
                 self.firsts.append(record.number)
                 self._places.append(record.at)
+        except OtherVersionError:
+            raise
+        except BadFileError:
+            pass
         self.asked = self._append_log.number
         return True
 
@@ -308,6 +312,7 @@ class RunReaders:
         self._files = files
         self._base = base
         self._readers: dict[str, RunReader] = {}
+        self.other_versions: dict[str, OtherVersionError] = {}  # why runs cannot be read
         self._jobs: SheetCache[JobSheet] = SheetCache()
         self._outcomes: SheetCache[OutcomeSheet] = SheetCache()
 
@@ -318,9 +323,12 @@ class RunReaders:
             if reader is None:
                 reader = RunReader(self._files, self._base, run, self._jobs, self._outcomes)
             reader.refresh()
-        except (OSError, BadFileError):  # `postroom doctor` says which file is bad
+        except (OSError, BadFileError) as error:  # `postroom doctor` says which file is bad
             self._readers.pop(run, None)
+            if isinstance(error, OtherVersionError):
+                self.other_versions[run] = error
             return None
+        self.other_versions.pop(run, None)
         self._readers[run] = reader
         return reader
 

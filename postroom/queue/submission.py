@@ -139,12 +139,12 @@ def _open_run(
             continue
         try:
             info = read_run_info(files, base, run)
+            if info.queue and info.project == project:
+                asked = logged_until(files, base.append_log(run))
+                if asked < MOST_JOBS:
+                    return info, asked
         except (FileNotFoundError, BadFileError):
             continue
-        if info.queue and info.project == project:
-            asked = logged_until(files, base.append_log(run))
-            if asked < MOST_JOBS:
-                return info, asked
     info = RunInfo(
         run=new_run_id(),
         project=project,

@@ -17,7 +17,7 @@ import errno
 from typing import Protocol
 
 from ..commands.spec import COMMAND
-from ..errors import BadFileError, PayloadError
+from ..errors import BadFileError, OtherVersionError, PayloadError
 from ..parcel.container import Buffer
 from ..parcel.sheets import Failure, JobEnd, JobOptions, JobSheet, Outcome, RanBy, pack_outcomes
 from ..store.append_log import RecordReader
@@ -112,6 +112,7 @@ class Inbox:
         self._retry: Note | None = None
         self._finished = 0
         self._blocked = ""
+        self._refuses = False  # its letter is about jobs of another version of Postroom
         self._outbox = base.new_outbox(agent_id)
         files.make_folder(self._outbox)
         files.remove(base.in_hand(agent_id))
@@ -154,7 +155,26 @@ class Inbox:
                 self._box.append(line)
 
     def step(self) -> Step:
-        """Take a letter, or run one job of it, or try again to publish."""
+        """Take a letter, or run one job of it, or try again to publish.
+
+        Jobs of another version of Postroom are not begun, and no result is made up for them: the
+        letter stays with this session until somebody stops it.
+        """
+        if self._refuses:
+            return Step.BLOCKED
+        try:
+            return self._go_on()
+        except OtherVersionError as error:
+            self._refuses = True
+            with contextlib.suppress(OSError):
+                self._commit()
+            self._journal.log(
+                "error", f"agent {self._agent_id} must be stopped and started again: {error}"
+            )
+            self._say("blocked", self._letter, self._done_from)
+            return Step.BLOCKED
+
+    def _go_on(self) -> Step:
         if self._blocked:
             return self._settle()
         letter = self._letter
@@ -196,6 +216,8 @@ class Inbox:
             if self._info is None or self._info.run != letter.run:
                 self._info = read_run_info(self._files, self._base, letter.run)
                 self._begin_run(self._info)
+        except OtherVersionError:
+            raise
         except (FileNotFoundError, BadFileError) as error:
             # The run is being removed: nobody waits for its results.
             self._journal.log("warning", f"letter of an unknown run dropped: {error}")
@@ -293,6 +315,8 @@ class Inbox:
         try:
             sheet = self._open(letter, job)
             self._task, self._options = sheet.task, sheet.options
+        except OtherVersionError:
+            raise
         except (BadFileError, FileNotFoundError) as error:
             failure = Failure(Outcome.FAILED, type(error).__name__, f"unreadable parcel: {error}")
             return JobEnd(failure=failure), 0

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..commands.attempt import AttemptEnd, CommandAttempt
 from ..commands.failure import Cause
 from ..commands.spec import COMMAND, CommandSpec
-from ..errors import BadFileError
+from ..errors import BadFileError, OtherVersionError
 from ..parcel.sheets import Failure, JobEnd, JobSheet, Outcome
 from ..store.base import Base
 from ..store.files import Files
@@ -143,6 +143,8 @@ class JobRunner:
         assert self.turn is not None
         try:
             spec = CommandSpec.of_job(sheet, job)
+        except OtherVersionError:
+            raise
         except (BadFileError, TypeError) as error:
             return JobEnd(failure=Failure(Outcome.FAILED, type(error).__name__, str(error)))
         if not spec.folder:

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ..errors import KernelError
+from ..errors import KernelError, OtherVersionError
 from ..parcel.jsonable import weight
 from ..parcel.sheets import Failure, JobEnd, JobSheet, Outcome, unpack_data
 from ..parcel.tensors import is_tensor
@@ -83,6 +83,8 @@ class Tasks:
             message = f"the kernel called sys.exit({error.code!r}): return or raise instead"
             failure = Failure(Outcome.FAILED, "SystemExit", message, traceback.format_exc())
         except (Exception, KeyboardInterrupt) as error:
+            if isinstance(error, OtherVersionError) and error.path == self._shared_path(info):
+                raise
             failure = Failure(
                 Outcome.FAILED, type(error).__name__, str(error), traceback.format_exc()
             )
@@ -104,6 +106,9 @@ class Tasks:
 
             return call_booked(sheet.task, lambda: call_here(kernel.function, arguments))
         return call_here(kernel.function, arguments)
+
+    def _shared_path(self, info: RunInfo) -> str:
+        return self._data_path(info.shared) if info.shared is not None else ""
 
     def _get_shared(self, digest: str | None, *, tensors: bool) -> Any:
         """The run's shared data, read and put onto the device once per session."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..errors import BadFileError
+from ..errors import BadFileError, OtherVersionError
 from .base import Base
 from .files import Files
 from .mailbox import is_plain_name
@@ -56,17 +56,27 @@ def list_agents(files: Files, base: Base) -> list[str]:
 
 
 def read_agent_info(files: Files, base: Base, agent_id: str) -> AgentInfo | None:
-    """What a session says about itself; None if its file is missing or bad."""
+    """What a session says about itself; None if its file is missing or bad.
+
+    All that is known of a session of another version is that it is one: it gets no letters.
+    """
     path = base.agent_info(agent_id)
     try:
         return AgentInfo.decode(path, files.read(path, INFO_LIMIT))
+    except OtherVersionError:
+        return AgentInfo(agent_id, "", "", "", "", 0, 0, 0.0, protocol=0)
     except (FileNotFoundError, BadFileError):
         return None
 
 
 def read_master_info(files: Files, base: Base) -> MasterInfo | None:
-    """What the last acting Master says about itself; None if the file is missing or bad."""
+    """What the last acting Master says about itself; None if the file is missing or bad.
+
+    Raises OtherVersionError: who does not know its epoch must not write letters.
+    """
     try:
         return MasterInfo.decode(base.master_info, files.read(base.master_info, INFO_LIMIT))
+    except OtherVersionError:
+        raise
     except (FileNotFoundError, BadFileError):
         return None

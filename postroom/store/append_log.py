@@ -36,7 +36,7 @@ from typing import NamedTuple
 
 from isal.isal_zlib import crc32
 
-from ..errors import BadFileError, NewerFileError
+from ..errors import BadFileError, OtherVersionError
 from ..parcel.container import ALIGNMENT, PARCEL_LIMIT, Buffer
 from ..parcel.sheets import JobSheet
 from ..parcel.trailer import TRAILER_SIZE, Trailer, read_trailer
@@ -130,7 +130,7 @@ def _records(path: str, data: bytes, start: int) -> list[Record]:
             continue
         newer = _NEWER.fullmatch(data, place, place + _HEADER_SIZE)
         if newer and crc32(newer[0][:-_CRC_SIZE]) == int(newer[1], 16):
-            raise NewerFileError(path, f"has a record of a newer Postroom at byte {start + place}")
+            raise OtherVersionError(path, f"a record of a later version at byte {start + place}")
         place = data.find(_STAMP, place + 1)
         while place > 0 and place % ALIGNMENT:
             place = data.find(_STAMP, place + 1)

@@ -200,6 +200,14 @@ def read_orders(files: Files, base: Base) -> Orders:
         return Orders()
 
 
+def no_orders(error: BadFileError) -> str:
+    """What the orders that cannot be read mean, and how to decide."""
+    return (
+        f"no job starts, because nobody knows what is held, paused, drained or killed: {error}; "
+        f"put a good copy in its place, or forget all of that: rm '{error.path}'"
+    )
+
+
 def write_orders(files: Files, base: Base, orders: Orders) -> None:
     """Write the orders, so that they survive a power loss; only the acting Master does this."""
     temporary = base.temporary()

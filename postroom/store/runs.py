@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from ..errors import BadFileError, PostroomError, RunRemovedError
+from ..errors import BadFileError, OtherVersionError, PostroomError, RunRemovedError
 from ..parcel.container import PARCEL_LIMIT, Buffer
 from ..parcel.trailer import TRAILER_SIZE, read_trailer
 from .append_log import AppendLogWriter, logged_until
 from .base import APPEND_LOG, Base, attempt_of, number_of
 from .files import Files, Lock
 from .mailbox import Letter, is_plain_name, read_in_hand, read_letter
-from .records import JsonRecord
+from .records import JsonRecord, UnknownError
 
 INFO_LIMIT = 1 << 20
 MOST_PROJECT = 80
@@ -83,7 +83,7 @@ class Note(JsonRecord):
     def check(self) -> None:
         """The kind decides about retries."""
         if self.kind not in ("lost", "failed", "stopped"):
-            raise ValueError(f"{self.kind!r} is an unknown kind")
+            raise UnknownError(f"{self.kind!r:.60} is an unknown kind")
 
 
 def create_run(
@@ -282,13 +282,16 @@ def read_note(files: Files, base: Base, run: str, job: int, attempt: int) -> Not
     """Why an attempt ended with no result; None when there is no note.
 
     A note that cannot be read still says by its name that the attempt was made. If it were skipped,
-    the same attempt would be repeated for ever, because the name of its note is taken.
+    the same attempt would be repeated for ever, because the name of its note is taken. One of
+    another version raises OtherVersionError: nobody knows whether the job is to blame.
     """
     path = base.attempt(run, job, attempt)
     try:
         return Note.decode(path, files.read(path, INFO_LIMIT))
     except FileNotFoundError:
         return None
+    except OtherVersionError:
+        raise
     except BadFileError as error:
         return Note(run, job, attempt, "lost", "", reason=f"unknown: its note {error.reason}", at=0)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass
 
-from ..errors import BadFileError
+from ..errors import BadFileError, OtherVersionError
 from ..system.processes import Process, alive, pid_namespace
 from .agents import PROTOCOL, AgentInfo, read_agent_info, read_master_info
 from .append_log import logged_until
@@ -170,5 +170,7 @@ def acting_master(files: Files, base: Base) -> int | None:
     if lock is not None:
         lock.release()
         return None
-    info = read_master_info(files, base)
-    return info.pid if info is not None else None
+    with contextlib.suppress(OtherVersionError):
+        info = read_master_info(files, base)
+        return info.pid if info is not None else None
+    return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -350,7 +351,7 @@ class TestRequests:
     def test_what_is_no_request_is_put_aside_and_the_rest_is_done(self, room: QueueRoom) -> None:
         (a,) = room.queue("a")
         room.files.make_folder(room.base.control)
-        for at, text in enumerate((b"{", b'{"version": 1, "verb": "dance"}', b"[]")):
+        for at, text in enumerate((b"{", b'{"version": 1, "verb": 7}', b"[]")):
             path = f"{room.base.control}/{at:020d}-aaaaaa.json"
             room.files.write_new(path, [text])
         room.ask(RequestVerb.KILL, a)
@@ -372,14 +373,56 @@ class TestRequests:
         assert room.outcome(a) is None
         assert read_orders(room.files, room.base) == Orders()
 
-    def test_bad_orders_are_put_aside(self, room: QueueRoom) -> None:
+    def test_a_request_of_a_later_version_waits_for_a_later_master(self, room: QueueRoom) -> None:
         (a,) = room.queue("a")
         room.files.make_folder(room.base.control)
-        room.files.write_new(room.base.orders, [b"nonsense"])
-        inbox = room.inbox(run_job=run_command)
-        assert room.order(room.dispatcher(), inbox) == ["a"]
-        assert any("orders" in name for name in room.files.names(room.base.rejected))
-        assert room.outcome(a) is None
+        later = [b'{"version": 1, "verb": "dance"}', b'{"version": 2}']
+        later.append(b'{"version": 1, "verb": "hold", "jobs": [], "until": 5.0}')
+        for at, text in enumerate(later):
+            room.files.write_new(f"{room.base.control}/{at:020d}-aaaaaa.json", [text])
+        room.ask(RequestVerb.KILL, a)
+        dispatcher = room.dispatcher()
+        room.look(dispatcher)
+        assert words(room.outcome(a)) == "killed by ada", "the others are carried out"
+        assert len(pending(room.files, room.base)) == 3
+        assert room.files.names(room.base.rejected) == []
+        assert not dispatcher.step(room.clock.now + 10), "nothing moves"
+
+    @pytest.mark.parametrize(
+        "data", [b"nonsense", b"", b'{"version": 2}', b'{"version": 1, "x": 1}']
+    )
+    def test_nothing_begins_while_the_orders_cannot_be_read(
+        self, room: QueueRoom, data: bytes
+    ) -> None:
+        a, b = room.queue("a", "b")
+        running, idle = room.inbox("0", run_job=run_command), room.inbox("1", run_job=run_command)
+        before = room.dispatcher()
+        room.ask(RequestVerb.HOLD, b)
+        room.look(before)
+        kept = Path(room.base.orders).read_bytes()
+        assert room.letter("0") is not None
+        Path(room.base.orders).write_bytes(data)
+        dispatcher = room.dispatcher()
+        room.ask(RequestVerb.PRIORITY, b, value=3)
+        while running.step() is not Step.IDLE:
+            pass
+        for _ in range(3):
+            room.look(dispatcher)
+        assert room.outcome(a) is None, "what runs goes on"
+        assert [idle.step(), running.step()] == [Step.IDLE] * 2, "nothing else is begun"
+        assert Path(room.base.orders).read_bytes() == data
+        assert len(pending(room.files, room.base)) == 1, (
+            "requests wait: they would replace the file"
+        )
+        Path(room.base.orders).write_bytes(kept)
+        room.look(dispatcher)
+        assert read_orders(room.files, room.base).held == {b: True}
+        assert [idle.step(), running.step()] == [Step.IDLE] * 2, "it is held, as before"
+        Path(room.base.orders).write_bytes(data)
+        dispatcher = room.dispatcher()
+        os.unlink(room.base.orders)
+        room.look(dispatcher)
+        assert Step.WORKED in (idle.step(), running.step()), "somebody has decided"
 
 
 def _die(*_: object) -> None:

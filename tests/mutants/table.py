@@ -585,6 +585,87 @@ MUTANTS = [
         "tests/store/test_append_log.py",
     ),
     Mutant(
+        "what another version has written is not put aside",
+        REGISTRY,
+        "        if isinstance(error, OtherVersionError):\n            raise error\n",
+        "",
+        "tests/dispatch/test_registry.py",
+    ),
+    Mutant(
+        "an unknown field is of another version, and not bad",
+        "postroom/store/records.py",
+        '            raise UnknownError(f"it has an unknown',
+        '            raise ValueError(f"it has an unknown',
+        "tests/dispatch/test_registry.py",
+    ),
+    Mutant(
+        "another version number is not bad",
+        "postroom/store/records.py",
+        '            raise OtherVersionError(path, f"it is {cls',
+        '            raise BadFileError(path, f"it is {cls',
+        "tests/dispatch/test_registry.py",
+    ),
+    Mutant(
+        "a result of another version is not put aside",
+        REGISTRY,
+        "        except OtherVersionError as error:\n"
+        "            self.leave(run, error)\n            return None\n",
+        "",
+        "tests/dispatch/test_registry.py",
+    ),
+    Mutant(
+        "a note of another version blames nobody",
+        RUNS,
+        "    except OtherVersionError:\n        raise\n    except BadFileError as error:\n"
+        "        return Note(",
+        "    except BadFileError as error:\n        return Note(",
+        "tests/dispatch/test_registry.py",
+    ),
+    Mutant(
+        "a session makes up no result for jobs of another version",
+        INBOX,
+        "        except OtherVersionError:\n            raise\n"
+        "        except (BadFileError, FileNotFoundError) as error:\n",
+        "        except (BadFileError, FileNotFoundError) as error:\n",
+        "tests/dispatch/test_registry.py",
+    ),
+    Mutant(
+        "a letter about a run of another version is kept",
+        INBOX,
+        "        except OtherVersionError:\n            raise\n"
+        "        except (FileNotFoundError, BadFileError) as error:\n",
+        "        except (FileNotFoundError, BadFileError) as error:\n",
+        "tests/dispatch/test_registry.py",
+    ),
+    Mutant(
+        "a request of another version waits",
+        REQUEST_EXECUTOR,
+        "            self._registry.leave_file(error)\n            return False\n",
+        "            self._files.remove(error.path)\n            return False\n",
+        "tests/dispatch/test_request_executor.py",
+    ),
+    Mutant(
+        "nothing begins while the orders cannot be read",
+        DISPATCHER,
+        "        if self._undecided:\n            return False\n",
+        "",
+        "tests/dispatch/test_request_executor.py",
+    ),
+    Mutant(
+        "orders that cannot be read are not replaced",
+        DISPATCHER,
+        "            if not self._undecided:\n                moved",
+        "            if True:\n                moved",
+        "tests/dispatch/test_request_executor.py",
+    ),
+    Mutant(
+        "nothing is removed while a later version may need it",
+        CLEANING,
+        "    for error in base_state.other_versions:\n        raise error\n",
+        "",
+        "tests/queue/test_cleaning.py",
+    ),
+    Mutant(
         "only the acting Master puts results aside",
         RUNS,
         "        except BadFileError:\n            return False\n    return True\n",

@@ -15,7 +15,9 @@ from postroom.gpus.ledger.protocol import open_ledger
 from postroom.jobs import Job
 from postroom.master import Master
 from postroom.queue.base_check import LOCAL, Finding, examine, filesystem_of
+from postroom.queue.queue_view import QueueView
 from postroom.store.base import create_base
+from tests.by_hand import PostRoom
 from tests.in_one_process import in_one_process
 
 DOUBLE = "def double(x):\n    return x * 2\n"
@@ -149,3 +151,20 @@ def test_a_stopped_scheduler_is_an_error(tmp_path: Path, monkeypatch: pytest.Mon
         (finding,) = [one for one in examine(base.root) if "is stopped" in one.what]
     assert finding.level == "error"
     assert f"kill -CONT {os.getpid()}" in finding.advice
+
+
+def test_orders_that_cannot_be_read_and_files_of_another_version_are_errors(tmp_path: Path) -> None:
+    room = PostRoom(tmp_path)
+    room.run(1)
+    info = Path(room.base.run_info("r"))
+    info.write_text(info.read_text().replace('"version": 1', '"version": 2'))
+    room.files.make_folder(room.base.control)
+    Path(room.base.orders).write_text("{")
+    Path(room.base.control, f"{1:020d}-aaaaaa.json").write_text('{"version": 2}')
+    findings = list(examine(room.base.root))
+    assert worst(findings, "it is a run's info of version 2") == "error"
+    assert worst(findings, "it is a request of version 2") == "error"
+    assert worst(findings, "no job starts, because nobody knows what is held") == "error"
+    with QueueView(room.base, room.files) as view:
+        troubles = view.read_state().troubles
+    assert [f"rm '{room.base.orders}'" in troubles[0], "version 2" in troubles[1]] == [True, True]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from postroom.errors import RunRemovedError
+from postroom.errors import OtherVersionError, RunRemovedError
 from postroom.jobs import Job
 from postroom.queue import cleaning
 from postroom.queue.actions import clean
@@ -244,6 +244,23 @@ def test_a_run_that_other_jobs_wait_for_stays(base: Base, view: QueueView) -> No
     queue(base, "b", project="q", after_any=(job,))
     assert runs_in_use(view.read_state(), FILES, base) == {job.run}
     assert clean_all(base) == []
+
+
+@pytest.mark.parametrize("what", ["run", "notice"])
+def test_nothing_is_removed_while_a_later_version_may_need_it(base: Base, what: str) -> None:
+    """A job that this version cannot read may wait for any other."""
+    (job,) = queue(base, "a")
+    end(base, job)
+    (later,) = queue(base, "b", project="later")
+    path = base.run_info(later.run)
+    if what == "notice":
+        token = save_notice(FILES, base, Notice("true", job.run))
+        path = f"{base.control}/notice.{token}.json"
+    Path(path).write_text(Path(path).read_text().replace('"version": 1', '"version": 2'))
+    make_old(base, job.run)
+    with QueueView(base) as view, pytest.raises(OtherVersionError):
+        clean(view, older_than_s=60)
+    assert job.run in list_runs(FILES, base)
 
 
 def test_a_run_with_a_message_that_is_not_sent_stays(base: Base) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from postroom.errors import OtherVersionError
+from postroom.master import Master
 from postroom.store.agents import (
+    PROTOCOL,
     AgentInfo,
     MasterInfo,
     list_agents,
@@ -36,13 +40,37 @@ def test_a_session_comes_back_as_it_described_itself(room: PostRoom) -> None:
     assert read_agent_info(room.files, room.base, "0") == info
 
 
-@pytest.mark.parametrize("data", [b"", b"{}", b'{"version":1,"agent":"0"}'])
+@pytest.mark.parametrize("data", [b"", b"{}", b'{"version":1,"pid":0}'])
 def test_a_bad_file_is_as_good_as_none(room: PostRoom, data: bytes) -> None:
     Path(room.base.agent_info("0")).write_bytes(data)
     Path(room.base.master_info).write_bytes(data)
     assert read_agent_info(room.files, room.base, "0") is None
     assert read_agent_info(room.files, room.base, "1") is None
     assert read_master_info(room.files, room.base) is None
+
+
+def test_an_agent_of_another_version_is_one_that_gets_no_letters(room: PostRoom) -> None:
+    info = AgentInfo("0", "GPU-1", "A100", "host", "boot", 12, 34, 5.0)
+    content = {**json.loads(info.encode()), "shape": "round"}
+    Path(room.base.agent_info("0")).write_text(json.dumps(content))
+    found = read_agent_info(room.files, room.base, "0")
+    assert found is not None and found.protocol != PROTOCOL
+    room.run(1)
+    room.inbox()
+    room.step(room.dispatcher())
+    assert room.letter() is None
+
+
+def test_where_a_later_version_acted_nobody_else_does(room: PostRoom) -> None:
+    """The epoch of its letters is not known, so that of ours might be too low."""
+    content = {"version": 2, "epoch": {"major": 7}}
+    Path(room.base.master_info).write_text(json.dumps(content))
+    with Master(room.base.root) as master:
+        with pytest.raises(OtherVersionError, match="it is a Master's info of version 2"):
+            master.step(0.0)
+        lock = room.files.try_lock(room.base.master_lock)
+        assert lock is not None, "it does not keep others from acting"
+        lock.release()
 
 
 def test_the_master_comes_back_as_it_described_itself(room: PostRoom) -> None:
