@@ -64,7 +64,8 @@ def test_a_projects_run_is_one_append_log(room: PostRoom) -> None:
     first, second = queue(room, "a"), queue(room, "b", "c")
     assert [job.number for job in first + second] == [0, 1, 2]
     run = first[0].run
-    names = sorted(room.files.names(room.base.run_folder(run)))
+    environment, *names = sorted(room.files.names(room.base.run_folder(run)))
+    assert environment.endswith(".env")
     assert names == ["jobs.log", "run.json", "wanted.lock"]
 
 
