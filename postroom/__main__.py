@@ -59,7 +59,7 @@ def _invoke(command: click.Command) -> int:
 
         said = io.StringIO()
         error.show(said)
-        sys.stderr.write(printable(said.getvalue()))
+        sys.stderr.write(printable(said.getvalue().expandtabs()))
         return codes.USAGE
     except click.Abort:
         return codes.INTERRUPTED
@@ -81,7 +81,10 @@ def _end(run: Callable[[], int]) -> NoReturn:
 
         name = os.path.basename(sys.argv[0])
         name = "postroom" if name == "__main__.py" else name
-        print(f"{name}: {printable(str(error))}", file=sys.stderr)
+        text = str(error)
+        if isinstance(error, OSError) and error.strerror:  # without its number
+            text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+        print(f"{name}: {printable(text)}", file=sys.stderr)
         code = codes.USAGE
     sys.exit(code)
 

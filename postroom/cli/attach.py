@@ -12,7 +12,7 @@ from ..batch.batch_view import BatchState, draw, headline, slot_states
 from ..errors import PostroomError
 from ..master import Master
 from ..store.agents import list_agents
-from ..store.base import open_base
+from ..store.base import Base, open_base
 from ..store.files import LocalFiles
 from ..store.runs import list_runs
 from ..store.snapshot import snapshot
@@ -33,11 +33,11 @@ def command(output: str, once: bool) -> int:
       postroom run jobs.txt --gpus all --detach
       postroom attach
     """
-    base = open_base(f"{output}/.base", write=False)
     files = LocalFiles()
-    runs = list_runs(files, base)
+    base = Base(f"{output}/.base")
+    runs = list_runs(files, open_base(base.root, write=False)) if os.path.lexists(base.root) else []
     if not runs:
-        raise PostroomError(f"there is no batch in {output} yet")
+        raise PostroomError(f"there is no batch in {output!r}; start one: postroom run jobs.txt")
     live = sys.stdout.isatty() and not once
     if live:
         from rich.console import Console

@@ -27,7 +27,7 @@ from ..queue.submission import DEFAULT_PROJECT, check, submit
 from ..store.base import create_base, default_base, open_base
 from ..store.job_ids import JobId, UnknownJobError, find_jobs
 from ..system.own_python import own_python
-from .options import CONTEXT, array, duration
+from .options import CONTEXT, array, duration, make_folder
 from .output import print_table, settle, talk
 from .wait import wait_for
 
@@ -51,7 +51,7 @@ def command(folder: str) -> None:
     -v -V -h -b -S -o -e -j -sync -terse, -l gpu=N and -l h_rt=TIME; it reports other options and
     ignores them.
     """
-    os.makedirs(folder, exist_ok=True)
+    make_folder(folder)
     for name in NAMES:
         path = f"{folder}/{name}"
         if os.path.lexists(path) and not _is_ours(path):

@@ -34,7 +34,7 @@ def _with_view(function: Callable[..., Any], *, may_be_new: bool) -> Callable[..
     @base_option
     @functools.wraps(function)
     def wrapped(*arguments: Any, base: str, **options: Any) -> Any:
-        if os.path.exists(Base(base).format):
+        if not _is_missing(Base(base)):
             opened = open_base(base, write=False)
         elif may_be_new:
             opened = Base(base)
@@ -47,6 +47,16 @@ def _with_view(function: Callable[..., Any], *, may_be_new: bool) -> Callable[..
             return function(view, *arguments, **options)
 
     return wrapped
+
+
+def _is_missing(base: Base) -> bool:
+    try:
+        os.stat(base.format)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        pass  # `open_base` says what is wrong
+    return False
 
 
 def make_base(view: QueueView) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from .options import CONTEXT
+from .options import CONTEXT, make_folder
 
 TEMPLATE = Path(__file__).parent.parent / "project" / "template"
 
@@ -23,9 +23,9 @@ def command(folder: str) -> None:
       cd my_project && python main.py
     """
     target = Path(folder)
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+    make_folder(folder)
+    if any(target.iterdir()):
         raise click.UsageError(f"{folder} is not an empty folder: nothing was written")
-    target.mkdir(parents=True, exist_ok=True)
     for source in sorted(TEMPLATE.iterdir()):
         if source.suffix in (".py", ".sh"):
             shutil.copyfile(source, target / source.name)

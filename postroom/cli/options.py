@@ -6,6 +6,7 @@ Those that need the queue are in `job_options`: `postroom run` does not pay for 
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -93,6 +94,16 @@ def at_least(seconds: float) -> Callable[[str], float]:
         return value
 
     return _option_type("TIME", parse)
+
+
+def make_folder(path: str) -> None:
+    """Make a folder that the user has named, and those above it."""
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise PostroomError(
+            f"{path!r} cannot be a folder: {error.strerror}; choose one that you may write to"
+        ) from None
 
 
 def as_json(function: F) -> F:

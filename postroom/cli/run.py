@@ -33,7 +33,7 @@ from ..system.own_python import check_alive, start_detached
 from ..text.option_values import environment
 from ..text.safe_text import printable
 from . import codes
-from .options import CONTEXT, at_least, duration
+from .options import CONTEXT, at_least, duration, make_folder
 
 if TYPE_CHECKING:
     from ..batch.memory_packer import Packer
@@ -157,7 +157,7 @@ def run_batch(
     listed = "all" if options["gpus"] is None else options["gpus"]
     places = [] if options["gpu_file"] else parse_gpus(listed)
     output = os.path.abspath(options["output"])
-    os.makedirs(output, exist_ok=True)
+    make_folder(output)
     again = [arg for arg in sys.argv[1:] if arg != "--detach"]
     if options["detach"]:
         return _detach(output, again)
@@ -334,7 +334,9 @@ def _shell(arguments: list[str]) -> str:
 
 def _must_exist(path: str) -> None:
     if not os.path.isfile(path):
-        raise click.UsageError(f"there is no file {path!r}")
+        if not os.path.exists(path):
+            raise click.UsageError(f"there is no file {path!r}")
+        raise click.UsageError(f"{path!r} is not a file; write - to read the lines from a pipe")
 
 
 def _say(text: str) -> None:

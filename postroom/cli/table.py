@@ -7,7 +7,8 @@ import sys
 import click
 
 from ..batch.batch_table import as_csv, as_json, as_plot, as_text, read_table
-from ..text.safe_text import strip_escapes
+from ..errors import PostroomError
+from ..text.safe_text import printable, strip_escapes
 from .options import CONTEXT
 from .run import DEFAULT_OUTPUT
 
@@ -40,10 +41,15 @@ def command(
         if not svg.endswith(".svg"):
             raise click.UsageError(f"{svg} is not an SVG file: give it a name that ends in .svg")
         drawn = as_plot(rows, *plot)
-        with open(svg, "w", encoding="utf-8") as file:
-            file.write(drawn)
-        click.echo(f"wrote {svg}", err=True)
+        try:
+            with open(svg, "w", encoding="utf-8") as file:
+                file.write(drawn)
+        except OSError as error:
+            raise PostroomError(f"cannot write {svg}: {error.strerror}; choose --svg") from None
+        click.echo(printable(f"wrote {svg}"), err=True)
         return
     form = {"csv": as_csv, "json": as_json}.get(as_ or "", as_text)
+    if not rows:
+        click.echo(printable(f"there are no jobs in {output}"), err=True)
     text = form(rows)
     sys.stdout.write(strip_escapes(text) if sys.stdout.isatty() else text)

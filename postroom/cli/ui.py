@@ -86,7 +86,8 @@ def command(
         line = listen(address, port) if listener is None else socket.socket(fileno=listener)
     except OSError as error:
         raise PostroomError(
-            f"cannot listen on {address} port {port}: {error.strerror}; choose another --port"
+            f"cannot listen on {address} port {port}: {error.strerror}; choose another --host "
+            "or --port"
         ) from None
     shown = f"[{address}]" if ":" in address else address
     if listener is None:

@@ -374,7 +374,7 @@ def _ask_agents(
     unknown = [agent for agent in agents if agent not in {*known, *base_state.orders.drained}]
     if unknown:
         there = ", ".join(known) or "none"
-        raise PostroomError(f"there is no agent {unknown[0]} at {view.base.root}; there: {there}")
+        raise PostroomError(f"there is no agent {unknown[0]!r} at {view.base.root}; there: {there}")
     text = text.format(f"agent {', '.join(agents)}" if agents else "all agents")
     text += "; running jobs are requeued" if preempt else ""
     return _ask(

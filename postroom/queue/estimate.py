@@ -97,10 +97,9 @@ class Estimator:
             if scheduling.gpus > 1 and not any(
                 _gpu_count(agent) >= scheduling.gpus for agent in accepting
             ):
-                gpus = ",".join(map(str, range(scheduling.gpus)))
                 return (
                     f"no agent has the {scheduling.gpus} GPUs that it needs; start one with: "
-                    f"postroom agents add {self._root} '{gpus};'"
+                    f"postroom agents add {self._root} '0-{scheduling.gpus - 1};'"
                 )
             memory = from_mib(scheduling.memory_mib)
             return (

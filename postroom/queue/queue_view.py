@@ -8,6 +8,7 @@ asks every second pays only for what is new. It writes nothing but a cache of re
 from __future__ import annotations
 
 import itertools
+import sys
 import time
 from collections.abc import Iterable
 
@@ -128,6 +129,7 @@ class QueueView:
         total = None
         if text:
             found = (job for job in found if _mentions(*job[:2], text.casefold()))
+        first = min(first, sys.maxsize - count - 1)  # what `islice` takes
         chosen = itertools.islice(found, first, first + count + 1)
         page = [job_rows.row(*job) for job in chosen]
         if not text:

@@ -69,6 +69,8 @@ class Base:
     """Every path of one base; nobody else joins path strings."""
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
+        if not os.fspath(root) or "\0" in os.fspath(root):
+            raise BaseFolderError(f"{root!r} cannot be a base: name a folder, such as ./base")
         self.root = os.path.abspath(os.fspath(root))
         self.format = f"{self.root}/FORMAT"
         self.agent_pool = f"{self.root}/agent_pool"
@@ -261,7 +263,9 @@ def open_base(root: str | os.PathLike[str], *, write: bool = True) -> Base:
             f"postroom agents start 1 {base.root}"
         ) from None
     except OSError as error:
-        raise BaseFolderError(f"cannot read the base at {base.root}: {error.strerror}") from None
+        raise BaseFolderError(
+            f"cannot read the base at {base.root}: {error.strerror}; choose a folder of your own"
+        ) from None
     if version != FORMAT:
         raise BaseFolderError(
             f"{base.root} has the format {version.strip()!r}, and this Postroom reads only "

@@ -49,6 +49,8 @@ class JobId:
 
 def match_run(text: str, runs: Sequence[str]) -> str | None:
     """The run that a text means: its whole id, or the end of it; None: none of these runs."""
+    if not text:
+        return None
     found = [run for run in runs if run == text] or [run for run in runs if run.endswith(text)]
     if len(found) > 1:
         raise UnknownJobError(f"{text!r} may mean {', '.join(found[:5])}: write more characters")

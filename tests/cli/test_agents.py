@@ -46,5 +46,5 @@ def test_the_first_word_is_the_base_only_if_it_is_a_folder_with_one(
     monkeypatch.chdir(Path(base.root).parent)  # where ./base is the default
     for words in (["drain", "7"], ["drain", "base", "7"], ["drain", "-b", "base", "7"]):
         done = call(*words)
-        assert "there is no agent 7" in str(done.exception)
+        assert "there is no agent '7'" in str(done.exception)
     assert "no base" in str(call("drain", "./nowhere", "7").exception)

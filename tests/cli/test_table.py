@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from postroom.cli.table import command
 from postroom.commands.job_folder import JobFolder
+from postroom.errors import PostroomError
 
 
 @pytest.fixture
@@ -37,3 +38,15 @@ def test_a_plot_is_written_as_svg_and_as_nothing_else(output: str) -> None:
     done = CliRunner().invoke(command, [*words, "--svg", "plot.png"])
     assert done.exit_code == 2 and "a name that ends in .svg" in done.output
     assert not Path("plot.png").exists()
+
+
+def test_a_folder_without_jobs_and_a_plot_that_cannot_be_written_are_said(
+    output: str, tmp_path: Path
+) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    said = CliRunner().invoke(command, [str(empty)]).stderr
+    assert said == f"there are no jobs in {empty}\n"
+    words = [output, "--pattern", "loss: (.*)", "--plot", "lr", "loss", "--svg", "/nowhere/x.svg"]
+    with pytest.raises(PostroomError, match=r"cannot write /nowhere/x.svg: No such file"):
+        CliRunner().invoke(command, words, standalone_mode=False, catch_exceptions=False)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from postroom.cli.master import standing
@@ -32,7 +35,17 @@ from .kit import call
         (["rerun"], "name jobs, or give --failed"),
         (["wait"], "name jobs, or a project"),
         (["pause", "-P", "x"], "there is no project 'x'"),
-        (["drain", "7"], "there is no agent 7"),
+        (["drain", "7"], "there is no agent '7'"),
+        (["drain", ""], "there is no agent ''"),
+        (["resume", "--run", ""], "there is no run ''"),
+        (["status", "-b", ""], "cannot be a base"),
+        (["attach", "/nowhere"], "there is no batch in '/nowhere'"),
+        (["new", ""], "cannot be a folder"),
+        (["new", "/dev/null/x"], "cannot be a folder: Not a directory; choose one"),
+        (["grid-engine", "/dev/null/x"], "cannot be a folder: Not a directory; choose one"),
+        (["run", "-c", "x", "--gpus", "cpu", "--output-dir", "/dev/null/x"], "cannot be a folder"),
+        (["run", "/dev/null", "--gpus", "cpu"], "is not a file; write - to read"),
+        (["run", "-c", "x", "--gpu-file", "/nowhere"], "GPUs in '/nowhere': No such file"),
         (["priority", "abcdef/1"], "Missing parameter"),
         (["move", "abcdef/1", "before"], "move JOB before OTHER"),
     ],
@@ -44,6 +57,13 @@ def test_what_makes_no_sense_is_refused_with_a_sentence(
         call(base, *words)
     assert isinstance(caught.value, PostroomError) or hasattr(caught.value, "format_message")
     assert view.jobs().jobs == []
+
+
+def test_a_file_that_is_in_the_way_is_named_not_its_errno(base: Base) -> None:
+    """Whatever verb it is: the last line of defence is in `__main__`."""
+    script = "import postroom.__main__ as m; m._end(lambda: open('/dev/null/x'))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (2, b"-c: /dev/null/x: Not a directory\n")
 
 
 def test_a_scheduler_says_when_it_is_active_and_when_not() -> None:

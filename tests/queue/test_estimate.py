@@ -64,7 +64,7 @@ def test_gpus_and_memory_that_no_agent_has_are_named(base: Base, view: QueueView
     (large,) = queue(base, "b", memory_mib=40 << 10)
     base_state = with_agents(view, agent("0"))
     assert why(base_state, two) == (
-        "no agent has the 2 GPUs that it needs; start one with: postroom agents add BASE '0,1;'"
+        "no agent has the 2 GPUs that it needs; start one with: postroom agents add BASE '0-1;'"
     )
     assert why(base_state, large) == (
         "no agent has a GPU with the 40G that it needs; start an agent on a larger GPU, or submit "

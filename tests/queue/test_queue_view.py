@@ -23,6 +23,11 @@ def shown(view: QueueView, **filters: object) -> list[tuple[str, str]]:
     return [(row.name, row.state) for row in page.jobs]
 
 
+def test_behind_the_last_job_is_nothing_however_far(base: Base, view: QueueView) -> None:
+    queue(base, "a")
+    assert view.jobs(first=10**30).jobs == []
+
+
 def test_an_empty_base_shows_nothing(view: QueueView) -> None:
     seen = view.overview()
     assert (seen.counts, seen.running, seen.queued, seen.master_pid) == ({}, [], [], None)

@@ -111,3 +111,9 @@ def test_no_path_is_joined_outside_the_base_class() -> None:
     base = Base("somewhere")
     assert base.mailbox("0") == f"{base.root}/agent_pool/0.POOL"
     assert base.result("r", 7) == f"{base.root}/result_pool/r/000000007.npz"
+
+
+@pytest.mark.parametrize("name", ["", "a\0b"])
+def test_what_cannot_be_a_path_is_no_base(name: str) -> None:
+    with pytest.raises(BaseFolderError, match=r"cannot be a base: name a folder, such as \./base"):
+        create_base(name)

@@ -151,7 +151,9 @@ class GpuFile:
                 text = file.read()
         except OSError as error:
             if self._seen is None:
-                raise GpuError(f"cannot read the list of GPUs: {error}") from None
+                raise GpuError(
+                    f"cannot read the list of GPUs in {self._path!r}: {error.strerror}"
+                ) from None
             return None  # it is being replaced: try again later
         words = [line.partition("#")[0].strip() for line in text.splitlines()]
         listed = ("," if ";" not in text else ";").join(filter(None, words))
