@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..commands.command_source import AHEAD, Source
 from ..commands.job_folder import JobFolder
@@ -29,6 +29,7 @@ from ..store.scheduling import SchedulingOptions
 from .line_order import InOrder, Waiting
 
 if TYPE_CHECKING:
+    from ..commands.code_snapshot import CodeSnapshot
     from .memory_packer import Packer
 
 # At most this many lines are submitted between two rounds of the Master.
@@ -46,7 +47,7 @@ class BatchOptions:
     prefix: str = "job_"  # of the jobs' folders
     rerun: str = ""  # "all", "failed", or "": what is missing or failed
     stop_after: int | None = None  # begin no more when this many have failed
-    snapshot: tuple[str, str] | None = None  # the folder that was copied, and its copy
+    snapshot: CodeSnapshot | None = None  # of the folder in which the lines run
     ahead: int | None = None  # at most this many commands of a generator wait; None: all
 
 
@@ -115,6 +116,8 @@ class Batch:
             if runs
             else master.open(project="commands", one_job_per_letter=packer is not None)
         )
+        if options.snapshot is not None:
+            options.snapshot.put(LocalFiles(), master.base, self.pool.run)
         self._job_of: dict[str, int] = {}
         self._names: set[str] = set(os.listdir(output))
         self._next = 1
@@ -259,8 +262,8 @@ class Batch:
     def _job(self, line: CommandSpec, folder: str) -> Job:
         spec = line.with_defaults(self._options.defaults).but(
             name=os.path.basename(folder),
-            cwd=self._place(line.cwd),
             folder=folder,
+            **self._in_snapshot(line.cwd),
             number=self.counts.asked,
             # The batch itself sees to these.
             scheduling=SchedulingOptions(),
@@ -271,13 +274,12 @@ class Batch:
         job.arguments["key"] = line.key
         return job
 
-    def _place(self, cwd: str) -> str:
-        """Where a line runs: in its folder, or in the same folder of the snapshot."""
-        if self._options.snapshot is None:
-            return cwd
-        source, copy = self._options.snapshot
-        inside = cwd == source or cwd.startswith(source + "/")
-        return copy + cwd.removeprefix(source) if inside else cwd
+    def _in_snapshot(self, cwd: str) -> dict[str, Any]:
+        """What to add to a line so that it runs in the snapshot, if its folder is part of that."""
+        snapshot = self._options.snapshot
+        if snapshot is None or not f"{cwd}/".startswith(f"{snapshot.source}/"):
+            return {}
+        return {"snapshot": snapshot.name, "source": snapshot.source, "checkpoint": True}
 
     def _new_folder(self, line: CommandSpec) -> str:
         name = line.name if is_plain_name(line.name) else ""

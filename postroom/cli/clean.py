@@ -40,7 +40,7 @@ def command(
     yes: bool,
     json_: bool,
 ) -> None:
-    """Remove finished runs, with the results, logs and checkpoints of their jobs.
+    """Remove finished runs, with the results, logs, checkpoints and snapshots of their jobs.
 
     A run holds the jobs that a project got on one day. It is removed only as a whole, when all its
     jobs have ended. The run of a Python program that is gone is abandoned: with --abandoned, the

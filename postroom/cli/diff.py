@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from ..commands.code_snapshot import FOLDER, SnapshotError, changes
+from ..commands.code_snapshot import SnapshotError, changes
 from ..commands.job_folder import JobFolder
 from ..text.safe_text import strip_escapes
 from .options import CONTEXT
@@ -24,9 +24,8 @@ def command(job: str) -> None:
       postroom run jobs.txt --gpus all --snapshot
       postroom diff postroom_run/job_3
     """
-    place = JobFolder(os.path.abspath(job)).read_info().get("folder", "")
-    store, found, rest = place.partition(f"/{FOLDER}/")
-    if not found:
+    info = JobFolder(os.path.abspath(job)).read_info()
+    if "snapshot" not in info:
         raise SnapshotError(f"{job} did not run in a snapshot: use postroom run --snapshot")
-    lines = changes(f"{store}/{FOLDER}/{rest.partition('/')[0]}/files")
+    lines = changes(info["snapshot"], info["source"])
     sys.stdout.writelines(map(strip_escapes, lines) if sys.stdout.isatty() else lines)

@@ -15,7 +15,6 @@ import click
 from ..batch.batch_view import LiveView, PlainView, summary, write_results
 from ..batch.line_order import InOrder
 from ..batch.runner import Batch, BatchOptions, BatchView, Runner, completer
-from ..commands.code_snapshot import take_snapshot
 from ..commands.command_source import (
     Feed,
     Listed,
@@ -37,6 +36,7 @@ from .options import CONTEXT, at_least, duration, make_folder
 
 if TYPE_CHECKING:
     from ..batch.memory_packer import Packer
+    from ..commands.code_snapshot import CodeSnapshot
 
 DEFAULT_OUTPUT = "postroom_run"
 
@@ -74,7 +74,7 @@ OPTIONS = [
     click.option("--runner", type=click.Path(exists=True, dir_okay=False), metavar="FILE",
                  help="Use the subclass of Runner in a Python file."),
     click.option("--snapshot", is_flag=True,
-                 help="Run in a copy of this folder, taken now."),
+                 help="Run each job in its own copy of this folder, taken now."),
     click.option("--output-mib", type=click.IntRange(1), default=64, show_default=True, metavar="N",
                  help="Keep N MiB per log, from its start and its end."),
     click.option("--notify", metavar="CMD|URL",
@@ -162,7 +162,6 @@ def run_batch(
     if options["detach"]:
         return _detach(output, again)
     complete = completer(os.getcwd(), environment(options["env"]))
-    batch_options = _batch_options(options, output, lazy=known is None)
     packer = _packer(options, output, places)
     check = (InOrder() if packer is None else packer).check
     if known is not None:
@@ -176,6 +175,11 @@ def run_batch(
             view = stack.enter_context(LiveView())
         else:
             view = PlainView(keep_order=options["keep_order"])
+        snapshot = None
+        if options["snapshot"]:
+            from ..commands.code_snapshot import take_snapshot  # late: few batches need it
+
+            snapshot = stack.enter_context(take_snapshot(os.getcwd(), master.base))
         notices = None
         if options["notify"]:
             from ..batch.batch_notices import BatchNotices
@@ -184,7 +188,7 @@ def run_batch(
         batch = Batch(
             master,
             output,
-            batch_options,
+            _batch_options(options, snapshot, lazy=known is None),
             sessions=sessions,
             view=view,
             runner=_load_runner(options["runner"]),
@@ -261,11 +265,9 @@ def _packer(options: dict[str, Any], output: str, places: list[SlotSpec]) -> Pac
     return Packer(cards, memory, where=f" of {output}", ledger=open_ledger(), profiles=profiles)
 
 
-def _batch_options(options: dict[str, Any], output: str, *, lazy: bool) -> BatchOptions:
-    snapshot = None
-    if options["snapshot"]:
-        here = os.getcwd()
-        snapshot = here, take_snapshot(here, output)
+def _batch_options(
+    options: dict[str, Any], snapshot: CodeSnapshot | None, *, lazy: bool
+) -> BatchOptions:
     defaults = CommandSpec(
         "",
         timeout_s=options["timeout"],

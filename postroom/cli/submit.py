@@ -7,12 +7,12 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
 import click
 
-from ..commands.code_snapshot import take_snapshot
 from ..commands.command_source import read_lines
 from ..commands.spec import GRACE_S, CommandSpec
 from ..errors import PostroomError
@@ -79,7 +79,7 @@ from .wait import wait_for
 @click.option(
     "--array", type=array, metavar="1-100[:STEP]", help="Queue it once for each $SGE_TASK_ID."
 )
-@click.option("--snapshot", is_flag=True, help="Copy this folder now, and run in the copy.")
+@click.option("--snapshot", is_flag=True, help="Run in a copy of this folder, taken now.")
 @click.option("-C", "--cwd", type=click.Path(), help="Folder to run in.  [default: this folder]")
 @click.option(
     "-e", "--env", multiple=True, metavar="NAME=VALUE", help="Set an environment variable."
@@ -121,7 +121,14 @@ def command(view: QueueView, words: tuple[str, ...], json_: bool, **options: Any
         talk(f"{count} would be queued in project {options['project']}")
         return 0
     make_base(view)
-    jobs = submit(view.files, view.base, specs, project=options["project"])
+    with ExitStack() as stack:
+        snapshot = None
+        if options["snapshot"]:
+            from ..commands.code_snapshot import take_snapshot  # late: few jobs need it
+
+            snapshot = stack.enter_context(take_snapshot(specs[0].cwd, view.base))
+        project = options["project"]
+        jobs = submit(view.files, view.base, specs, project=project, snapshot=snapshot)
     if options["notify"]:
         notify_of(view.files, view.base, jobs, options["notify"])
     if json_:
@@ -146,9 +153,6 @@ def _specs(view: QueueView, words: Sequence[str], options: dict[str, Any]) -> li
     cwd = os.path.abspath(options["cwd"] or os.getcwd())
     if not os.path.isdir(cwd):
         raise PostroomError(f"the folder {cwd!r} to run in does not exist")
-    if options["snapshot"] and not options["dry_run"]:
-        make_base(view)
-        cwd = take_snapshot(cwd, view.base.root)
     common = CommandSpec(
         "",
         cwd=cwd,

@@ -10,6 +10,7 @@ import json
 from dataclasses import dataclass
 
 from ..parcel.sheets import JobEnd
+from .job_folder import working_folder
 from .spec import CommandSpec
 
 # The exit code by which a command that was told to end, or is past its time limit, says that it has
@@ -53,6 +54,11 @@ class CommandAttempt:
     def job_name(self) -> str:
         """Names the job among all jobs of its base."""
         return f"{self.run}/{self.job}"
+
+    @property
+    def cwd(self) -> str:
+        """Where the command runs."""
+        return working_folder(self.spec.folder, self.spec.cwd, self.spec.source)
 
     def encode(self) -> bytes:
         """As one line."""

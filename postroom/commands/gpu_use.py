@@ -8,6 +8,7 @@ for it in the ledger's waiting list (`gpus.memory.booking`).
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -106,7 +107,12 @@ class GpuUse:
 
     def _fitting(self) -> list[Card]:
         """The GPUs of the base's sessions on which the command is not known to run out."""
-        return fitting_cards(self._base, self._attempt.spec.command, self._attempt.spec.cwd)
+        return fitting_cards(self._base, self._attempt.spec.command, self._folder())
+
+    def _folder(self) -> str:
+        """Where the files of the command are: in its snapshot, as soon as that is unpacked."""
+        cwd = self._attempt.cwd
+        return cwd if os.path.isdir(cwd) else self._attempt.spec.cwd
 
     def close(self) -> None:
         """Give the memory back, whatever has happened."""
@@ -119,7 +125,7 @@ class GpuUse:
 
         spec = self._attempt.spec
         return Need(
-            kind_of_command(spec.command, folder=spec.cwd),
+            kind_of_command(spec.command, folder=self._folder()),
             spec.memory_mib,
             pack=True,
             name=self._attempt.name,

@@ -86,11 +86,12 @@ class JobEnvironment(JsonRecord):
 
     def put(self, files: Files, base: Base, run: str) -> None:
         """Store it in a run, unless it is there; the caller keeps the run from being removed."""
-        path = base.environment(run, self.name)
-        if not files.exists(path):
+        try:
+            read_environment(files, base, run, self.name)
+        except PostroomError:  # it is not there, or was changed
             temporary = base.temporary()
             files.write_new(temporary, [self.encode()], sync=True)
-            files.publish(temporary, path)
+            files.move(temporary, base.environment(run, self.name))
         files.sync_folder(base.run_folder(run))  # whoever wrote it may not have come so far
 
     def over(self, agents: Mapping[str, str]) -> dict[str, str]:

@@ -6,6 +6,7 @@
       timeline.csv             GPU memory and utilisation over time, if it ran for a moment
       SUCCESS or FAILURE       empty; never both, and none while it runs
       command.sh               a command of more than 128 KiB
+      snapshot/                what it wrote there, if it ran in a snapshot
       attempts/1/              the same files of earlier attempts
       checkpoint/              of a queued job: for its own files, kept for its next attempt
 
@@ -27,6 +28,7 @@ from ..system.regular_file import open_regular
 
 SUCCESS, FAILURE = "SUCCESS", "FAILURE"
 SCRIPT = "command.sh"
+COPY = "snapshot"
 _PUNCH_HOLE = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
 _TAIL = 16 << 10
 
@@ -68,7 +70,7 @@ class JobFolder:
 
     def _is_ours(self, name: str) -> bool:
         ours = (self.out, self.err, self.timeline)
-        return name in ("INFO", SUCCESS, FAILURE, *map(os.path.basename, ours))
+        return name in ("INFO", COPY, SUCCESS, FAILURE, *map(os.path.basename, ours))
 
     def tell(self, facts: dict[str, object]) -> None:
         """Add lines to INFO, which stays open for more until `end`."""
@@ -122,6 +124,11 @@ class JobFolder:
     def tails(self) -> tuple[str, str]:
         """The ends of .OUT and of .ERR."""
         return tail(self.out), tail(self.err)
+
+
+def working_folder(folder: str, cwd: str, source: str) -> str:
+    """Where a command runs: in `cwd`, or in the same folder of its copy of a snapshot."""
+    return f"{folder}/{COPY}{cwd.removeprefix(source)}" if source else cwd
 
 
 def tail(path: str, size: int = _TAIL) -> str:

@@ -32,8 +32,9 @@ import signal
 import socket
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 from ..errors import CardHeld, GpuError, PostroomError
 from ..parcel.sheets import Failure, JobEnd, Outcome, RanBy
@@ -52,9 +53,10 @@ from .attempt import CONTINUE_LATER, LINGER_S, AttemptEnd, CommandAttempt, Stopp
 from .failure import Cause, End, explain, is_out_of_memory
 from .gpu_use import GpuUse
 from .job_environment import JobEnvironment, read_environment
-from .job_folder import SCRIPT, CappedLog, JobFolder, stamp
+from .job_folder import COPY, SCRIPT, CappedLog, JobFolder, stamp
 from .outcome_record import record
 
+T = TypeVar("T")
 # How often a long output is trimmed, orphans are reaped and stop orders are looked for.
 LOOK_S = 0.5
 # Linux takes no word of this size (MAX_ARG_STRLEN): such a line is run from a file of its folder.
@@ -245,9 +247,10 @@ class Minder:
         except PostroomError as error:
             no_gpu = isinstance(error, GpuError | CardHeld)
             end = End(code=None, refused=f"{error}", no_gpu=no_gpu)
-            number, outputs = self._prepare(attempt, folder, started_at)
-            for output in outputs:
-                output.close()
+            if not number:
+                number, outputs = self._prepare(attempt, folder, started_at)
+                for output in outputs:
+                    output.close()
         except (OSError, ValueError) as error:
             # No folder to run in, no shell, no more processes, or what no process can be given,
             # such as a zero byte: a failure like any other.
@@ -332,15 +335,23 @@ class Minder:
     ) -> tuple[int, tuple[CappedLog, CappedLog]]:
         """Make the folder and the files that a command writes to; wait while the disk is full."""
         spec = attempt.spec
+
+        def make() -> tuple[int, tuple[CappedLog, CappedLog]]:
+            number = folder.begin()
+            beginning = self._beginning(attempt, number, started_at)
+            folder.tell({**beginning, **self._gpu_use.facts})
+            if spec.checkpoint:
+                os.makedirs(folder.checkpoint, exist_ok=True)
+            out = CappedLog(folder.out, spec.output_bytes)
+            return number, (out, CappedLog(folder.err, spec.output_bytes))
+
+        return self._with_space(make)
+
+    def _with_space(self, write: Callable[[], T]) -> T:
+        """Write something; wait while the disk is full."""
         while True:
             try:
-                number = folder.begin()
-                beginning = self._beginning(attempt, number, started_at)
-                folder.tell({**beginning, **self._gpu_use.facts})
-                if spec.checkpoint:
-                    os.makedirs(folder.checkpoint, exist_ok=True)
-                out = CappedLog(folder.out, spec.output_bytes)
-                return number, (out, CappedLog(folder.err, spec.output_bytes))
+                return write()
             except OSError as error:
                 if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                     raise
@@ -356,7 +367,15 @@ class Minder:
         return {
             "name": attempt.name,
             "command": spec.command,
-            "folder": spec.cwd,
+            "folder": attempt.cwd,
+            **(
+                {
+                    "source": spec.source,
+                    "snapshot": self._context.base.code_snapshot(attempt.run, spec.snapshot),
+                }
+                if spec.snapshot
+                else {}
+            ),
             "gpu": self._context.gpu_name or self._context.gpu,
             "host": self._host,
             "job": attempt.job_name,
@@ -383,19 +402,38 @@ class Minder:
             self._oom_kills, self._oom_kills_at = count_oom_kills(), began
         try:
             code, overdue = 0, False
-            for line in filter(None, (spec.before, spec.command)):
-                code, overdue = self._run_line(line, attempt, environment, watch)
-                if code or overdue or self._stop_order:
-                    break
-            if spec.after:
-                environment |= {"POSTROOM_EXIT": str(code)}
-                after, late = self._run_line(spec.after, attempt, environment, watch)
-                code, overdue = code or after, overdue or late
+            with self._unpacked(attempt):
+                for line in filter(None, (spec.before, spec.command)):
+                    code, overdue = self._run_line(line, attempt, environment, watch)
+                    if code or overdue or self._stop_order:
+                        break
+                if spec.after:
+                    environment |= {"POSTROOM_EXIT": str(code)}
+                    after, late = self._run_line(spec.after, attempt, environment, watch)
+                    code, overdue = code or after, overdue or late
         finally:
             for output in outputs:
                 output.close()
         killed = code == -signal.SIGKILL or code == 128 + signal.SIGKILL
         return code, overdue, count_oom_kills() - self._oom_kills if killed else 0
+
+    @contextlib.contextmanager
+    def _unpacked(self, attempt: CommandAttempt) -> Iterator[None]:
+        """Have the command's own copy of its snapshot; keep of it what the command wrote."""
+        spec = attempt.spec
+        if not spec.snapshot:
+            yield
+            return
+        from .code_snapshot import UnpackedSnapshot  # late: few commands need it
+
+        path = self._context.base.code_snapshot(attempt.run, spec.snapshot)
+        copy = UnpackedSnapshot(path, spec.snapshot, f"{spec.folder}/{COPY}", attempt.cwd)
+        self._with_space(copy.unpack)
+        try:
+            yield
+        finally:
+            os.chdir("/")
+            copy.prune()
 
     def _environment(self, attempt: CommandAttempt, number: int) -> dict[str, str]:
         spec = attempt.spec
@@ -409,6 +447,7 @@ class Minder:
             "POSTROOM_FOLDER": spec.folder,
             "POSTROOM_ATTEMPT": str(number),
             "SGE_TASK_ID": str(spec.number),
+            **({"POSTROOM_SOURCE": spec.source} if spec.source else {}),
             **({"POSTROOM_CHECKPOINT": f"{spec.folder}/checkpoint"} if spec.checkpoint else {}),
         }
 
@@ -429,7 +468,7 @@ class Minder:
             words = ["nice", "-n", str(spec.nice), *words]
         # This takes a third of the time of subprocess. All our descriptors close on exec, except
         # those of the GPU's lease, which the command inherits.
-        os.chdir(spec.cwd)
+        os.chdir(attempt.cwd)
         child = os.posix_spawnp(
             self._find(words[0]),
             words,

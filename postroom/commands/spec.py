@@ -55,6 +55,8 @@ class CommandSpec:
     number: int = 0  # of a batch or an array, counted from 1: its SGE_TASK_ID
     checkpoint: bool = False  # whether it gets a folder that outlives its attempts
     environment: str = ""  # its name in the run; "": that of its agent
+    snapshot: str = ""  # of the code that it runs; its name in the run
+    source: str = ""  # the folder of which the snapshot was taken
     scheduling: SchedulingOptions = _ANY_TIME
     rerun_of: JobId | None = None
     memory: str = ""  # "auto" or a size: the part of a GPU that a batch reserves for it

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections.abc import Callable, Collection
 
 from ..dispatch.run_queue import gaps
@@ -186,7 +187,16 @@ def _is_part(name: str) -> bool:
 
 
 def _remove_leftovers(files: Files, base: Base, now: float) -> None:
-    """Delete old results and logs of runs that are not there."""
+    """Delete old results and logs of runs that are not there, and old files in `tmp/`.
+
+    Whoever made such a file and is still alive, stopped for a day, gets an error when it goes on.
+    """
+    for name in files.names(base.tmp):
+        with contextlib.suppress(OSError):
+            status = os.lstat(path := f"{base.tmp}/{name}")
+            # By its time of change, which a link renews. The folders belong to workers and runs.
+            if stat.S_ISREG(status.st_mode) and now - status.st_ctime > LEFT_S:
+                files.remove(path)
     present = {run for folder in _other_folders(base, "") for run in files.names(folder)}
     for run in filter(is_plain_name, present):
         old = now - _touched_at(*_other_folders(base, run)) > LEFT_S

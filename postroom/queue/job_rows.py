@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from ..commands.job_environment import read_environment
-from ..commands.job_folder import JobFolder
+from ..commands.job_folder import JobFolder, working_folder
 from ..commands.spec import COMMAND
 from ..errors import BadFileError, OtherVersionError
 from ..parcel.sheets import JobSheet
@@ -107,7 +107,7 @@ class JobRows:
         agent = base_state.running.get(job)
         return JobDetail(
             job=row,
-            cwd=str(asked.get("cwd", "")),
+            cwd=working_folder(folder, str(asked.get("cwd", "")), str(asked.get("source", ""))),
             env=sorted(asked.get("env") or {}),
             arguments=dict(asked.get("arguments") or {}),
             folder=folder,

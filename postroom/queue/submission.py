@@ -14,6 +14,7 @@ import socket
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ..commands.job_environment import JobEnvironment, read_environment
 from ..commands.spec import COMMAND, CommandSpec
@@ -35,6 +36,9 @@ from ..store.runs import (
 )
 from ..store.scheduling import check_priority
 
+if TYPE_CHECKING:
+    from ..commands.code_snapshot import CodeSnapshot
+
 DEFAULT_PROJECT = "default"
 # A run with this many jobs is followed by a new one.
 MOST_JOBS = 10_000
@@ -45,7 +49,7 @@ def check(spec: CommandSpec) -> CommandSpec:
     if not spec.command.strip():
         raise PostroomError("there is no command to submit: postroom submit -- python train.py")
     spec.check()
-    if not os.path.isdir(spec.cwd):
+    if not spec.snapshot and not os.path.isdir(spec.cwd):
         raise PostroomError(f"the folder {spec.cwd!r} to run in does not exist")
     if spec.timeout_s is not None and spec.timeout_s <= 0:
         raise PostroomError("a time limit must be longer than 0 s")
@@ -62,10 +66,12 @@ def submit(
     *,
     project: str = DEFAULT_PROJECT,
     environment: JobEnvironment | None = None,
+    snapshot: CodeSnapshot | None = None,
 ) -> list[JobId]:
     """Queue commands and return their ids. By then they are on disk, and survive a power loss.
 
-    They get the environment and the umask of this process, unless another `environment` is given.
+    They get the environment and the umask of this process, unless another `environment` is given,
+    and run in copies of the `snapshot`, if there is one.
     """
     if not specs:
         return []
@@ -74,6 +80,10 @@ def submit(
     now = time.time()
     environment = environment or JobEnvironment.of_this_process()
     given = {"checkpoint": True, "environment": environment.name}
+    needs: list[JobEnvironment | CodeSnapshot] = [environment]
+    if snapshot is not None:
+        given |= {"snapshot": snapshot.name, "source": snapshot.source}
+        needs.append(snapshot)
     jobs = [check(spec).but(**given).to_job() for spec in specs]
     for job in jobs:
         job.arguments["submitted_at"] = now
@@ -87,7 +97,7 @@ def submit(
         while True:
             info, asked = _open_run(files, base, project, leaving)
             try:
-                return _append(files, base, info, jobs, asked, environment)
+                return _append(files, base, info, jobs, asked, needs)
             except RunRemovedError:
                 leaving.add(info.run)
 
@@ -98,11 +108,12 @@ def _append(
     info: RunInfo,
     jobs: list[Job],
     asked: int,
-    environment: JobEnvironment,
+    needs: Sequence[JobEnvironment | CodeSnapshot],
 ) -> list[JobId]:
     # Nobody waits for a cleaner here, which may be stopped: a new run takes the jobs as well.
     with appending(files, base, info.run, wait=False):
-        environment.put(files, base, info.run)
+        for need in needs:
+            need.put(files, base, info.run)
         append_log = AppendLogWriter(files, base, info.run, durable=info.durable)
         try:
             records = log_jobs(append_log, jobs, guess=asked)
@@ -114,15 +125,25 @@ def _append(
 
 def rerun(files: Files, base: Base, jobs: Sequence[tuple[JobId, CommandSpec, str]]) -> list[JobId]:
     """Queue commands again, each in its project; their earlier results stay."""
-    alike: dict[tuple[str, str, str], dict[JobId, CommandSpec]] = {}
+    from ..commands.code_snapshot import CodeSnapshot  # late: few jobs have one
+
+    alike: dict[tuple[str, ...], dict[JobId, CommandSpec]] = {}
     for job, spec, project in jobs:
         again = replace(spec, rerun_of=job, scheduling=replace(spec.scheduling, held=False))
-        alike.setdefault((project, job.run, spec.environment), {})[job] = again
+        group = (project, job.run, spec.environment, spec.snapshot, spec.source)
+        alike.setdefault(group, {})[job] = again
     new: dict[JobId, JobId] = {}
-    for (project, run, name), specs in alike.items():
-        with appending(files, base, run):  # it stays until its environment is read
-            environment = read_environment(files, base, run, name) if name else None
-        ids = submit(files, base, list(specs.values()), project=project, environment=environment)
+    for (project, run, name, snapshot, source), specs in alike.items():
+        with appending(files, base, run):  # what they need of it stays until they have that
+            path = base.code_snapshot(run, snapshot)
+            ids = submit(
+                files,
+                base,
+                list(specs.values()),
+                project=project,
+                environment=read_environment(files, base, run, name) if name else None,
+                snapshot=CodeSnapshot(snapshot, path, source) if snapshot else None,
+            )
         new |= zip(specs, ids, strict=True)
     return [new[job] for job, _, _ in jobs]
 

@@ -10,6 +10,7 @@ base/
   job_pool/<run>/jobs.log        the append log of its jobs: their arguments, or names of parcels
   job_pool/<run>/<first>-*.npz   a parcel: the arguments of jobs first, first+1, ...
   job_pool/<run>/<name>.env      environment and umask of queued commands, named by content
+  job_pool/<run>/<name>.tar      a snapshot of code for commands, named by content
   job_pool/<run>/run.json        what all jobs of the run have in common
   job_pool/<run>/wanted.lock     shared file lock of those who append to a run or wait for it
   job_pool/<run>/closed          the run is being removed, for good: it takes no more jobs
@@ -142,6 +143,10 @@ class Base:
     def environment(self, run: str, name: str) -> str:
         """The environment of some commands of a run, named by its content."""
         return f"{self.job_pool}/{run}/{name}.env"
+
+    def code_snapshot(self, run: str, name: str) -> str:
+        """The files that some commands of a run work with, named by their content."""
+        return f"{self.job_pool}/{run}/{name}.tar"
 
     def result_folder(self, run: str) -> str:
         """The folder of a run's results."""

@@ -92,6 +92,8 @@ def test_one_that_was_changed_or_is_missing_is_an_error(base: Base) -> None:
     path.write_bytes(path.read_bytes().replace(b"PATH", b"HTAP"))
     with pytest.raises(BadFileError, match="was changed"):
         stored(base, job.run)
+    queue(base, "submitted again")
+    assert stored(base, job.run).variables["PATH"]
     path.unlink()
     with pytest.raises(PostroomError, match=r"is missing .* submit it again"):
         read_environment(FILES, base, job.run, name.removesuffix(".env"))

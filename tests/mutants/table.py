@@ -1167,9 +1167,23 @@ MUTANTS = [
     Mutant(
         "the environment of queued commands is stored before they are",
         "postroom/queue/submission.py",
-        "        environment.put(files, base, info.run)\n",
-        "",
+        "            need.put(files, base, info.run)\n",
+        "            pass\n",
         "tests/commands/test_job_environment.py",
+    ),
+    Mutant(
+        "a snapshot that was changed is not used",
+        "postroom/commands/code_snapshot.py",
+        "            if _digest(self._path) != self._name:",
+        "            if False:",
+        "tests/commands/test_code_snapshot.py",
+    ),
+    Mutant(
+        "a file of a snapshot that the command wrote to is kept",
+        "postroom/commands/code_snapshot.py",
+        "                if _mark(path) == mark:",
+        "                if True:",
+        "tests/commands/test_code_snapshot.py",
     ),
     Mutant(
         "an environment that was changed is not used",

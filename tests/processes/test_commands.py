@@ -436,6 +436,27 @@ def test_jobs_run_in_the_snapshot_and_diff_shows_what_has_changed(bench: Bench) 
     assert "-echo old\n+echo new\n" in diff.stdout
 
 
+def test_each_job_sees_the_snapshot_as_it_was_taken_and_keeps_what_it_writes(
+    bench: Bench,
+) -> None:
+    (bench.folder / "sub").mkdir()
+    (bench.folder / "sub" / "code.sh").write_text("echo old\n")
+    line = "cd sub; cat code.sh; echo echo changed >> code.sh; echo $POSTROOM_JOB > model"
+    lines = bench.jobs(*[line] * 6, f"cat sub/code.sh; test $POSTROOM_SOURCE = {bench.folder}")
+    assert bench.run(lines, "--snapshot").returncode == 0
+    again = bench.run("-c", "cat sub/code.sh; false", "--snapshot", "--retries", "1")
+    assert again.returncode == 1
+    for number in range(1, 9):
+        assert bench.read(f"job_{number}") == "echo old\n"
+    for number in range(1, 7):
+        copy = bench.output / f"job_{number}" / "snapshot"
+        assert sorted(path.name for path in copy.rglob("*")) == ["code.sh", "model", "sub"]
+    assert len({path.read_text() for path in bench.output.glob("*/snapshot/sub/model")}) == 6
+    assert not (bench.output / "job_7" / "snapshot").exists()
+    assert (bench.output / "job_8" / "attempts" / "1" / "INFO").exists()
+    assert (bench.folder / "sub" / "code.sh").read_text() == "echo old\n"
+
+
 def test_jobs_have_the_environment_and_the_umask_of_the_batch(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

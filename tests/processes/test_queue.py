@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from postroom import Job
+from postroom.commands.code_snapshot import take_snapshot
 from postroom.commands.spec import CommandSpec
 from postroom.master import Master
 from postroom.parcel.sheets import Failure, Outcome, OutcomeSheet
@@ -103,6 +104,43 @@ def test_a_command_whose_environment_is_lost_is_not_started(session: RealSession
         failure = wait_for(master, session, job)
     assert failure is not None
     assert failure.kind == "not started" and "environment" in failure.message
+
+
+def test_every_attempt_of_a_queued_command_has_its_own_copy_of_the_snapshot(
+    session: RealSessions, tmp_path: Path
+) -> None:
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "run.sh").write_text("exit 1\n")
+    command = "cat run.sh; echo exit 0 > run.sh; cp run.sh $POSTROOM_CHECKPOINT; bash run.sh"
+    spec = CommandSpec(f"{command}; test $POSTROOM_ATTEMPT = 2", cwd=str(code), retries=1)
+    with take_snapshot(str(code), session.base) as snapshot:
+        (job,) = submit(FILES, session.base, [spec], snapshot=snapshot)
+    (code / "run.sh").unlink()
+    with session.master() as master:
+        assert wait_for(master, session, job) is None
+    folder = Path(session.base.job_folder(job.run, job.number))
+    assert (folder / f"{folder.name}.OUT").read_text() == "exit 1\n"
+    assert (folder / "snapshot" / "run.sh").read_text() == "exit 0\n"
+    assert (folder / "attempts" / "1" / "snapshot" / "run.sh").read_text() == "exit 0\n"
+
+
+def test_a_command_whose_snapshot_was_changed_is_not_started(
+    session: RealSessions, tmp_path: Path
+) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "run.sh").write_text("original")
+    spec = CommandSpec("cat run.sh", cwd=str(tmp_path / "code"), retries=1)
+    with take_snapshot(str(tmp_path / "code"), session.base) as snapshot:
+        (job,) = submit(FILES, session.base, [spec], snapshot=snapshot)
+    path = Path(session.base.code_snapshot(job.run, snapshot.name))
+    path.write_bytes(path.read_bytes().replace(b"original", b"replaced"))
+    with session.master() as master:
+        failure = wait_for(master, session, job)
+    assert failure is not None
+    assert failure.kind == "not started" and "was changed since" in failure.message
+    folder = Path(session.base.job_folder(job.run, job.number))
+    assert not (folder / "snapshot").exists() and not (folder / "attempts").exists()
 
 
 def test_whatever_the_umask_of_an_agent_the_files_of_a_base_are_private(

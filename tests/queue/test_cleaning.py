@@ -94,6 +94,8 @@ def finished_run(base: Base, project: str = "p") -> JobId:
     Path(base.job_folder(job.run, 0)).mkdir(parents=True)
     Path(base.job_folder(job.run, 0), ".OUT").write_text("hello")
     Path(base.attempt(job.run, 0, 1)).write_text("{}")
+    Path(base.code_snapshot(job.run, "0" * 32)).write_bytes(b"code")
+    assert any(name.endswith(".env") for name in os.listdir(base.run_folder(job.run)))
     Path(base.result_cache(job.run)).write_text("{}")
     make_old(base, job.run)
     return job
@@ -385,3 +387,14 @@ class TestSharedData:
             later = time.time() + 2 * cleaning.LEFT_S
             assert cleaning.remove_unused_data(FILES, running.base, now=later) == 0
             assert path.exists()
+
+
+def test_old_files_that_were_never_finished_are_removed_and_new_ones_and_folders_stay(
+    base: Base,
+) -> None:
+    Path(base.temporary()).write_bytes(b"a snapshot whose submitter was killed")
+    os.mkdir(outbox := base.new_outbox("0"))
+    sweep(FILES, base, now=time.time() + 80_000)
+    assert len(os.listdir(base.tmp)) == 2
+    sweep(FILES, base, now=time.time() + 90_000)
+    assert os.listdir(base.tmp) == [os.path.basename(outbox)]
