@@ -44,6 +44,7 @@ from ..store.journal import Journal
 from ..store.requests import StopOrder, read_stop
 from ..store.runs import RunInfo, read_run_info
 from ..system import cgroups
+from ..system.absence import may_pass
 from ..system.fork import SIGNALS, ForkedProcess, fork_process, hear_signals
 from ..system.oom_kills import count_oom_kills
 from ..system.process_tree import MARK, adopt_orphans, below, mark_of, parent_of, reap, reap_orphans
@@ -79,16 +80,16 @@ class MinderContext:
     cgroup: str = ""
     shares: bool = False  # no GPU of its own: each command books its part of one
 
-    def fork(self, role: str, body: Callable[[], None], *, keep: int) -> ForkedProcess:
+    def fork(self, role: str, body: Callable[[], int | None], *, keep: int) -> ForkedProcess:
         """Fork a process that shares the agent's lock, the GPU's lease and the descriptor `keep`.
 
         The caller must have one thread only.
         """
         lock = os.dup(self.lock_fd)
 
-        def begin() -> None:
+        def begin() -> int | None:
             cgroups.enter(self.cgroup)
-            body()
+            return body()
 
         def failed() -> None:
             Journal(self.base, f"{role} {self.agent}").log("error", traceback.format_exc())
@@ -590,6 +591,8 @@ class Minder:
                 )
                 return False
             except OSError as error:
+                if not may_pass(error):
+                    raise
                 self._journal.log("error", f"an outcome waits to be written: {error.strerror}")
             if self._stops:
                 return False

@@ -26,11 +26,11 @@ def fork_worker(
 ) -> ForkedProcess:
     """Start a worker in a process of one thread, which has all modules that it needs."""
 
-    def begin() -> None:
+    def begin() -> int:
         journal = Journal(context.base, f"worker {context.agent}", clock=SystemClock())
         guardian = GuardianLink(line.detach())
         run_command = Minder(context).perform
-        work(context.base, context.agent, settings, guardian, journal, run_command)
+        return work(context.base, context.agent, settings, guardian, journal, run_command)
 
     return context.fork("worker", begin, keep=line.fileno())
 

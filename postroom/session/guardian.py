@@ -37,6 +37,7 @@ from ..store.requests import read_stop
 from ..store.runs import Note, close_outboxes, read_run_info, take_back_letter, write_note
 from ..store.snapshot import living_agents
 from ..system import cgroups
+from ..system.absence import may_pass
 from ..system.file_events import listen
 from ..system.fork import ForkedProcess
 from ..system.oom_kills import OOM_MESSAGE, OomWatch
@@ -56,6 +57,7 @@ from ..text.safe_text import printable
 from .card_health import CardHealth, ask_driver, quarantine
 from .command_relay import LOST, CommandRelay
 from .forked_worker import fork_worker
+from .process_state import SPOILT
 from .task_output import TaskOutput
 from .timeouts import job_in_hand
 
@@ -108,6 +110,7 @@ class Guardian:
         self._worker: subprocess.Popen[bytes] | ForkedProcess | None = None
         self._socket: socket.socket | None = None
         self._ready = False
+        self._broken = ""  # why the worker could not go on
         self._task_stopped = False  # the worker was killed because its task had a stop order
         self._deadline: float | None = None
         self._timeout: dict[str, Any] = {}
@@ -260,6 +263,7 @@ class Guardian:
         self._socket = ours
         self._heard = b""
         self._ready = False
+        self._broken = ""
         self._health.touch_failed = ""
         self._selector.register(ours, selectors.EVENT_READ, self._hear)
         if self._worker.stdout is not None:
@@ -353,6 +357,8 @@ class Guardian:
             self._say(f"ready on {where} (worker pid {self._worker.pid})")
             if self._signals:
                 self._tell_worker(b"stop\n")
+        elif "broken" in message:
+            self._broken = str(message["broken"])
         elif "touch_failed" in message:
             self._health.touch_failed = str(message["touch_failed"])
         elif message.get("deadline_s") is not None:
@@ -400,7 +406,7 @@ class Guardian:
         self._relay.close()
         self._sweep()
         self._check_base()
-        ended = _describe_exit(worker.returncode or 0)
+        ended = _describe_exit(worker.returncode or 0, self._broken)
         reason = f"its worker {ended}"
         out_of_memory = worker.returncode == -signal.SIGKILL and self._oom_watch.saw_kill()
         if out_of_memory:
@@ -411,7 +417,9 @@ class Guardian:
         note = self._take_back(reason, blame=not (self._signals or stopped))
         if self._signals:
             return
-        if stopped:
+        spoilt = worker.returncode == SPOILT
+        replaced = worker.returncode == 0 and note is None
+        if stopped or replaced:
             self._start_worker()
             return
         self._journal.log("error", f"worker {worker.pid} {ended}")
@@ -419,6 +427,9 @@ class Guardian:
         finished_any = bool(hand and hand.done)
         if out_of_memory:
             self._pause(self._health.out_of_memory(finished_any=finished_any))
+            return
+        if spoilt:  # by its job: that is no sign of a bad session or a bad GPU
+            self._start_worker()
             return
         why = self._health.worker_died(
             ready=self._ready,
@@ -451,7 +462,7 @@ class Guardian:
         return left[1] if left else None
 
     def _insist(self, action: Callable[[], T]) -> T | None:
-        """Do what must be done before anything else: wait while the disk is full, unless stopped.
+        """Do what must be done before anything else: wait for the disk, unless stopped.
 
         None when it was not done: we were told to stop, or the run was removed.
         """
@@ -462,6 +473,8 @@ class Guardian:
                 self._check_base()
                 return None
             except OSError as error:
+                if not may_pass(error):
+                    raise
                 self._journal.log("error", f"blocked, and trying again: {error}")
                 before = self._signals
                 for key, _ in self._selector.select(BLOCKED_S):
@@ -577,7 +590,11 @@ class Guardian:
             print(said, file=sys.stderr, flush=True)
 
 
-def _describe_exit(code: int) -> str:
+def _describe_exit(code: int, broken: str = "") -> str:
+    if code == SPOILT:
+        return "had to end: the job closed descriptors that it had not opened (os.closerange?)"
+    if broken:
+        return f"could not go on: {broken}"
     if code >= 0:
         return f"exited with code {code}"
     try:

@@ -34,6 +34,7 @@ from ..store.runs import (
     read_run_info,
     write_note,
 )
+from ..system.absence import may_pass
 from ..system.page_cache import LARGE
 
 # Results wait this long for more, so that short jobs share a parcel.
@@ -126,6 +127,11 @@ class Inbox:
         return self._box
 
     @property
+    def hand(self) -> Box:
+        """The file that says what the worker does."""
+        return self._hand
+
+    @property
     def at_work(self) -> bool:
         """Whether it has a letter."""
         return self._letter is not None
@@ -194,8 +200,13 @@ class Inbox:
     def take_down(self) -> None:
         """Publish what is done, give back the rest and take the mailbox down: no more letters."""
         if self._letter is not None:
-            with contextlib.suppress(OSError):
+            try:
                 self._commit()
+            except FileNotFoundError:
+                pass  # the run was removed
+            except OSError as error:
+                if not may_pass(error):
+                    raise  # to give the letter back without a note would repeat this for ever
         # By way of our outbox: if that was removed, we were taken for dead, and the mailbox is our
         # successor's. If this fails, the next process that finds the lock free does it.
         with contextlib.suppress(OSError):
@@ -350,6 +361,8 @@ class Inbox:
             self._end_letter()
             return Step.WORKED
         except OSError as error:
+            if not may_pass(error):
+                raise
             if not self._blocked:
                 self._journal.log("error", f"results wait in memory: {error.strerror}")
             self._blocked = str(error)
@@ -391,7 +404,7 @@ class Inbox:
             outbox=self._outbox,
             prepared=prepared,
         ):
-            raise OSError(errno.EEXIST, "a bad file is in the way until the Master puts it aside")
+            raise OSError(errno.EAGAIN, "a bad file is in the way until the Master puts it aside")
         if self._done[-1].nbytes >= LARGE:
             self._large.append(self._base.result(self._info.run, first))
         self._done_from = stop

@@ -78,6 +78,7 @@ class JobRunner:
         self._journal = journal
         self._ask_minder = run_command
         self._tasks: Tasks | None = None
+        self.descriptor = -1  # of this process: a kernel that closes it ends the worker
         self.turn: Turn | None = None
         # On the CPU there is no GPU that a job could have to itself; in a session that shares GPUs
         # each job books what it needs.
@@ -93,6 +94,11 @@ class JobRunner:
             shares = bool(self._settings.get("shares"))
             self._tasks = Tasks(self._files, self._base.data, self._journal, shares=shares)
         return self._tasks
+
+    @property
+    def used_up(self) -> str:
+        """Why this process can run no more tasks, if it cannot."""
+        return self._tasks.state.used_up if self._tasks is not None else ""
 
     def run_job(self, info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> JobEnd | None:
         """Run one job, alone on its GPU if it asks for that."""
@@ -123,6 +129,7 @@ class JobRunner:
 
     def _run_task(self, info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> JobEnd:
         done = self.tasks.run_job(info, sheet, job, attempt)
+        self.tasks.state.restore(self.descriptor)
         if done.failure is not None:
             # If the GPU has become unusable, all later tasks would fail, and perhaps this failure
             # was not the task's own.

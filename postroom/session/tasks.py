@@ -31,6 +31,7 @@ from ..store.journal import Journal
 from ..store.runs import RunInfo, read_parcel_bytes
 from ..store.task_source import find_source, version_of
 from .inbox import PUBLISH_BYTES
+from .process_state import ProcessState
 
 # In a clone, Postroom itself lies in the project's folder. It is never reloaded.
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -53,6 +54,7 @@ class Tasks:
         self._shares = shares
         self._run = ""
         self._attempt = 0  # in the environment of the last job
+        self.state = ProcessState()
         self._import_folder = ""
         self._loaded: dict[str, _Task] = {}
         self._shared_digest: str | None = None
@@ -62,9 +64,9 @@ class Tasks:
     def run_job(self, info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> JobEnd:
         """Run one job; an error in it is its outcome."""
         started = time.perf_counter()
-        os.environ["POSTROOM_JOB"] = f"{info.run}/{job}"
+        self.state.set_variable("POSTROOM_JOB", f"{info.run}/{job}")
         if attempt != self._attempt:
-            os.environ["POSTROOM_ATTEMPT"] = str(attempt)
+            self.state.set_variable("POSTROOM_ATTEMPT", str(attempt))
             self._attempt = attempt
         try:
             if info.run != self._run:
@@ -162,6 +164,7 @@ class Tasks:
                 f"{asked} was submitted",
             )
         kernel = self._loaded[task] = _Task(function)
+        self.state.save()
         return kernel
 
     def _changed(self) -> bool:

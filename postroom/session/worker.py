@@ -21,16 +21,20 @@ from typing import Any
 
 from ..commands.attempt import LINGER_S, CommandAttempt, Stopped
 from ..store.base import Base
-from ..store.files import LocalFiles, LocalLock, SystemClock
+from ..store.files import LocalBox, LocalFiles, LocalLock, SystemClock
 from ..store.journal import Journal
+from ..system.absence import may_pass
 from ..system.file_events import Waiter
 from ..system.process_tree import die_with_parent
 from .gpu_sharing import STAY_S
 from .inbox import Inbox, Step
 from .job_runner import JobRunner, RunCommand
+from .process_state import mark
 
 # How long results that cannot be written wait before they are tried again.
 BLOCKED_S = 0.5
+# The exit code of a worker that cannot use the base any more, for a reason that waiting won't mend.
+BROKEN = 72
 
 
 class GuardianLink:
@@ -92,8 +96,9 @@ def main() -> None:
             importlib.import_module(module)
     _limit_threads(settings["threads"])
     guardian = GuardianLink(settings["socket_fd"])
-    work(base, agent_id, settings, guardian, journal, guardian.run_command)
+    code = work(base, agent_id, settings, guardian, journal, guardian.run_command)
     assert agent_lock.fd >= 0
+    sys.exit(code)
 
 
 def work(
@@ -103,8 +108,8 @@ def work(
     guardian: GuardianLink,
     journal: Journal,
     run_command: RunCommand,
-) -> None:
-    """Take letters until the guardian says stop."""
+) -> int:
+    """Take letters until the guardian says stop, or until it cannot go on; return the exit code."""
     files = LocalFiles()
     runner = JobRunner(files, base, settings, guardian, journal, run_command)
     sharing = runner.sharing
@@ -120,6 +125,8 @@ def work(
         gpu=settings["gpu"],
         pid=os.getpid(),
     )
+    if isinstance(inbox.hand, LocalBox):
+        runner.descriptor = mark(inbox.hand.fileno())
     waiter = Waiter([base.mailbox(agent_id)], spin=bool(settings["preload"]))
     threading.Thread(target=guardian.listen, args=[waiter], daemon=True).start()
     device = str(runner.tasks.device) if settings["preload"] else "commands"
@@ -128,10 +135,14 @@ def work(
     while not guardian.stopping.is_set():
         try:
             step = inbox.step()
+            if runner.used_up and step is not Step.BLOCKED:
+                journal.log("warning", f"the worker is replaced: {runner.used_up}")
+                break
         except Stopped:
             break
         except OSError as error:
-            # Too many open files, a sick disk: keep the results, and try again.
+            if not may_pass(error):
+                return _give_up(guardian, error)
             journal.log("error", f"the base cannot be used now: {error}")
             step = Step.BLOCKED
         if step is Step.WORKED:
@@ -142,7 +153,7 @@ def work(
             guardian.stopping.wait(BLOCKED_S)
         elif inbox.box.gone():
             journal.log("error", "the mailbox was removed by somebody else")
-            return
+            return 0
         elif sharing is not None and sharing.inside:
             # The next letter is likely to come at once; if not, let others use the GPU alone.
             if not waiter.wait(STAY_S, lambda: inbox.box.size() > 0) and not inbox.box.size():
@@ -150,8 +161,19 @@ def work(
         else:
             # A letter may come without an event: look again every second.
             waiter.wait(1.0, lambda: inbox.box.size() > 0)
-    inbox.take_down()
+    try:
+        inbox.take_down()
+    except OSError as error:
+        return _give_up(guardian, error)
     waiter.close()
+    return 0
+
+
+def _give_up(guardian: GuardianLink, error: OSError) -> int:
+    """Tell the guardian why this worker ends; its running job is still in its hand."""
+    with contextlib.suppress(OSError):
+        guardian.say(broken=str(error))
+    return BROKEN
 
 
 def _limit_threads(threads: int | None) -> None:

@@ -225,6 +225,10 @@ class LocalBox:
     def __del__(self) -> None:
         self.close()
 
+    def fileno(self) -> int:
+        """Its descriptor."""
+        return self._fd
+
     def size(self) -> int:
         # A third of the cost of `fstat`; nothing else uses the descriptor's position.
         return os.lseek(self._fd, 0, os.SEEK_END)

@@ -1,4 +1,4 @@
-"""Tells errors that mean "it does not exist" from errors that mean "we could not look".
+"""What an OSError means: "it does not exist", "wait", or "this process cannot go on".
 
 When descriptors run out (EMFILE), every `open` fails, also of files that are there. Code that
 reads this as "absent" would grant a GPU that is held, or take a living process for dead.
@@ -24,6 +24,32 @@ _ABSENT = frozenset(
         errno.ENODEV,
     }
 )
+
+
+# The disk is full or read-only, or a network disk does not answer: none of that is the fault of the
+# process that sees it, and all of it may end.
+_PASSES = frozenset(
+    {
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EROFS,
+        errno.EIO,
+        errno.ESTALE,
+        errno.ETIMEDOUT,
+        errno.EINTR,
+        errno.EAGAIN,
+        errno.ENFILE,
+    }
+)
+
+
+def may_pass(error: OSError) -> bool:
+    """Say whether waiting may help.
+
+    It does not help a process whose own descriptors were closed (EBADF), or which lowered its own
+    limits (EMFILE, EFBIG): that would wait for ever.
+    """
+    return error.errno in _PASSES
 
 
 def means_absent(error: OSError) -> bool:

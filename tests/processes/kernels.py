@@ -112,3 +112,61 @@ def fork(how, x):
     if how == "exits" and os.fork() == 0:
         sys.exit(3)
     return x * 2
+
+
+def close_descriptors(first=3):
+    """Close what a daemon closes, and open a file: it gets the number of one that was closed."""
+    os.closerange(first, 1000)
+    with open("mine.txt", "w+") as file:
+        file.write("what the kernel wrote")
+        os.dup2(file.fileno(), 40)
+    for number in range(3, 40):
+        os.dup2(40, number)  # kept open, as by a logger
+    return "closed"
+
+
+def lower(limit, hard, to=8):
+    """Lower a limit of the process, by default to next to nothing."""
+    import resource
+
+    number = getattr(resource, limit)
+    most = resource.getrlimit(number)[1]
+    resource.setrlimit(number, (to, to if hard else most))
+    return "lowered"
+
+
+def limits_of(limit):
+    import resource
+
+    return resource.getrlimit(getattr(resource, limit))
+
+
+def be_nice():
+    return os.nice(3)
+
+
+def spoil():
+    """Change everything that a program can change of its process."""
+    os.environ["SPOILT"] = "yes"
+    os.environ.pop("HOME", None)
+    os.chdir("/")
+    os.umask(0o777)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.alarm(1000)
+    sys.stdout = None
+    return "spoilt"
+
+
+def describe():
+    """How a job finds its process."""
+    umask = os.umask(0o022)
+    return {
+        "folder": os.getcwd(),
+        "environment": sorted(set(os.environ) - {"POSTROOM_JOB", "POSTROOM_ATTEMPT"}),
+        "handlers": [str(signal.getsignal(n)) for n in (signal.SIGTERM, signal.SIGALRM)],
+        "alarm": signal.alarm(0),
+        "umask": umask,
+        "priority": os.getpriority(os.PRIO_PROCESS, 0),
+        "stdout": sys.stdout is sys.__stdout__,
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -253,10 +254,11 @@ class FullDisk(LocalFiles):
     """A disk that takes no new file while it is full."""
 
     full = False
+    error = errno.ENOSPC
 
     def write_new(self, path: str, chunks: Any, *, sync: bool = False) -> None:
         if self.full:
-            raise OSError(28, "No space left on device")
+            raise OSError(self.error, os.strerror(self.error))
         super().write_new(path, chunks, sync=sync)
 
 
@@ -277,6 +279,23 @@ class TestBlocking:
         finish(inbox)
         assert room.values() == {0: 0, 1: 2}
         assert box_size(room) == 0
+
+    def test_what_no_waiting_mends_ends_the_worker_and_leaves_its_job_in_its_hand(
+        self, tmp_path: Path
+    ) -> None:
+        files = FullDisk()
+        room = PostRoom(tmp_path, files)
+        room.run(1)
+        inbox = room.inbox()
+        send(room, 1, 1, "r", 0, 0, 1)
+        inbox.step()
+        files.full, files.error = True, errno.EBADF
+        for action in (inbox.step, inbox.take_down):
+            with pytest.raises(OSError, match="Bad file descriptor"):
+                action()
+            assert box_size(room) > 0
+            hand = read_in_hand(files, room.base, "0")
+            assert hand is not None and hand.state == "running"
 
     def test_a_run_that_goes_while_the_disk_is_full_frees_the_inbox(self, tmp_path: Path) -> None:
         files = FullDisk()
