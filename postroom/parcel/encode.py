@@ -47,13 +47,14 @@ _STACKED_DIMENSIONS = 31  # the first axis is one more, and older numpy knows 32
 
 
 def encode(
-    values: Sequence[Any], *, first: int = 0, label: Label = "value", pickle: bool = False
+    values: Sequence[Any], *, first: int = 0, label: Label = "value", pickle: bool | None = False
 ) -> tuple[object, list[tuple[str, Sequence[Buffer]]]]:
     """A JSON-able tree that describes all values, and the members with their arrays.
 
     `first` is the job number of the first value. `label` begins the path by which an error names a
     value: a string, or a function of the value's position; after a colon, the first key is an
-    argument. Large arrays are not copied: the members are views of them.
+    argument. With `pickle` None, no job could ask for it. Large arrays are not copied: the members
+    are views of them.
     """
     encoder = _Encoder(label, pickle)
     trees: list[object] = []
@@ -183,7 +184,7 @@ def _is_stack(column: Sequence[Any]) -> bool:
 class _Encoder:
     """Turns values into nodes of a tree, and collects their arrays into columns by name."""
 
-    def __init__(self, label: Label, pickle: bool) -> None:
+    def __init__(self, label: Label, pickle: bool | None) -> None:
         self.position = 0
         self.columns: dict[str, list[tuple[int, Array]]] = {}
         self._label = label
@@ -308,9 +309,8 @@ class _Encoder:
     def _pickled(self, value: Any, path: Path, what: str) -> object:
         where = self._where(path)
         if not self._pickle:
-            raise PayloadError(
-                f"{where} {what}; or set pickle=True for the job, which can carry most objects"
-            )
+            ask = "; or set pickle=True for the job, which can carry most objects"
+            raise PayloadError(f"{where} {what}{'' if self._pickle is None else ask}")
         try:
             data = pickles.dumps(value, pickles.HIGHEST_PROTOCOL)
         except Exception as error:  # pickling runs the value's own code

@@ -35,13 +35,17 @@ def pandas_parts(frame: Any) -> Parts:
                 f"has a column {labels[at]!r} of Python objects ({found}): give it a dtype of its"
                 " own, with .astype, or send it apart"
             )
+    attrs = dict(frame.attrs)
+    if attrs:
+        frame = frame.copy(deep=False)
+        frame.attrs = {}
     try:
         table = pyarrow.Table.from_pandas(frame, nthreads=1)
         stream = arrow_parts(table)
     except Exception as error:  # Arrow has errors of its own
         raise ValueError(f"is a frame that Arrow cannot hold: {_one_line(error)}") from None
     freq = getattr(getattr(frame.index, "freq", None), "freqstr", None)
-    return {**stream, "objects": objects, "freq": freq}
+    return {**stream, "objects": objects, "freq": freq, "attrs": attrs}
 
 
 def pandas_frame(frame_class: Any, parts: Parts) -> Any:
@@ -52,6 +56,7 @@ def pandas_frame(frame_class: Any, parts: Parts) -> Any:
         frame = frame.astype({frame.columns[at]: object})
     if parts["freq"] is not None and getattr(frame.index, "freq", "") is None:
         frame.index.freq = parts["freq"]
+    frame.attrs = parts["attrs"]
     return frame
 
 

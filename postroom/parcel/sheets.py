@@ -403,7 +403,7 @@ def _read_outcome_head_again(text: bytes) -> _OutcomeHead:
 
 def pack_data(value: Any) -> list[Buffer]:
     """Make a parcel of shared data."""
-    tree, members = _arrays()[0].encode([value], label="shared")
+    tree, members = _arrays()[0].encode([value], label="shared", pickle=None)
     body = _encode({"version": VERSION, "values": tree}).encode()
     return pack(Trailer("data", 0, 1), [("data.json", [body]), *members])
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import importlib
+import os
 import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -227,7 +228,7 @@ def build_of_class(tag: str, address: str, parts: Any) -> Any:
     """A value of a class that is imported by its address; ValueError if it cannot be made."""
     module, _, name = str(address).partition(":")
     try:
-        cls = _find(sys.modules.get(module) or importlib.import_module(module), name)
+        cls = _find(_imported(module), name)
     except Exception as error:  # the module is anybody's code
         what = f"{type(error).__name__}: {error}"
         raise ValueError(f"it holds a {name} of the module {module}: {what}") from None
@@ -245,6 +246,15 @@ def build_of_class(tag: str, address: str, parts: Any) -> Any:
     except Exception as error:
         what = f"{type(error).__name__}: {error}"
         raise ValueError(f"it holds a {module}.{name} that cannot be made: {what}") from None
+
+
+def _imported(module: str) -> object:
+    main = sys.modules.get("__main__")
+    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None) or ""
+    # To import the script that is running would run it again.
+    if module == (spec.name if spec else os.path.splitext(os.path.basename(file))[0]):
+        return main
+    return sys.modules.get(module) or importlib.import_module(module)
 
 
 def _find(module: object, name: str) -> object:

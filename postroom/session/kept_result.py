@@ -14,16 +14,14 @@ _MOST_DEPTH = 8
 def keep_result(
     files: Files, base: Base, run: str, job: int, value: Any, *, outbox: str, sync: bool = False
 ) -> str:
-    """Write a result into the folder of its job; return the sentence that says where it is."""
+    """Write a value beside the results of its run; return the sentence that says where it is."""
     data, whole = _pickled(value)
     temporary = base.temporary(outbox)
     files.write_new(temporary, [data], sync=sync)
-    files.make_folder(base.job_folders(run))
-    files.make_folder(base.job_folder(run, job))
     path = base.kept_result(run, job)
     files.move(temporary, path)
-    kept = "It is kept" if whole else "What pickle can hold of it is kept"
-    return f"{kept}: import pickle; pickle.load(open({path!r}, 'rb'))"
+    kept = "The result" if whole else "What pickle can hold of the result"
+    return f"{kept} is kept: read it with pickle.load(open({path!r}, 'rb'))"
 
 
 def _pickled(value: Any) -> tuple[bytes, bool]:

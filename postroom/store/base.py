@@ -15,12 +15,12 @@ base/
   job_pool/<run>/wanted.lock     shared file lock of those who append to a run or wait for it
   job_pool/<run>/closed          the run is being removed, for good: it takes no more jobs
   result_pool/<run>/<first>.npz  outputs and errors, as they come
+  result_pool/<run>/<job>.pickle a result that no parcel can hold, for its user to read
   attempts/<run>/<job>.<n>.json  only for an attempt that ended with no result: why
   data/<name>.npz                shared data, named by content, written once
   data.lock                      shared file lock of those who begin a run that refers to data
   control/                       requests to the acting Master, and the orders in force
   runs/<run>/<job>/              the files of a queued command: INFO, .OUT, .ERR, SUCCESS or FAILURE
-  runs/<run>/<job>/result.pickle a task's result that cannot travel, for its user to read
   log/postroom.log               one log for every process (JSON lines)
   log/events.jsonl               the journal of every state change
   log/results.<run>.json         a cache of what results say; may be deleted at any time
@@ -156,6 +156,10 @@ class Base:
         """The outcomes of jobs `first` and following."""
         return f"{self.result_pool}/{run}/{first:09d}{SUFFIX}"
 
+    def kept_result(self, run: str, job: int) -> str:
+        """A result that no parcel can hold."""
+        return f"{self.result_pool}/{run}/{job:09d}.pickle"
+
     def attempts(self, run: str) -> str:
         """The folder of attempts that ended with no result."""
         return f"{self.root}/attempts/{run}"
@@ -173,16 +177,12 @@ class Base:
         return f"{self.root}/log/results.{run}.json"
 
     def job_folders(self, run: str) -> str:
-        """The folders of a run's jobs that have one."""
+        """The folders of a run's queued commands."""
         return f"{self.root}/runs/{run}"
 
     def job_folder(self, run: str, job: int) -> str:
         """The folder of a queued command: its output and how it ended."""
         return f"{self.root}/runs/{run}/{job}"
-
-    def kept_result(self, run: str, job: int) -> str:
-        """The result of a task that cannot travel."""
-        return f"{self.job_folder(run, job)}/result.pickle"
 
     def data(self, name: str) -> str:
         """Shared data, named by its content."""

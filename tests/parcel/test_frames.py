@@ -44,7 +44,7 @@ FRAMES = {
 
 @pytest.mark.parametrize("frame", FRAMES.values(), ids=FRAMES)
 def test_a_pandas_frame_comes_back_as_it_was(frame: pd.DataFrame) -> None:
-    frame.attrs = {"unit": "m"}
+    frame.attrs = {"unit": "m", "shape": (1, 2)}
     back = round_trip({"x": frame})["x"]
     pd.testing.assert_frame_equal(back, frame, check_freq=True)
     assert back.attrs == frame.attrs

@@ -6,6 +6,7 @@ import json
 import math
 import sys
 from collections import OrderedDict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from postroom.parcel.container import Parcel
 from postroom.parcel.decode import decode
 from postroom.parcel.encode import encode
 from postroom.parcel.jsonable import weight
+from postroom.parcel.sheets import pack_data, unpack_data
 from tests.parcel.test_encode import numpy_members, round_trip, same, ship, unwrap, wrap
 
 torch = pytest.importorskip("torch")
@@ -136,6 +138,12 @@ def test_what_is_no_plain_tensor_is_named_and_refused(make: Any, what: str) -> N
     assert weight({"t": make()}) > 0
 
 
+def test_shared_data_is_named_and_is_not_offered_pickle() -> None:
+    with pytest.raises(PayloadError, match=r"^shared\['w'\] is a sparse tensor") as refusal:
+        pack_data({"w": torch.eye(2).to_sparse()})
+    assert "pickle" not in str(refusal.value)
+
+
 @pytest.mark.parametrize(
     "lie",
     ["float64", "quint8", "Tensor", "no such", 3, None, ["float32"]],
@@ -155,3 +163,14 @@ def test_a_reader_without_torch_says_so(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(BadFileError, match=r"it holds a tensor, and torch .*numpy\.load"):
         unwrap(data)
+
+
+def test_tensors_of_earlier_versions_are_read_for_ever() -> None:
+    frozen = Path(__file__).parents[1] / "data" / "tensors-2.npz"
+    back = unpack_data("tensors", frozen.read_bytes())
+    assert same_tensor(back["bf"], torch.tensor([1.5, -2.0], dtype=torch.bfloat16))
+    assert same_tensor(back["f8"], torch.tensor(0.5, dtype=torch.float8_e4m3fn))
+    assert same_tensor(back["i"], torch.arange(3))
+    assert same(back["size"], torch.Size([2, 3]))
+    torch.nn.BatchNorm1d(2).load_state_dict(back["state"])
+    assert back["state"]._metadata[""] == {"version": 2}

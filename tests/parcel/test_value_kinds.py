@@ -6,12 +6,15 @@ import argparse
 import collections
 import dataclasses
 import datetime
+import decimal
 import enum
+import fractions
 import io
 import struct
 import subprocess
 import sys
 import typing
+import uuid
 import zoneinfo
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
@@ -25,6 +28,7 @@ from hypothesis import strategies as st
 
 from postroom.errors import BadFileError, PayloadError
 from postroom.parcel.encode import encode
+from postroom.parcel.sheets import unpack_data
 from tests.parcel.test_encode import (
     numpy_members,
     round_trip,
@@ -302,3 +306,52 @@ def test_a_class_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(sys.modules[HERE], "Config")
     with pytest.raises(BadFileError, match=r"it holds a .*\.Config that cannot be made"):
         unwrap(data)
+
+
+def test_a_script_that_reads_its_own_class_is_not_run_again(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys\n"
+        "from dataclasses import dataclass\n"
+        "from postroom.parcel.value_kinds import build_of_class\n"
+        "print('begun')\n"
+        "@dataclass\n"
+        "class Config:\n"
+        "    lr: float\n"
+        "made = build_of_class('$dataclass', 'script:Config', {'lr': 0.5})\n"
+        "print(made == Config(0.5), 'script' in sys.modules)\n"
+    )
+    for how in (["script.py"], ["-m", "script"]):
+        done = subprocess.run(
+            [sys.executable, *how], cwd=tmp_path, capture_output=True, text=True, check=True
+        )
+        assert done.stdout == "begun\nTrue False\n"
+
+
+def test_values_of_earlier_versions_are_read_for_ever() -> None:
+    frozen = Path(__file__).parents[1] / "data" / "kinds-2.npz"
+    hour = datetime.timezone(datetime.timedelta(hours=1), "X")
+    assert unpack_data("kinds", frozen.read_bytes()) == {
+        "set": {1, "a"},
+        "frozenset": frozenset({2}),
+        "bytearray": bytearray(b"ab"),
+        "range": range(1, 9, 2),
+        "slice": slice(1, None),
+        "path": Path("/a/b"),
+        "decimal": decimal.Decimal("1.50"),
+        "fraction": fractions.Fraction(1, 3),
+        "uuid": uuid.UUID(int=7),
+        "date": datetime.date(2020, 1, 2),
+        "time": datetime.time(1, 2, 3, 4),
+        "datetime": datetime.datetime(2020, 1, 2, 3, 4, 5, 6, tzinfo=hour),
+        "timedelta": datetime.timedelta(1, 2, 3),
+        "namespace": argparse.Namespace(a=1),
+        "simple": SimpleNamespace(b=2),
+        "ordered": collections.OrderedDict(z=1, a=2),
+        "dataclass": Config(0.1, [1]),
+        "slotted": Slotted(3),
+        "nested": Outer.Inner(4),
+        "namedtuple": Point(1, 2),
+        "enum": Colour.RED,
+        "level": Level.LOW,
+    }

@@ -56,19 +56,20 @@ def test_a_result_that_cannot_travel_is_kept_and_later_jobs_go_on(tmp_path: Path
         for number in (1, 3):
             message = str(pool[number].error)
             assert "PayloadError: result['history'] is of type deque: turn it into" in message
-            assert ". It is kept: " in message
+            assert ". The result is kept: read it with " in message
             assert kept(pool, number) == {
                 "loss": number,
                 "history": __import__("collections").deque([number]),
             }
-        assert sorted(os.listdir(room.base.job_folders(pool.run))) == ["1", "3"]
+        kept_files = [n for n in os.listdir(room.base.result_folder(pool.run)) if "pickle" in n]
+        assert sorted(kept_files) == ["000000001.pickle", "000000003.pickle"]
         assert not room.files.names(room.base.attempts(pool.run))
 
 
 def test_what_not_even_pickle_can_hold_is_text_beside_the_rest(tmp_path: Path) -> None:
     with in_one_process(tmp_path, KERNELS) as room:
         pool = room.run([Job("kernels:strange", n=7), Job("kernels:mean", n=8)])
-        assert "What pickle can hold of it is kept" in str(pool[0].error)
+        assert "What pickle can hold of the result is kept" in str(pool[0].error)
         rest = kept(pool, 0)
         assert (rest["loss"], rest["parts"][0]) == (7, 7)
         assert "lock" in rest["parts"][1]
