@@ -122,7 +122,7 @@ class PostRoom:
     def values(self, run: str = "r") -> dict[int, Any]:
         """Every outcome on disk; a job that is covered twice is an error."""
         found: dict[int, Any] = {}
-        for path in sorted(Path(self.base.result_folder(run)).iterdir()):
+        for path in sorted(Path(self.base.result_folder(run)).glob("*.npz")):
             sheet = OutcomeSheet(str(path), read_parcel_bytes(self.files, str(path)))
             for job in range(sheet.first, sheet.first + sheet.count):
                 assert job not in found, f"job {job} is covered twice"

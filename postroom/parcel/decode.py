@@ -18,7 +18,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from ..errors import BadFileError, brief
+from ..errors import BadFileError, OtherVersionError, brief
 from .container import Parcel
 from .encode import MAX_DEPTH, member_of_one
 from .npy import header_of, parse_header
@@ -230,7 +230,7 @@ class Decoder:
         """A value that was stored as its parts."""
         kind = KIND_OF_TAG.get(tag)
         if kind is None and tag not in CLASS_TAGS:
-            raise self._bad(f"its tree has an unknown {brief(tag)}: a newer Postroom may read it")
+            raise OtherVersionError(self._parcel.path, f"an unknown {brief(tag)}")
         try:
             if kind is not None:
                 return build(kind, self._node(node, depth - 1))

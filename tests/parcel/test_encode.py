@@ -679,7 +679,9 @@ BAD_NODES: dict[str, Any] = {
 
 @pytest.mark.parametrize("node", BAD_NODES.values(), ids=BAD_NODES)
 def test_a_lying_node_is_refused(node: Any) -> None:
-    with pytest.raises(BadFileError, match=r"^p\.npz: it") as refusal:
+    with pytest.raises(
+        BadFileError, match=r"^p\.npz: (it|was written by another version)"
+    ) as refusal:
         unwrap(wrap(TREE | {"trees": [node]}, [("000000000.x.npy", npy(GOOD))]))
     assert str(refusal.value).isprintable()
 
