@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Sequence
 
 import click
 
@@ -20,10 +21,10 @@ SILENT_S = 2.0  # what takes longer is worth a word
 
 
 class BatchNotices:
-    """Wraps another view; notifies a target of the first failure, and of the end."""
+    """Wraps another view; notifies targets of the first failure, and of the end."""
 
-    def __init__(self, target: str, base: Base, view: BatchView) -> None:
-        self._target = check_target(target) if target else ""
+    def __init__(self, targets: Sequence[str], base: Base, view: BatchView) -> None:
+        self._targets = [check_target(target) for target in targets]
         self._base = base
         self._view = view
         self._failed = self._notified = False
@@ -46,7 +47,7 @@ class BatchNotices:
     def tell_end(self) -> None:
         """Notify of the end, and wait until all notifications are sent."""
         self._wait_until_sent()  # the end must not arrive before the first failure
-        if self._target and self._run:
+        if self._run:
             self._notify("done")
         self._wait_until_sent()
 
@@ -63,8 +64,7 @@ class BatchNotices:
         self._sending.clear()
 
     def _notify(self, event: str) -> None:
-        if self._target:
-            reader = RunReader(LocalFiles(), self._base, self._run, SheetCache(), SheetCache())
-            reader.refresh()
-            message = compose(self._base, reader, [(0, max(reader.asked, 1))], event)
-            self._sending.append(start(Envelope(self._target, message)))
+        reader = RunReader(LocalFiles(), self._base, self._run, SheetCache(), SheetCache())
+        reader.refresh()
+        message = compose(self._base, reader, [(0, max(reader.asked, 1))], event)
+        self._sending += [start(Envelope(target, message)) for target in self._targets]

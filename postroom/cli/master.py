@@ -32,9 +32,12 @@ START_S = 30.0
 @base_argument
 @click.option("--detach", is_flag=True, help="Run in the background; survives the terminal.")
 @click.option(
-    "--notify", default="", metavar="CMD|URL", help="Send a message when a run fails or is done."
+    "--notify",
+    multiple=True,
+    metavar="CMD|URL",
+    help="Send a message when a run fails or is done; may be repeated.",
 )
-def command(base: str, detach: bool, notify: str) -> None:
+def command(base: str, detach: bool, notify: tuple[str, ...]) -> None:
     """Run the scheduler of BASE: send jobs to its agents, until Ctrl-C.
 
     Several may run for one base: one is active, the others take over when it dies. Stopping it
@@ -45,10 +48,10 @@ def command(base: str, detach: bool, notify: str) -> None:
       postroom agents add ./base 0,1
       postroom submit -b ./base -- python train.py
     """
-    if notify:
-        check_target(notify)
+    for target in notify:
+        check_target(target)
     if detach:
-        _detach(create_base(base), ["--notify", notify] if notify else [])
+        _detach(create_base(base), [word for target in notify for word in ("--notify", target)])
         return
     stopping = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -57,7 +60,7 @@ def command(base: str, detach: bool, notify: str) -> None:
         click.echo(f"scheduler of {master.base.root}; log: {master.base.log}", err=True)
         said = False
         journal = Journal(master.base, "notifier")
-        notifier = Notifier(LocalFiles(), master.base, journal, notify)
+        notifier = Notifier(LocalFiles(), master.base, journal, *notify)
 
         def stop() -> bool:
             nonlocal said

@@ -77,8 +77,8 @@ OPTIONS = [
                  help="Run each job in its own copy of this folder, taken now."),
     click.option("--output-mib", type=click.IntRange(1), default=64, show_default=True, metavar="N",
                  help="Keep N MiB per log, from its start and its end."),
-    click.option("--notify", metavar="CMD|URL",
-                 help="Notify at the first failure and at the end."),
+    click.option("--notify", multiple=True, metavar="CMD|URL",
+                 help="Notify at the first failure and at the end; may be repeated."),
     click.option("--detach", is_flag=True, help="Run in the background."),
 ]  # fmt: skip
 

@@ -87,8 +87,9 @@ from .wait import wait_for
 @click.option("--shell", default="bash", show_default=True, help="The shell that runs it.")
 @click.option(
     "--notify",
+    multiple=True,
     metavar="CMD|URL",
-    help="Send a message at the first failure, and when all have ended.",
+    help="Send a message at the first failure, and when all have ended; may be repeated.",
 )
 @click.option("--wait", is_flag=True, help="Wait for its end; exit 1 if it failed.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be queued.")
@@ -109,8 +110,8 @@ def command(view: QueueView, words: tuple[str, ...], json_: bool, **options: Any
     The command runs in this folder, with the environment and the umask of this shell.
     """
     specs = _specs(view, words, options)
-    if options["notify"]:
-        check_target(options["notify"])
+    for target in options["notify"]:
+        check_target(target)
     if options["dry_run"]:
         if json_:
             print_json(specs)
@@ -129,8 +130,8 @@ def command(view: QueueView, words: tuple[str, ...], json_: bool, **options: Any
             snapshot = stack.enter_context(take_snapshot(specs[0].cwd, view.base))
         project = options["project"]
         jobs = submit(view.files, view.base, specs, project=project, snapshot=snapshot)
-    if options["notify"]:
-        notify_of(view.files, view.base, jobs, options["notify"])
+    for target in options["notify"]:
+        notify_of(view.files, view.base, jobs, target)
     if json_:
         click.echo(json.dumps([str(job) for job in jobs]))
     else:

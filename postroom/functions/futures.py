@@ -25,7 +25,7 @@ from ..master import Master
 from ..session.sessions import Sessions
 from ..store.agents import list_agents
 from ..store.files import LocalFiles
-from ..store.job_ids import SHORT, JobId
+from ..store.job_ids import SHORT, JobId, JobIds
 from ..store.requests import Request, RequestVerb, ask
 from ..store.snapshot import snapshot
 from ..store.task_source import source_version
@@ -37,7 +37,6 @@ MOST_ON_A_CARD = 4  # sessions; each has torch, a CUDA context and some of the h
 GROW_S = 0.5  # between two checks whether one more session would help
 PATIENCE_S = 1.0  # a program that ends and waits longer for its jobs says so
 CANCEL_S = 5.0  # after Ctrl-C, jobs that run should have ended within this time
-MOST_AT_ONCE = 10_000  # jobs in one request
 GLANCE_S = 0.05  # a new job waits at most so long while results are collected
 
 
@@ -178,9 +177,9 @@ class FuturePool:
         left = [JobId(pool.run, number) for number in self._pending]
         agents = snapshot(master.base, runs=False).agents
         running = sum(one.run == pool.run and one.job is not None for one in agents)
-        for first in range(0, len(left), MOST_AT_ONCE):
-            jobs = tuple(left[first : first + MOST_AT_ONCE])
-            ask(LocalFiles(), master.base, Request(RequestVerb.KILL, jobs=jobs, by="Ctrl-C"))
+        if left:
+            kill = Request(RequestVerb.KILL, jobs=JobIds(left), by="Ctrl-C")
+            ask(LocalFiles(), master.base, kill)
         for _ in master.rounds(pool, CANCEL_S):
             pass
         waited += len(left) - running

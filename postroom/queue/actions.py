@@ -28,7 +28,6 @@ from .run_reader import RunReader, command_fields, scheduling_in
 from .submission import rerun as submit_again
 
 POLL_S = 0.02
-MOST_AT_ONCE = 10_000  # jobs in one request
 
 
 @dataclass(frozen=True)
@@ -273,8 +272,7 @@ def clean(
 def _kill_all(view: QueueView, reader: RunReader) -> None:
     """Kill all jobs of a run that have not ended; those that run end a little later."""
     waiting = [reader.job_id(n) for first, stop in reader.waiting for n in range(first, stop)]
-    for first in range(0, len(waiting), MOST_AT_ONCE):
-        wait_settled(view, kill(view, waiting[first : first + MOST_AT_ONCE]))
+    wait_settled(view, kill(view, waiting))
 
 
 # Agents
@@ -347,7 +345,10 @@ def _place(what: ActionInput) -> str | JobId:
 
 
 def wait_settled(view: QueueView, result: ActionResult, timeout_s: float = 10.0) -> bool:
-    """Wait until the scheduler has carried out a request; False: not within this time."""
+    """Wait until the scheduler has carried out a request; False: not within this time.
+
+    Raises PostroomError if the scheduler refused it.
+    """
     give_up_at = time.monotonic() + timeout_s
     while result.request is not None and not is_settled(view.files, view.base, result.request):
         if time.monotonic() >= give_up_at:
@@ -359,8 +360,6 @@ def wait_settled(view: QueueView, result: ActionResult, timeout_s: float = 10.0)
 def _ask(
     view: QueueView, base_state: BaseState, verb: RequestVerb, text: str, **fields: Any
 ) -> ActionResult:
-    if "jobs" in fields:
-        fields["jobs"] = tuple(fields["jobs"])
     request = Request(verb, by=user_name(), at=time.time(), **fields)
     name = ask(view.files, view.base, request)
     return ActionResult(name, text + _scheduler_hint(view, base_state))

@@ -114,13 +114,13 @@ class _Sending:
 
 
 class Notifier:
-    """Handles the notices of a base; a target of its own gets messages about every run."""
+    """Handles the notices of a base; targets of its own get messages about every run."""
 
-    def __init__(self, files: Files, base: Base, journal: Journal, target: str = "") -> None:
+    def __init__(self, files: Files, base: Base, journal: Journal, *targets: str) -> None:
         self._files = files
         self._base = base
         self._journal = journal
-        self._target = check_target(target) if target else ""
+        self._targets = [check_target(target) for target in targets]
         self._readers = RunReaders(files, base)
         self._sending: dict[tuple[str, str], _Sending] = {}
         # Failed messages: how many tries, and when to try again.
@@ -135,8 +135,8 @@ class Notifier:
         self._next_at = now + POLL_S
         self._reap(now)
         names = self._files.names(self._base.control)
-        if self._target:
-            self._add_for_all_runs(names)
+        for target in self._targets:
+            self._add_for_all_runs(target, names)
         for name in sorted(names):
             if name.startswith(PREFIX) and name.endswith(".json"):
                 token = name.removeprefix(PREFIX).removesuffix(".json")
@@ -153,16 +153,16 @@ class Notifier:
         """How many messages are being sent."""
         return len(self._sending)
 
-    def _add_for_all_runs(self, names: list[str]) -> None:
+    def _add_for_all_runs(self, target: str, names: list[str]) -> None:
         """Every unfinished run gets a notice, once."""
         runs = list_runs(self._files, self._base)
         for run in runs:
-            token = f"{hashlib.sha256(self._target.encode()).hexdigest()[:8]}.{run}"
+            token = f"{hashlib.sha256(target.encode()).hexdigest()[:8]}.{run}"
             if f"{PREFIX}{token}.json" in names or f"{PREFIX}{token}.done" in names:
                 continue
             reader = self._readers.get(run)
             if reader is not None and reader.pending:
-                save_notice(self._files, self._base, Notice(self._target, run), token=token)
+                save_notice(self._files, self._base, Notice(target, run), token=token)
 
     def _check(self, token: str, names: list[str], now: float) -> None:
         path = f"{self._base.control}/{PREFIX}{token}.json"

@@ -188,6 +188,10 @@ class Base:
         """Shared data, named by its content."""
         return f"{self.root}/data/{name}{SUFFIX}"
 
+    def put_aside(self, path: str) -> str:
+        """Where a bad file of the base is moved to; its reason lies beside it."""
+        return f"{self.rejected}/{path.removeprefix(self.root + '/').replace('/', '+')}"
+
     def temporary(self, outbox: str | None = None) -> str:
         """A new name in `tmp/`, or in a worker's outbox there."""
         # The pid keeps a fork from the names of its parent; the token from those of an earlier pid.

@@ -14,9 +14,10 @@ from .mailbox import is_plain_name
 from .runs import list_runs
 
 _TARGET = re.compile(r"([A-Za-z0-9_-]+)(?:/(\d{1,9})(?:-(\d{1,9}))?)?")
+_SPAN = re.compile(r"([^/]+)/([0-9]{1,9})(?:-([0-9]{1,9}))?", re.ASCII)
 SHORT = 6
-# A request lists at most this many jobs one by one.
-MOST_JOBS = 10_000
+# One request is about at most this many jobs: a few bytes must not claim to be endless work.
+MOST_JOBS = 1_000_000
 
 
 class UnknownJobError(PostroomError):
@@ -45,6 +46,39 @@ class JobId:
         if not (slash and is_plain_name(run) and re.fullmatch(r"\d{1,9}", number, re.ASCII)):
             raise ValueError(f"{text!r} is not a job's id")
         return cls(run, int(number))
+
+
+class JobIds(tuple[JobId, ...]):
+    """Some jobs in their order, written as ranges: `r/0-69999 r/70003`."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        spans: list[tuple[str, int, int]] = []
+        for job in self:
+            run, first, last = spans[-1] if spans else ("", 0, 0)
+            if (run, last + 1) == (job.run, job.number):
+                spans[-1] = run, first, job.number
+            else:
+                spans.append((job.run, job.number, job.number))
+        return " ".join(
+            f"{run}/{first}" if first == last else f"{run}/{first}-{last}"
+            for run, first, last in spans
+        )
+
+    @classmethod
+    def parse(cls, text: str) -> JobIds:
+        """Read what `str` gives; anything else is a ValueError."""
+        found: list[JobId] = []
+        for word in text.split():
+            match = _SPAN.fullmatch(word)
+            if match is None or not is_plain_name(match[1]):
+                raise ValueError(f"{word!r:.60} is not a range of jobs")
+            numbers = range(int(match[2]), int(match[3] or match[2]) + 1)
+            if len(found) + len(numbers) > MOST_JOBS:
+                raise ValueError(f"it names more than {MOST_JOBS} jobs")
+            found += [JobId(match[1], number) for number in numbers]
+        return cls(found)
 
 
 def match_run(text: str, runs: Sequence[str]) -> str | None:
@@ -81,11 +115,6 @@ def find_jobs(files: Files, base: Base, text: str) -> list[JobId]:
         if not start < stop <= asked:
             has = f"jobs 0 to {asked - 1}" if asked else "no jobs"
             raise UnknownJobError(f"there is no job {text} in {base.root}: run {word} has {has}")
-    if stop - start > MOST_JOBS:
-        raise UnknownJobError(
-            f"{text} means {stop - start} jobs: name at most {MOST_JOBS} of them, as in "
-            f"{word}/0-{MOST_JOBS - 1}"
-        )
     return [JobId(run, number) for number in range(start, stop)]
 
 

@@ -86,10 +86,11 @@ def from_fields(kind: type[_T], content: Any) -> _T:
     if not isinstance(content, dict):
         raise ValueError("it is not a JSON object")
     readers, required = _shape_of(kind)
+    # First of all: a later version that adds a field may also write another one differently.
+    if not content.keys() <= readers.keys():
+        raise UnknownError(f"it has an unknown field {min(content.keys() - readers.keys())!r:.60}")
     values = {}
     for name, value in content.items():
-        if name not in readers:
-            raise UnknownError(f"it has an unknown field {name!r:.60}")
         try:
             values[name] = readers[name](value)
         except UnknownError:
@@ -105,6 +106,8 @@ def from_fields(kind: type[_T], content: Any) -> _T:
 def _to_json(value: Any) -> Any:
     if value is None or isinstance(value, (str, int, float)):
         return value
+    if hasattr(value, "parse"):
+        return str(value)
     if isinstance(value, dict):
         return {str(key): _to_json(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
@@ -113,8 +116,6 @@ def _to_json(value: Any) -> Any:
         return sorted(map(_to_json, value))
     if isinstance(value, enum.Enum):
         return value.value
-    if hasattr(value, "parse"):
-        return str(value)
     return to_fields(value)
 
 

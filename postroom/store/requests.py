@@ -24,15 +24,16 @@ from typing import ClassVar
 from ..errors import BadFileError, PostroomError
 from .base import Base
 from .files import Files, new_token
-from .job_ids import JobId
+from .job_ids import MOST_JOBS, JobId, JobIds
 from .mailbox import is_plain_name
 from .records import JsonRecord
 from .scheduling import check_priority
 
-REQUEST_LIMIT = 2 << 20
-ORDERS_LIMIT = 64 << 20
+REQUEST_LIMIT = 64 << 20
+ORDERS_LIMIT = 1 << 30
 STOP_LIMIT = 4096
 MOST_TEXT = 1000
+NO_JOBS = JobIds()
 GPUS = re.compile(r"[A-Za-z0-9][A-Za-z0-9,;/_-]{0,199}")
 
 
@@ -59,7 +60,7 @@ class Request(JsonRecord):
     CALLED: ClassVar[str] = "a request"
 
     verb: RequestVerb
-    jobs: tuple[JobId, ...] = ()
+    jobs: JobIds = NO_JOBS
     runs: tuple[str, ...] = ()
     projects: tuple[str, ...] = ()
     agents: tuple[str, ...] = ()
@@ -69,8 +70,13 @@ class Request(JsonRecord):
     by: str = ""  # who asks, for the history
     at: float = 0.0
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "jobs", JobIds(self.jobs))
+
     def check(self) -> None:
         """Refuse what could not be carried out."""
+        if len(self.jobs) > MOST_JOBS:
+            raise PostroomError(f"{len(self.jobs)} jobs are too many at once: at most {MOST_JOBS}")
         named = {
             "jobs": bool(self.jobs),
             "runs": bool(self.runs),
@@ -114,9 +120,12 @@ _TARGETS = {
 def ask(files: Files, base: Base, request: Request) -> str:
     """Write a request for the acting Master; return its name. It survives a power loss."""
     request.check()
+    content = request.encode()
+    if len(content) > REQUEST_LIMIT:
+        raise PostroomError("this names too many single jobs at once: name ranges, or fewer jobs")
     files.make_folder(base.control)
     temporary = base.temporary()
-    files.write_new(temporary, [request.encode()], sync=True)
+    files.write_new(temporary, [content], sync=True)
     name = _new_name(pending(files, base))
     files.publish(temporary, f"{base.control}/{name}")
     files.sync_folder(base.control)
@@ -130,8 +139,17 @@ def _new_name(waiting: Sequence[str]) -> str:
 
 
 def is_settled(files: Files, base: Base, name: str) -> bool:
-    """Whether the acting Master has carried out a request."""
-    return not files.exists(f"{base.control}/{name}")
+    """Whether the acting Master has carried out a request; PostroomError if it put it aside."""
+    path = f"{base.control}/{name}"
+    if files.exists(path):
+        return False
+    aside = base.put_aside(path)
+    if files.exists(aside):
+        reason = f"see {aside}"
+        with contextlib.suppress(FileNotFoundError, BadFileError):  # it is written a moment later
+            reason = files.read(f"{aside}.reason", STOP_LIMIT).decode(errors="replace").strip()
+        raise PostroomError(f"the scheduler refused the request, and nothing was done: {reason}")
+    return True
 
 
 def pending(files: Files, base: Base) -> list[str]:

@@ -347,8 +347,7 @@ def close_outboxes(files: Files, base: Base, agent_id: str) -> None:
 
 def reject(files: Files, base: Base, path: str, reason: str) -> None:
     """Move a bad file to `rejected/`, with the reason beside it."""
-    name = path.removeprefix(base.root + "/").replace("/", "+")
-    target = f"{base.rejected}/{name}"
+    target = base.put_aside(path)
     with contextlib.suppress(OSError):
         files.move(path, target)
     with contextlib.suppress(OSError):

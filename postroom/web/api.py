@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from ..errors import PostroomError
 from ..queue.actions import ActionInput, QueueScope, verbs_for
 from ..queue.rows import AgentView, Interval, JobDetail, JobPage, Overview, ProjectView
-from ..store.job_ids import MOST_JOBS, JobId
+from ..store.job_ids import JobId
 from ..store.scheduling import MOST_PRIORITY
 from .chrome_trace import trace
 from .context import Context
@@ -25,6 +25,7 @@ api = APIRouter(prefix="/api")
 outside = APIRouter()
 
 MOST_ON_PAGE = 500
+MOST_NAMED = 10_000  # jobs, one by one
 LONGEST_HISTORY_S = 400 * 86400.0
 Run = Annotated[
     str, Path(pattern=r"^[A-Za-z0-9_-]{1,100}$", description="The id of a run, or the end of it.")
@@ -47,7 +48,7 @@ class JobsAction(_Strict):
     """A verb for jobs. `value`: a priority, or where to move (`first`, `last`, or a job's id)."""
 
     verb: str = Field(json_schema_extra={"enum": [*verbs_for("jobs")]})
-    jobs: list[JobText] = Field(min_length=1, max_length=MOST_JOBS)
+    jobs: list[JobText] = Field(min_length=1, max_length=MOST_NAMED)
     value: Priority | Annotated[str, Field(max_length=200)] | None = None
 
 

@@ -32,7 +32,8 @@ def test_the_first_failure_and_the_end_are_sent_once_each(tmp_path: Path) -> Non
     base = create_base(tmp_path / "base")
     jobs = queue(base, "a", "b")
     sent, view = tmp_path / "sent", Silent()
-    notices = BatchNotices(f"echo told >> {sent}", base, view)
+    others = tmp_path / "others"
+    notices = BatchNotices([f"echo told >> {sent}", f"echo told >> {others}"], base, view)
     batch: Any = SimpleNamespace(pool=SimpleNamespace(run=jobs[0].run), outstanding=1)
     for number, job in enumerate(jobs):
         end(base, job, FAILURE)
@@ -40,9 +41,9 @@ def test_the_first_failure_and_the_end_are_sent_once_each(tmp_path: Path) -> Non
         notices.update(batch)
     assert view.shown == 2
     notices.tell_end()
-    assert sent.read_text() == "told\n" * 2
+    assert sent.read_text() == others.read_text() == "told\n" * 2
 
 
 def test_a_target_that_is_none_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(PostroomError):
-        BatchNotices("ftp://example.org", create_base(tmp_path / "base"), Silent())
+        BatchNotices(["ftp://example.org"], create_base(tmp_path / "base"), Silent())

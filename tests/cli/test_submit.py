@@ -61,3 +61,13 @@ def test_a_dry_run_queues_nothing(base: Base, view: QueueView) -> None:
     done = call(base, "submit", "--array", "1-3", "--dry-run", "make it")
     assert done.stdout.count("make it") == 3
     assert view.jobs().jobs == []
+
+
+def test_everybody_who_is_to_be_notified_is(base: Base) -> None:
+    call(base, "submit", "--notify", "echo a", "--notify", "echo b", "true")
+    targets = [json.loads(path.read_bytes())["target"] for path in notices(base)]
+    assert sorted(targets) == ["echo a", "echo b"]
+
+
+def notices(base: Base) -> list[Path]:
+    return list(Path(base.control).glob("notice.*.json"))

@@ -15,7 +15,7 @@ from postroom.queue.submission import submit
 from postroom.session.inbox import Inbox, Step
 from postroom.store.agents import AgentInfo
 from postroom.store.append_log import RecordReader
-from postroom.store.job_ids import JobId
+from postroom.store.job_ids import JobId, JobIds
 from postroom.store.requests import (
     Orders,
     Request,
@@ -377,7 +377,7 @@ class TestRequests:
         (a,) = room.queue("a")
         room.files.make_folder(room.base.control)
         later = [b'{"version": 1, "verb": "dance"}', b'{"version": 2}']
-        later.append(b'{"version": 1, "verb": "hold", "jobs": [], "until": 5.0}')
+        later.append(b'{"version": 1, "verb": "hold", "jobs": 7, "until": 5.0}')
         for at, text in enumerate(later):
             room.files.write_new(f"{room.base.control}/{at:020d}-aaaaaa.json", [text])
         room.ask(RequestVerb.KILL, a)
@@ -446,3 +446,18 @@ def test_a_held_job_whose_result_came_unseen_is_found_when_it_is_released(room: 
     assert room.delivered == [("r", 0, 1)]
     assert room.values() == {0: 7}
     assert read_orders(room.files, room.base).held == {}
+
+
+def test_a_long_run_is_killed_at_once(room: QueueRoom) -> None:
+    """Seventy thousand jobs, in one request and one parcel of results."""
+    count = 70_000
+    room.run(count)
+    jobs = JobIds(JobId("r", number) for number in range(count))
+    ask(room.files, room.base, Request(RequestVerb.KILL, jobs=jobs, by="ada"))
+    dispatcher = room.dispatcher()
+    room.look(dispatcher)
+    assert pending(room.files, room.base) == []
+    assert dispatcher.runs["r"].queue.finished
+    assert words(room.outcome(JobId("r", 0))) == "killed by ada"
+    room.look(dispatcher)
+    assert read_orders(room.files, room.base) == Orders()

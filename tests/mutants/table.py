@@ -613,6 +613,20 @@ MUTANTS = [
         "tests/store/test_append_log.py",
     ),
     Mutant(
+        "a request that is too long is refused at the door",
+        "postroom/store/requests.py",
+        "    if len(content) > REQUEST_LIMIT:\n",
+        "    if False:\n",
+        "tests/store/test_requests.py",
+    ),
+    Mutant(
+        "who asked is told that the request was refused",
+        "postroom/store/requests.py",
+        "    if files.exists(aside):\n",
+        "    if False:\n",
+        "tests/store/test_requests.py",
+    ),
+    Mutant(
         "what another version has written is not put aside",
         REGISTRY,
         "        if isinstance(error, OtherVersionError):\n            raise error\n",
@@ -622,8 +636,8 @@ MUTANTS = [
     Mutant(
         "an unknown field is of another version, and not bad",
         "postroom/store/records.py",
-        '            raise UnknownError(f"it has an unknown',
-        '            raise ValueError(f"it has an unknown',
+        '        raise UnknownError(f"it has an unknown',
+        '        raise ValueError(f"it has an unknown',
         "tests/dispatch/test_registry.py",
     ),
     Mutant(

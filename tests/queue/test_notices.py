@@ -16,8 +16,8 @@ from tests.queue.kit import FAILURE, FILES, end, queue
 class Rounds:
     """A notifier with a clock of its own."""
 
-    def __init__(self, base: Base, target: str = "") -> None:
-        self.notifier = Notifier(FILES, base, Journal(base, "notifier"), target)
+    def __init__(self, base: Base, *targets: str) -> None:
+        self.notifier = Notifier(FILES, base, Journal(base, "notifier"), *targets)
         self.now = 0.0
 
     def until(self, condition: Callable[[], object]) -> None:

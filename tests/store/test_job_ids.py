@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from postroom.store.job_ids import JobId, UnknownJobError, find_job, find_jobs, match_run
+from postroom.store.job_ids import JobId, JobIds, UnknownJobError, find_job, find_jobs, match_run
 from tests.by_hand import PostRoom
 
 
@@ -28,6 +30,22 @@ def test_a_job_id_comes_back_from_its_text() -> None:
 def test_what_is_no_job_id_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a job's id"):
         JobId.parse(text)
+
+
+@given(st.lists(st.builds(JobId, st.sampled_from(["a", "b-1"]), st.integers(0, 9)), max_size=20))
+def test_some_jobs_come_back_in_their_order(jobs: list[JobId]) -> None:
+    assert JobIds.parse(str(JobIds(jobs))) == tuple(jobs)
+
+
+def test_neighbours_are_one_range() -> None:
+    jobs = [JobId("r", n) for n in (3, 4, 5, 9, 8, 9)]
+    assert str(JobIds(jobs)) == "r/3-5 r/9 r/8-9"
+
+
+@pytest.mark.parametrize("text", ["r", "r/", "r/1-", "../1", "r/1-2-3", "a b/1", "r/0-999999999"])
+def test_what_is_no_range_of_jobs_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is not a range of jobs|names more than 1000000 jobs"):
+        JobIds.parse(text)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from postroom.errors import BadFileError, PostroomError
-from postroom.store.job_ids import JobId
+from postroom.store import requests
+from postroom.store.job_ids import JobId, JobIds
 from postroom.store.requests import (
     Orders,
     Request,
@@ -65,6 +66,38 @@ def test_what_could_not_be_carried_out_is_refused(
     with pytest.raises(BadFileError, match=says):
         Request.decode("r.json", request.encode())
     assert pending(room.files, room.base) == []
+
+
+def test_many_jobs_are_written_as_ranges(room: PostRoom) -> None:
+    jobs = JobIds([*(JobId("r", n) for n in range(70_000)), JobId("q", 1), JobId("r", 70_003)])
+    kill = Request(RequestVerb.KILL, jobs=jobs)
+    assert len(kill.encode()) < 500
+    name = ask(room.files, room.base, kill)
+    assert read_request(room.files, room.base, name) == kill
+
+
+def test_a_request_that_nobody_would_read_is_not_written(
+    room: PostRoom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "REQUEST_LIMIT", 1000)
+    monkeypatch.setattr(requests, "MOST_JOBS", 2000)
+    many = JobIds(JobId("r", 2 * n) for n in range(1000))
+    with pytest.raises(PostroomError, match="name ranges, or fewer jobs"):
+        ask(room.files, room.base, Request(RequestVerb.KILL, jobs=many))
+    more = JobIds(JobId("r", n) for n in range(2001))
+    with pytest.raises(PostroomError, match="2001 jobs are too many at once"):
+        ask(room.files, room.base, Request(RequestVerb.KILL, jobs=more))
+    assert pending(room.files, room.base) == []
+
+
+def test_who_asked_is_told_that_the_request_was_refused(room: PostRoom) -> None:
+    name = ask(room.files, room.base, Request(RequestVerb.HOLD, jobs=(JOB,)))
+    path = Path(room.base.control, name)
+    path.chmod(0o600)
+    path.write_text("{")  # by an editor, say
+    room.step(room.dispatcher())
+    with pytest.raises(PostroomError, match="nothing was done: is not a request: it is not JSON"):
+        is_settled(room.files, room.base, name)
 
 
 def test_orders_come_back_as_they_were_written(room: PostRoom) -> None:
