@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import os
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -12,8 +13,10 @@ from typing import Any, Protocol
 
 from .errors import BadFileError, JobFailed, OtherVersionError, PostroomError, RemoteTraceback
 from .parcel.sheets import Failure, JobEnd, JobOptions, Outcome, OutcomeSheet
-from .store.base import Base
+from .store.base import Base, default_base
 from .store.files import MAP_FROM_BYTES, Files
+from .store.job_ids import JobId
+from .store.kernel_output import read_output
 from .store.runs import RunInfo, list_firsts, read_parcel_bytes
 from .system.page_cache import LARGE
 from .text.safe_text import printable
@@ -137,7 +140,7 @@ class Finished:
     job: Job
     done: JobEnd
     agent: str
-    log: str
+    pool: JobPool = field(repr=False)
 
     @property
     def outcome(self) -> Outcome:
@@ -150,7 +153,12 @@ class Finished:
         failure = self.done.failure
         if failure is None:
             return None
-        return _job_failed(self.number, self.job, failure, self.log)
+        return _job_failed(self.pool, self.number, failure)
+
+    @property
+    def output(self) -> str:
+        """What the job has printed."""
+        return self.pool.output(self.number)
 
     def result(self) -> Any:
         """The output, converted by `Job.collect`; raises JobFailed when there is none."""
@@ -160,10 +168,11 @@ class Finished:
         return self.job.collect(self.done.value)
 
 
-def _job_failed(number: int, job: Job, failure: Failure, log: str) -> JobFailed:
+def _job_failed(pool: JobPool, number: int, failure: Failure) -> JobFailed:
+    job = pool.jobs[number]
     name = f" ({job.name})" if job.name is not None else ""
     what = f"{failure.kind}: {failure.message}"
-    text = f"job {number}{name} {failure.outcome.value}: {what} [log: {log}]"
+    text = f"job {number}{name} {failure.outcome.value}: {what} [see: {pool.how_to_see(number)}]"
     error = JobFailed(printable(text))  # Python prints it on a terminal as it is
     if failure.traceback:
         error.__cause__ = RemoteTraceback(printable(failure.traceback.expandtabs()))
@@ -235,9 +244,7 @@ class JobPool:
         if number not in self._first_of:
             raise PostroomError(f"job {number} of run {self.run} is not done: wait() first")
         sheet = self._sheet(self._first_of[number])
-        return Finished(
-            number, self.jobs[number], sheet.done(number), sheet.ran_by.agent, self._base.log
-        )
+        return Finished(number, self.jobs[number], sheet.done(number), sheet.ran_by.agent, self)
 
     @property
     def done(self) -> bool:
@@ -321,8 +328,7 @@ class JobPool:
     def failures(self) -> list[JobFailed]:
         """The errors of the jobs that have no result, in the order of the jobs."""
         return [
-            _job_failed(number, self.jobs[number], failure, self._base.log)
-            for number, failure in sorted(self._failures.items())
+            _job_failed(self, number, failure) for number, failure in sorted(self._failures.items())
         ]
 
     def raise_for_failed(self) -> JobPool:
@@ -333,6 +339,19 @@ class JobPool:
                 failures[0].add_note(f"... and {len(failures) - 1} more of run {self.run} failed")
             raise failures[0]
         return self
+
+    def output(self, number: int) -> str:
+        """What a job has printed or logged so far, on stdout and stderr; the newest part is kept.
+
+        It is there when the job is done, and while it runs.
+        """
+        return read_output(self._base, self.run, range(len(self.jobs))[number])
+
+    def how_to_see(self, number: int) -> str:
+        """The command that shows a job with its traceback."""
+        root = self._base.root
+        base = "" if os.path.abspath(default_base()) == root else f" -b {shlex.quote(root)}"
+        return f"postroom show {JobId(self.run, number).short}{base}"
 
     def to_pandas(self) -> Any:
         """A pandas frame with a row for each job: status, seconds, and what fits a cell.

@@ -14,17 +14,21 @@ import pytest
 from postroom.errors import JobFailed, PostroomError, RemoteTraceback
 from postroom.jobs import Job
 from postroom.parcel.sheets import Outcome
+from postroom.store.job_ids import JobId
 from tests.in_one_process import in_one_process
 from tests.test_master import DOUBLE
 
 
-def test_a_failed_job_carries_the_workers_traceback_and_the_logs_path(tmp_path: Path) -> None:
+def test_a_failed_job_carries_the_workers_traceback_and_says_where_to_see_it(
+    tmp_path: Path,
+) -> None:
     with in_one_process(tmp_path, "def broken(x):\n    return 1 / x\n") as room:
         pool = room.run([Job("kernels:broken", "mine", x=0), Job("kernels:broken", x=2)])
         assert pool.results() == [None, 0.5]
         (failure,) = pool.failures()
         assert "job 0 (mine) failed: ZeroDivisionError" in str(failure)
-        assert room.base.log in str(failure)
+        job = JobId(pool.run, 0).short
+        assert str(failure).endswith(f"[see: postroom show {job} -b {room.base.root}]")
         assert isinstance(failure.__cause__, RemoteTraceback)
         assert "return 1 / x" in str(failure.__cause__)
         with pytest.raises(JobFailed):

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 import click
 
 from ..errors import PostroomError
-from ..queue.job_logs import follow, last_lines, path_of
+from ..queue.job_logs import Follower, PrintedLog, follow, path_of
 from ..queue.queue_view import QueueView
 from ..queue.rows import ENDED, PENDING
+from ..store.kernel_output import OutputReader
 from ..text.safe_text import for_terminal
 from .job_options import in_base, job_argument, one_job
 from .options import CONTEXT
@@ -43,6 +44,8 @@ def command(
 ) -> None:
     """Print the stdout of JOB, or with --err its stderr.
 
+    Of a Python task, both are printed: all that its kernel has printed and logged.
+
     On a terminal, only the colours of the output take effect: other escape codes are removed. In a
     pipe or a file, and with --raw, every byte is printed as it is.
 
@@ -54,28 +57,34 @@ def command(
     """
     job_id = one_job(view, job)
     detail = view.job(job_id)
-    path = path_of(detail, err=err, attempt=attempt)
-    if not path:
-        if attempt is not None:
-            known = ", ".join(str(one.number) for one in detail.attempts) or "none yet"
-            raise PostroomError(f"{job_id.short} has no attempt {attempt}; attempts: {known}")
-        raise PostroomError(f"{job_id.short} is a Python task: its output is in {view.base.log}")
+    if attempt is not None and attempt not in [one.number for one in detail.attempts]:
+        known = ", ".join(str(one.number) for one in detail.attempts) or "none yet"
+        raise PostroomError(f"{job_id.short} has no attempt {attempt}; attempts: {known}")
     state, reason = detail.job.state, detail.job.reason
     if state in PENDING:
         talk(f"{job_id.short} is {state}: {reason}")
-    if not follow_ or attempt is not None:
-        _print(last_lines(path, lines), raw=raw)
-        if state not in PENDING and not os.path.exists(path):
-            talk(f"{job_id.short} is {state} and left no {os.path.basename(path)}")
-        return
+    follow_ = follow_ and attempt is None
+    start = FOLLOW_LINES if follow_ and lines is None else lines
+    path = path_of(detail, err=err, attempt=attempt)
+    log: Follower | PrintedLog
+    if path:
+        log = Follower(path, start)
+    else:
+        log = PrintedLog(
+            OutputReader(view.base, job_id.run, job_id.number, err=err), start, attempt
+        )
 
     def ended() -> bool:
-        return view.job(job_id).job.state in ENDED
+        return not follow_ or view.job(job_id).job.state in ENDED
 
-    start = FOLLOW_LINES if lines is None else lines
-    _print(follow(path, start, over=ended, pause=lambda: time.sleep(LOOK_S)), raw=raw)
+    _print(follow(log, over=ended, pause=lambda: time.sleep(LOOK_S)), raw=raw)
     row = view.job(job_id).job
-    talk(f"{job_id.short} is {row.state}" + (f": {row.error}" if row.error else ""))
+    if follow_:
+        talk(f"{job_id.short} is {row.state}" + (f": {row.error}" if row.error else ""))
+    elif state not in PENDING and path and not os.path.exists(path):
+        talk(f"{job_id.short} is {state} and left no {os.path.basename(path)}")
+    elif not path and detail.traceback:
+        talk(f"{job_id.short} is {state}: {row.error}; traceback: postroom show {job_id.short}")
 
 
 def _print(blocks: Iterator[bytes], *, raw: bool) -> None:

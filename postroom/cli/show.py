@@ -47,10 +47,11 @@ def command(view: QueueView, job: str, env: bool, json_: bool) -> None:
         click.echo()
         print_table(attempt_rows(detail))
     if detail.traceback:
-        click.echo(f"\nits last output:\n{printable(detail.traceback.rstrip().expandtabs())}")
+        what = "its last output" if detail.out_path else "traceback"
+        click.echo(f"\n{what}:\n{printable(detail.traceback.rstrip().expandtabs())}")
     if detail.job.state in FAILED:
         click.echo(
-            f"\nfull log: postroom logs {detail.job.short};  "
+            f"\noutput: postroom logs {detail.job.short};  "
             f"run it again: postroom rerun {detail.job.short}"
         )
 

@@ -103,6 +103,8 @@ def summary(master: Master, pool: JobPool, wall_s: float) -> None:
         console.print(Text(f"  {printable(str(failure))}"), soft_wrap=True)
     if len(failures) > MOST_FAILURES:
         console.print(f"  ... and {len(failures) - MOST_FAILURES} more failed")
+    if failures and failures[0].__cause__ is not None:
+        console.print(Text(f"the first of them:\n{failures[0].__cause__}"), soft_wrap=True)
     ok = pool.n_done - pool.n_failed
     console.print(f"{ok} of {len(pool)} ok, {pool.n_failed} failed, in {wall_s:.1f} s")
     for what, where in (

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 from ..errors import PostroomError
+from ..store.kernel_output import OutputReader
 from ..system.regular_file import open_regular
 from .rows import JobDetail
 
@@ -21,18 +22,6 @@ def path_of(detail: JobDetail, *, err: bool = False, attempt: int | None = None)
                 return one.err_path if err else one.out_path
         return ""
     return detail.err_path if err else detail.out_path
-
-
-def last_lines(path: str, lines: int | None) -> Iterator[bytes]:
-    """The last lines of a file, or (None) all of it; nothing when there is no file."""
-    file = _open(path)
-    if file is None:
-        return
-    with file:
-        if lines is not None:
-            file.seek(_start_of(file.fileno(), lines))
-        while block := file.read(BLOCK):
-            yield block
 
 
 def _open(path: str) -> BinaryIO | None:
@@ -99,15 +88,35 @@ class Follower:
             self._file = None
 
 
+class PrintedLog:
+    """Reads what the kernel of a Python task has printed."""
+
+    def __init__(self, reader: OutputReader, lines: int | None, attempt: int | None) -> None:
+        self._reader = reader
+        self._lines = lines
+        self._attempt = attempt
+
+    def read(self) -> Iterator[bytes]:
+        """What was added since the last call; at first, only the last lines."""
+        blocks = self._reader.read(self._attempt)
+        if self._lines is not None:
+            printed = b"".join(blocks).splitlines(keepends=True)
+            blocks = iter(printed[len(printed) - min(self._lines, len(printed)) :])
+            self._lines = None
+        return blocks
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
 def follow(
-    path: str, lines: int | None, *, over: Callable[[], bool], pause: Callable[[], None]
+    log: Follower | PrintedLog, *, over: Callable[[], bool], pause: Callable[[], None]
 ) -> Iterator[bytes]:
     """The output of a job, until the job has ended."""
-    follower = Follower(path, lines)
     try:
         ended = False
         while True:
-            yield from follower.read()
+            yield from log.read()
             if ended:
                 return
             # Read once more after the end, so that the last output is not missed.
@@ -115,4 +124,4 @@ def follow(
             if not ended:
                 pause()
     finally:
-        follower.close()
+        log.close()

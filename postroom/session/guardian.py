@@ -267,7 +267,9 @@ class Guardian:
         self._health.touch_failed = ""
         self._selector.register(ours, selectors.EVENT_READ, self._hear)
         if self._worker.stdout is not None:
-            self._output = TaskOutput(self._worker.stdout, self._journal, self._slot.agent_id)
+            self._output = TaskOutput(
+                self._worker.stdout, self._base, self._journal, self._slot.agent_id
+            )
             self._selector.register(self._worker.stdout, selectors.EVENT_READ, self._read_output)
 
     def _environment(self) -> dict[str, str]:

@@ -22,6 +22,7 @@ from ..store.runs import RunInfo, read_note
 from .card_health import touch
 from .gpu_sharing import GpuSharing
 from .inbox import TryAgain
+from .task_output import KernelOutput
 
 if TYPE_CHECKING:
     from .tasks import Tasks
@@ -92,7 +93,11 @@ class JobRunner:
             from .tasks import Tasks
 
             shares = bool(self._settings.get("shares"))
-            self._tasks = Tasks(self._files, self._base.data, self._journal, shares=shares)
+            output = KernelOutput(self._base, self._settings["agent"])
+            output.install()
+            self._tasks = Tasks(
+                self._files, self._base.data, self._journal, shares=shares, output=output
+            )
         return self._tasks
 
     @property

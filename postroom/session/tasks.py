@@ -32,6 +32,7 @@ from ..store.runs import RunInfo, read_parcel_bytes
 from ..store.task_source import find_source, version_of
 from .inbox import PUBLISH_BYTES
 from .process_state import ProcessState
+from .task_output import KernelOutput
 
 # In a clone, Postroom itself lies in the project's folder. It is never reloaded.
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -47,11 +48,13 @@ class Tasks:
         journal: Journal,
         *,
         shares: bool = False,
+        output: KernelOutput | None = None,
     ) -> None:
         self._files = files
         self._data_path = data_path
         self._journal = journal
         self._shares = shares
+        self._output = output
         self._run = ""
         self._attempt = 0  # in the environment of the last job
         self.state = ProcessState()
@@ -64,6 +67,8 @@ class Tasks:
     def run_job(self, info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> JobEnd:
         """Run one job; an error in it is its outcome."""
         started = time.perf_counter()
+        if self._output is not None:
+            self._output.job = info.run, job, attempt
         self.state.set_variable("POSTROOM_JOB", f"{info.run}/{job}")
         if attempt != self._attempt:
             self.state.set_variable("POSTROOM_ATTEMPT", str(attempt))
@@ -90,6 +95,9 @@ class Tasks:
             failure = Failure(
                 Outcome.FAILED, type(error).__name__, str(error), traceback.format_exc()
             )
+        finally:
+            if self._output is not None and self._output.unfinished:
+                self._output.flush()
         return JobEnd(failure=failure, seconds=time.perf_counter() - started)
 
     def _call(self, kernel: _Task, info: RunInfo, sheet: JobSheet, job: int) -> Any:

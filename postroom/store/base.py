@@ -21,6 +21,7 @@ base/
   data.lock                      shared file lock of those who begin a run that refers to data
   control/                       requests to the acting Master, and the orders in force
   runs/<run>/<job>/              the files of a queued command: INFO, .OUT, .ERR, SUCCESS or FAILURE
+  runs/<run>/output.<agent>      what the kernels of a run have printed
   log/postroom.log               one log for every process (JSON lines)
   log/events.jsonl               the journal of every state change
   log/results.<run>.json         a cache of what results say; may be deleted at any time
@@ -177,8 +178,12 @@ class Base:
         return f"{self.root}/log/results.{run}.json"
 
     def job_folders(self, run: str) -> str:
-        """The folders of a run's queued commands."""
+        """The folders of a run's queued commands, and what its kernels have printed."""
         return f"{self.root}/runs/{run}"
+
+    def kernel_output(self, run: str, agent_id: str) -> str:
+        """What the kernels of a run have printed on one agent."""
+        return f"{self.root}/runs/{run}/output.{agent_id}"
 
     def job_folder(self, run: str, job: int) -> str:
         """The folder of a queued command: its output and how it ended."""

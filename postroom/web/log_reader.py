@@ -27,6 +27,11 @@ class LogChunk:
 NOTHING = LogChunk("", "", fresh=True)
 
 
+def last_of(printed: str) -> LogChunk:
+    """The end of what a Python task has printed."""
+    return LogChunk(final_text(printed[-FIRST_BYTES:]), "", fresh=True, size=len(printed))
+
+
 def read_log(root: str, path: str, mark: str = "", *, most: int = FIRST_BYTES) -> LogChunk:
     """What was added to a log after a mark; without a valid mark, the end of the log."""
     fd = _open_below(root, path)

@@ -12,11 +12,12 @@ from fastapi.responses import RedirectResponse, Response, StreamingResponse
 from ..errors import PostroomError
 from ..queue.rows import ENDED, PENDING, RUNNING, STATES, JobDetail
 from ..store.job_ids import JobId, find_job
+from ..store.kernel_output import read_output
 from .api import LONGEST_HISTORY_S, LogMark, Moment, Number, Run
 from .context import Context
 from .gantt import LABELS, WIDTH, chart, timeline
 from .live_updates import Listener, fingerprint, fingerprint_of_job
-from .log_reader import LogChunk, read_log
+from .log_reader import NOTHING, LogChunk, last_of, read_log
 
 pages = APIRouter(include_in_schema=False)
 
@@ -81,6 +82,8 @@ async def job(request: Request, context: Context, run: Run, number: Number) -> R
 
     def read(detail: JobDetail) -> tuple[JobDetail, LogChunk, LogChunk]:
         root = context.base.root
+        if not detail.out_path:
+            return detail, last_of(read_output(context.base, run, number)), NOTHING
         return detail, read_log(root, detail.out_path), read_log(root, detail.err_path)
 
     detail, out, err = await context.queue.query(lambda view: read(view.job(JobId(run, number))))

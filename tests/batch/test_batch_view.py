@@ -31,7 +31,7 @@ STATE = BatchState(SLOTS, 12, 2, 5, 7, open=True, rate=0.5, left_s=90.0)
 def ended(folder: Path, number: int, failure: Failure | None = None) -> tuple[Finished, JobFolder]:
     place = JobFolder(str(folder / f"job_{number}"))
     job = Job(COMMAND, command=f"echo {number}", folder=place.path, number=number)
-    return Finished(number, job, JobEnd(None, failure, 2.5), "0", ""), place
+    return Finished(number, job, JobEnd(None, failure, 2.5), "0", None), place  # type: ignore[arg-type]
 
 
 def test_the_headline_has_every_count_and_the_time_left() -> None:

@@ -170,3 +170,24 @@ def describe():
         "priority": os.getpriority(os.PRIO_PROCESS, 0),
         "stdout": sys.stdout is sys.__stdout__,
     }
+
+
+def talk(word, end=""):
+    """Print in every way there is; then end as told."""
+    import ctypes
+    import logging
+
+    print("printed", word)
+    print("half a line", file=sys.stderr, end="")
+    logging.getLogger("talk").warning(" and logged %s", word)
+    if end == "silent":
+        return word
+    if end == "raise":
+        raise ValueError(word)
+    if end == "die":
+        print("the last words", word)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if end == "child":
+        subprocess.run(["echo", "from a child"], check=True)
+        ctypes.CDLL(None).usleep(300_000)
+    return word

@@ -206,8 +206,11 @@ def test_a_failing_job_makes_the_exit_code_1_and_is_explained(project: Path) -> 
     assert done.returncode == 1
     assert "0 of 3 ok, 3 failed" in done.stdout
     assert "job 0 (product 0) failed: ValueError: no" in done.stdout
+    assert "raise ValueError('no')" in done.stdout, "the traceback of the first"
+    job = re.findall(r"\[see: postroom show (\w+/0)\]", done.stdout)[0]
+    logs = python(project, "-m", "postroom", "logs", job)
+    assert logs.stdout == "printed by it\n"
     log = (project / "base" / "log" / "postroom.log").read_text()
-    assert "printed by it" in log
     assert all(json.loads(line) for line in log.splitlines())
 
 

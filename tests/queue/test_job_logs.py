@@ -9,7 +9,13 @@ import pytest
 
 from postroom.errors import PostroomError
 from postroom.queue import job_logs
-from postroom.queue.job_logs import Follower, follow, last_lines
+from postroom.queue.job_logs import Follower, PrintedLog, follow
+from postroom.store.base import create_base
+from postroom.store.kernel_output import OutputReader, add_output
+
+
+def last_lines(path: str, lines: int | None) -> list[bytes]:
+    return list(follow(Follower(path, lines), over=lambda: True, pause=lambda: None))
 
 
 @pytest.mark.parametrize(
@@ -36,8 +42,6 @@ def test_what_is_not_a_file_is_refused_and_nobody_waits_for_it(tmp_path: Path) -
     for path in (tmp_path / "fifo", tmp_path):
         with pytest.raises(PostroomError, match="not a regular file"):
             list(last_lines(str(path), None))
-        with pytest.raises(PostroomError, match="not a regular file"):
-            list(follow(str(path), 3, over=lambda: True, pause=lambda: None))
     assert list(last_lines(str(tmp_path / "nothing"), None)) == []
 
 
@@ -79,4 +83,17 @@ def test_following_ends_after_the_last_output(tmp_path: Path) -> None:
             file.write("more\n")
         return next(ends)
 
-    assert b"".join(follow(str(log), None, over=over, pause=lambda: None)) == b"one\nmore\nmore\n"
+    assert (
+        b"".join(follow(Follower(str(log), None), over=over, pause=lambda: None))
+        == b"one\nmore\nmore\n"
+    )
+
+
+def test_the_output_of_a_task_is_followed_from_its_last_lines_on(tmp_path: Path) -> None:
+    base = create_base(tmp_path / "base")
+    add_output(base, "0", ("r", 3, 1), "o", b"one\ntwo\nthree\n")
+    log = PrintedLog(OutputReader(base, "r", 3), 2, None)
+    assert b"".join(log.read()) == b"two\nthree\n"
+    add_output(base, "0", ("r", 3, 1), "o", b"four\n")
+    assert b"".join(log.read()) == b"four\n"
+    assert b"".join(PrintedLog(OutputReader(base, "r", 3), 0, None).read()) == b""
