@@ -16,7 +16,7 @@ test: $(READY) lint  ## set up, then pass every check and test
 	$(PY) -m pytest
 
 # What plays other users, mounts small disks or makes control groups; skipped for anybody but root.
-ROOT_TESTS := tests/gpus/ledger/test_users.py tests/processes/test_host_memory.py \
+ROOT_TESTS := tests/gpus/ledger/test_users.py tests/processes/test_host_memory.py tests/processes/test_namespaces.py \
 	tests/processes/test_resources.py tests/store/test_base.py tests/store/test_files.py \
 	tests/system/test_cgroups.py tests/system/test_oom_kills.py
 

@@ -46,6 +46,7 @@ from .store.task_source import import_folder as folder_of_tasks
 from .store.task_source import program_folder, source_version
 from .system.file_events import FolderWatcher, Waiter
 from .system.page_cache import LARGE
+from .system.processes import myself
 from .text.safe_text import printable
 
 # How often a Master that does not act tries to take the lock, and lists results.
@@ -648,10 +649,13 @@ class Master:
 
         mark = mark_of(self.base.root, agent_id)
         info = read_agent_info(self._files, self.base, agent_id)
-        return sweep(mark) + (cgroups.end(info.cgroup, mark) if info is not None else 0)
+        ended = sweep(mark, held=self.base.agent_tree(agent_id))
+        return ended + (cgroups.end(info.cgroup, mark) if info is not None else 0)
 
     def _write_info(self, epoch: int) -> None:
-        info = MasterInfo(epoch, os.getpid(), socket.gethostname())
+        me = myself()
+        host = socket.gethostname()
+        info = MasterInfo(epoch, me.pid, host, me.started_ticks, me.boot_id, me.pid_namespace)
         temporary = self.base.temporary()
         self._files.write_new(temporary, [info.encode()])
         self._files.move(temporary, self.base.master_info)

@@ -251,3 +251,29 @@ def test_in_a_quiet_world_every_command_runs_once_though_long_ones_stand_between
         world.finish()
     world.kernel.shut_down()
     assert sorted(job for _, job, _, _ in world.checker.executions.values()) == list(range(40))
+
+
+@pytest.mark.parametrize("apart", [True, False], ids=["in containers", "together"])
+@pytest.mark.parametrize("forked", [True, False], ids=["forked", "relayed"])
+def test_a_command_whose_session_is_killed_around_it_never_runs_twice_at_once(
+    forked: bool, apart: bool
+) -> None:
+    world = World(random.Random(0))
+    submission = Submission([Plan(1, "ok", seconds=9.0, command=True)], [], keep=True, parcels=1)
+    world.checker.plan(submission)
+    with seeded(random.Random(0)):
+        world.start(Client(world, "master 0", [submission], [], apart=apart))
+        for number in range(2):
+            world.start(Session(world, str(number), forked=forked, apart=apart))
+        while not world.checker.running:
+            for process in world.ready():
+                world.turn(process, 1)
+        (command,) = world.checker.running
+        for process in list(world.kernel.processes):
+            if process.name.split()[1] == command.agent and "master" not in process.name:
+                world.kernel.kill(process)
+        assert command.alive
+        world.finish()  # the checker complains when a command begins that runs already
+    world.kernel.shut_down()
+    assert command.swept is not apart
+    assert len(world.checker.executions) == 1

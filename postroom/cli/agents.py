@@ -17,6 +17,7 @@ from ..session.sessions import Sessions
 from ..session.slots import choose_gpus
 from ..store.base import Base, create_base, open_base
 from ..store.snapshot import AgentStatus, snapshot
+from ..system.processes import pid_namespace
 from ..text.durations import format_duration
 from .options import (
     CONTEXT,
@@ -192,5 +193,6 @@ def _is_base(word: str) -> bool:
 def _row(agent: AgentStatus) -> list[str]:
     job = f"{agent.run}/{agent.job}" if agent.run and agent.job is not None else "-"
     up = format_duration(time.time() - agent.since) if agent.state != "dead" else "-"
-    done, pid = str(agent.done), str(agent.pid)
+    pid = str(agent.pid) if agent.pid_namespace == pid_namespace() else f"{agent.pid} @{agent.host}"
+    done = str(agent.done)
     return [agent.agent, agent.gpu_name or "-", agent.state, job, done, pid, up]

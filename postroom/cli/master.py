@@ -87,7 +87,8 @@ def _detach(base: Base, options: list[str]) -> None:
     acting = acting_master(LocalFiles(), base)
     if acting is not None:
         click.echo(
-            f"a scheduler is running already (pid {acting}); this one takes over when it ends",
+            f"a scheduler is running already ({acting.pid_words}); "
+            "this one takes over when it ends",
             err=True,
         )
     path = f"{os.path.dirname(base.log)}/master.txt"

@@ -6,6 +6,7 @@ import click
 
 from ..queue.queue_view import QueueView
 from ..queue.rows import PENDING, AgentView, CardView, Overview
+from ..store.snapshot import DEAD
 from ..text.memory_sizes import from_mib
 from ..text.safe_text import printable
 from .job_options import in_base
@@ -48,7 +49,7 @@ def command(view: QueueView, json_: bool) -> None:
 
 def head(seen: Overview) -> list[str]:
     """Return the counts, and what is in the way, in a few lines."""
-    alive = [agent for agent in seen.agents if agent.state != "dead"]
+    alive = [agent for agent in seen.agents if agent.state not in DEAD]
     drained = sum(agent.drained for agent in alive)
     agents = f"{len(alive)} agent{'' if len(alive) == 1 else 's'}"
     scheduler = (

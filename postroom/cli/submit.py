@@ -22,6 +22,7 @@ from ..queue.queue_view import QueueView
 from ..queue.submission import DEFAULT_PROJECT, check, submit
 from ..store.job_ids import JobId
 from ..store.scheduling import SchedulingOptions
+from ..store.snapshot import DEAD
 from ..text.memory_sizes import to_mib
 from ..text.option_values import environment
 from .job_options import complete_jobs, in_new_base, make_base, some_jobs
@@ -193,5 +194,5 @@ def _advise(view: QueueView) -> None:
     base_state = view.read_state()
     if base_state.master_pid is None:
         talk(f"no scheduler is running; start it with: postroom master {view.base.root} --detach")
-    elif not any(agent.state != "dead" for agent in base_state.agents):
+    elif not any(agent.state not in DEAD for agent in base_state.agents):
         talk(f"no agent is running; start one with: postroom agents start 1 {view.base.root}")

@@ -75,13 +75,13 @@ class MinderContext:
     gpu: str  # the GPU's uuid, or "cpu"
     gpu_name: str
     environment: dict[str, str]
-    lease_fds: tuple[int, ...]
+    kept_fds: tuple[int, ...]  # of the GPU's lease and of the session's tree: all inherit them
     lock_fd: int
     cgroup: str = ""
     shares: bool = False  # no GPU of its own: each command books its part of one
 
     def fork(self, role: str, body: Callable[[], int | None], *, keep: int) -> ForkedProcess:
-        """Fork a process that shares the agent's lock, the GPU's lease and the descriptor `keep`.
+        """Fork a process that shares the session's locks, the GPU's lease and one more descriptor.
 
         The caller must have one thread only.
         """
@@ -95,7 +95,7 @@ class MinderContext:
             Journal(self.base, f"{role} {self.agent}").log("error", traceback.format_exc())
 
         try:
-            return fork_process(begin, keep={lock, keep, *self.lease_fds}, failed=failed)
+            return fork_process(begin, keep={lock, keep, *self.kept_fds}, failed=failed)
         finally:
             os.close(lock)
 
@@ -153,7 +153,7 @@ class Minder:
         self._oom_kills_at = -LOOK_S
         self._gpu_use: GpuUse
         self._helpers: set[int] = set()  # processes below us that no command started
-        for fd in context.lease_fds:
+        for fd in context.kept_fds:
             os.set_inheritable(fd, True)  # the GPU is free when its last holder is gone
         self._umask = self._agents_umask = current_umask()
         self._submitted = JobEnvironment({}, self._umask)  # of the last command that had one
@@ -468,7 +468,7 @@ class Minder:
         if spec.nice:
             words = ["nice", "-n", str(spec.nice), *words]
         # This takes a third of the time of subprocess. All our descriptors close on exec, except
-        # those of the GPU's lease, which the command inherits.
+        # those that say that somebody of this session is alive, which the command inherits.
         os.chdir(attempt.cwd)
         child = os.posix_spawnp(
             self._find(words[0]),

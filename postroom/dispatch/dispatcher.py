@@ -13,7 +13,7 @@ from ..errors import BadFileError, OtherVersionError
 from ..store.agents import PROTOCOL, list_agents, read_agent_info, read_master_info
 from ..store.append_log import Record
 from ..store.base import Base
-from ..store.files import Clock, Files
+from ..store.files import Clock, Files, Lock
 from ..store.journal import Journal
 from ..store.mailbox import Letter
 from ..store.requests import Orders, no_orders, read_orders
@@ -307,14 +307,30 @@ class Dispatcher:
         return True
 
     def _probe(self, agent: Agent) -> bool:
-        """Check whether an agent is dead: if its lock is free, clear it away; True if it was."""
+        """Check whether an agent is dead: if its locks are free, clear it away; True if it was.
+
+        In another container there may be processes of its job that cannot be seen from here. What
+        cannot be seen is not dead: while one has the second lock, nothing is requeued.
+        """
         lock = self._files.try_lock(self._base.agent_lock(agent.agent_id))
         if lock is None:
             return False
+        tree: Lock | None = None
         try:
             strays = self._sweep(agent.agent_id)
             if strays:
                 self._journal.log("warning", f"{strays} processes of a dead agent were ended")
+            tree = self._files.try_lock(self._base.agent_tree(agent.agent_id))
+            if tree is None:
+                if not agent.orphaned:
+                    self._journal.log(
+                        "warning",
+                        f"agent {agent.agent_id} died, but processes of its job go on where they "
+                        "cannot be ended from here: its jobs are requeued when those have ended",
+                    )
+                agent.orphaned = True
+                agent.probe_at += LIST_S  # a sweep looks at all processes of the machine
+                return False
             if not agent.box.gone():
                 reason, at = "its agent died", self._clock.wall()
                 take_back_letter(self._files, self._base, agent.agent_id, reason=reason, at=at)
@@ -326,6 +342,8 @@ class Dispatcher:
             self._journal.log("error", f"cannot clear away a dead agent: {error.strerror}")
             return False
         finally:
+            if tree is not None:
+                tree.release()
             lock.release()
         self._journal.log("warning", f"agent {agent.agent_id} died; its jobs are requeued")
         self._forget(agent)

@@ -8,7 +8,7 @@ from ..errors import BadFileError, StalledError
 from ..store.base import Base
 from ..store.files import Files
 from ..store.requests import no_orders, read_orders
-from ..store.snapshot import acting_master, snapshot
+from ..store.snapshot import DEAD, acting_master, snapshot
 from ..system.oom_kills import OOM_MESSAGE
 from ..system.processes import is_stopped
 
@@ -45,17 +45,17 @@ class Stall:
 def find_obstacle(files: Files, base: Base, *, acting: bool) -> str:
     """Why no job of a base can run now, and what to do; "" where one could."""
     master = None if acting else acting_master(files, base)
-    if master is not None and is_stopped(master):
+    if master is not None and is_stopped(master.process):
         return (
-            f"the scheduler of {base.root} (pid {master}) is stopped, and no other may take "
-            f"over: continue it (`kill -CONT {master}`, or `fg` in its terminal), or end it"
+            f"the scheduler of {base.root} (pid {master.pid}) is stopped, and no other may take "
+            f"over: continue it (`kill -CONT {master.pid}`, or `fg` in its terminal), or end it"
         )
     try:
         read_orders(files, base)
     except BadFileError as error:
         return no_orders(error)
     states = [agent.state for agent in snapshot(base, files=files, runs=False).agents]
-    living = [state for state in states if state != "dead"]
+    living = [state for state in states if state not in DEAD]
     if not living:
         return (
             f"no agent is running on {base.root}: "

@@ -16,10 +16,10 @@ from ..store.files import LocalFiles
 from ..store.mailbox import is_plain_name, read_letter
 from ..store.requests import no_orders, pending, read_orders, read_request
 from ..store.runs import count_jobs, list_firsts, list_runs, read_run_info
-from ..store.snapshot import BaseSnapshot, snapshot
+from ..store.snapshot import DEAD, BaseSnapshot, snapshot
 from ..system import cgroups
 from ..system.oom_kills import OOM_MESSAGE
-from ..system.processes import is_stopped
+from ..system.processes import describe_pid, is_stopped
 
 # Filesystems on which file locks and hard links work as the protocol needs.
 LOCAL = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "overlay", "bcachefs"}
@@ -199,14 +199,14 @@ def _modes(base: Base) -> Iterator[Finding]:
 
 def _master(base: Base, seen: BaseSnapshot) -> Iterator[Finding]:
     waiting = sum(run.asked - run.done for run in seen.runs)
-    if seen.master_pid is not None and is_stopped(seen.master_pid):
+    if seen.master is not None and is_stopped(seen.master.process):
         yield Finding(
             "error",
-            f"the scheduler (pid {seen.master_pid}) is stopped, and no other can take over",
-            f"continue it: kill -CONT {seen.master_pid} (or fg in its terminal); or end it",
+            f"the scheduler (pid {seen.master.pid}) is stopped, and no other can take over",
+            f"continue it: kill -CONT {seen.master.pid} (or fg in its terminal); or end it",
         )
-    elif seen.master_pid is not None:
-        yield Finding("ok", f"the scheduler is running (pid {seen.master_pid})")
+    elif seen.master is not None:
+        yield Finding("ok", f"the scheduler is running ({seen.master.pid_words})")
     elif waiting:
         yield Finding(
             "note",
@@ -218,7 +218,7 @@ def _master(base: Base, seen: BaseSnapshot) -> Iterator[Finding]:
 
 def _agents(base: Base, seen: BaseSnapshot) -> Iterator[Finding]:
     waiting = sum(run.asked - run.done for run in seen.runs)
-    if waiting and all(agent.state == "dead" for agent in seen.agents):
+    if waiting and all(agent.state in DEAD for agent in seen.agents):
         yield Finding(
             "note",
             f"{waiting} jobs are not done, and no agent is running",
@@ -230,6 +230,14 @@ def _agents(base: Base, seen: BaseSnapshot) -> Iterator[Finding]:
                 "warning",
                 f"agent {agent.agent} is dead and left its files",
                 "nothing is lost: the scheduler or the next session requeues its jobs",
+            )
+        elif agent.state == "orphaned":
+            yield Finding(
+                "warning",
+                f"agent {agent.agent} is dead, but processes of its job go on "
+                f"(it ran on host {agent.host}, perhaps in another container)",
+                "its jobs are requeued when those have ended; to end them now, end that container, "
+                f"or in it every process that has {base.agent_tree(agent.agent)} open",
             )
         elif agent.state == "blocked":
             yield Finding(
@@ -251,7 +259,8 @@ def _agents(base: Base, seen: BaseSnapshot) -> Iterator[Finding]:
                 f"restart it; first stop it: postroom agents stop '{base.root}' {agent.agent}",
             )
         else:
-            yield Finding("ok", f"agent {agent.agent} is {agent.state} (pid {agent.pid})")
+            where = describe_pid(agent.pid, agent.pid_namespace, agent.host)
+            yield Finding("ok", f"agent {agent.agent} is {agent.state} ({where})")
 
 
 def _runs(base: Base, seen: BaseSnapshot) -> Iterator[Finding]:

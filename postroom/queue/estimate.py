@@ -10,7 +10,7 @@ from statistics import fmean
 
 from ..errors import BadFileError
 from ..store.job_ids import SHORT, JobId
-from ..store.snapshot import AgentStatus
+from ..store.snapshot import DEAD, AgentStatus
 from ..text.memory_sizes import from_mib
 from .base_state import BaseState, RunJob
 from .rows import FAILED
@@ -20,7 +20,7 @@ from .waiting_order import in_order
 # The next jobs of a project take as long as the mean of its last so many.
 SAMPLE = 20
 # Agents in these states get no jobs.
-_GONE = ("dead", "finishing", "outdated")
+_GONE = (*DEAD, "finishing", "outdated")
 
 
 class Estimator:

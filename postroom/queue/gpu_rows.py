@@ -18,11 +18,15 @@ def card_views(base_state: BaseState, watch: CardWatch) -> list[CardView]:
     except (PostroomError, OSError) as error:
         return [CardView("", 0, "?", 0, None, None, None, None, str(error), [], "")]
     agents = {agent.agent: agent for agent in base_state.agents if agent.state != "dead"}
-    pids = {agent.pid for agent in agents.values()}
+    ours = {(agent.pid, agent.pid_namespace) for agent in agents.values()}
     found = []
     for view in views:
         card = view.card
-        others = [lease for lease in view.leases if lease.process.pid not in pids]
+        others = [
+            lease
+            for lease in view.leases
+            if (lease.process.pid, lease.process.pid_namespace) not in ours
+        ]
         holder = "; ".join(lease.describe() for lease in others)
         if not holder and view.foreign:
             used_by = view.foreign[0]

@@ -102,8 +102,10 @@ class Guardian:
         self._helpers = below(
             os.getpid()
         )  # a ledger may have started a process that renews the lease
-        self._lock = self._take_lock()
-        self._strays = self._end_strays()
+        self._strays = 0
+        self._lock, self._tree = self._take_locks()
+        # Every process of the session has these open, also those that jobs start.
+        self._kept_fds = (*slot.lease_fds, self._tree)
         self._cgroup = cgroups.make(self._mark)
         self._selector = selectors.DefaultSelector()
         self._signals = 0
@@ -128,7 +130,7 @@ class Guardian:
             slot.gpu,
             slot.gpu_name,
             slot.environment,
-            slot.lease_fds,
+            self._kept_fds,
             self._lock.fd,
             self._cgroup,
             shares=slot.shares,
@@ -158,26 +160,37 @@ class Guardian:
                 self._leave()
         return 0
 
-    # The lock and the agent's file
+    # The locks and the agent's file
 
-    def _take_lock(self) -> LocalLock:
-        # A Master that clears away a dead agent holds the lock for a moment. The minder of a
-        # command that outlived its session holds it until the command ends.
+    def _take_locks(self) -> tuple[LocalLock, int]:
+        """Take the agent's lock, then end what an earlier session left, then take the tree's lock.
+
+        A Master that clears away a dead agent holds the first for a moment; the minder of a command
+        that outlived its session, until the command ends. The second is held by processes that we
+        cannot end: what cannot be seen from our container is not dead.
+        """
         give_up_at = time.monotonic() + 2.0
         waits = False
         while True:
+            tree = None
             lock = self._files.try_lock(self._base.agent_lock(self._slot.agent_id))
             if lock is not None:
-                return lock
+                self._end_strays()
+                tree = self._files.try_lock(self._base.agent_tree(self._slot.agent_id))
+                if tree is not None:
+                    # A LocalLock would be dropped by what we fork.
+                    return lock, os.dup(tree.fd)
+                lock.release()
             if time.monotonic() > give_up_at:
                 info = read_agent_info(self._files, self._base, self._slot.agent_id)
-                if info is not None and living_agents(self._files, self._base, info.agent) is None:
+                living = living_agents(self._files, self._base, self._slot.agent_id)
+                if lock is not None or (info is not None and living is None):
                     if not waits:
                         self._say("waiting for a command that outlived its session")
                     waits = True
                     time.sleep(0.05)
                     continue
-                who = f" (pid {info.pid}, on {info.gpu_name})" if info else ""
+                who = f" ({info.pid_words}, on {info.gpu_name})" if info else ""
                 raise SessionError(
                     f"agent {self._slot.agent_id} of {self._base.root} is running already{who}: "
                     f"stop it first with postroom agents stop {self._base.root} "
@@ -185,13 +198,13 @@ class Guardian:
                 )
             time.sleep(0.02)
 
-    def _end_strays(self) -> int:
+    def _end_strays(self) -> None:
         """End processes of an earlier session; one that ended normally has removed its file."""
         if not self._files.exists(self._base.agent_info(self._slot.agent_id)):
-            return 0
+            return
         info = read_agent_info(self._files, self._base, self._slot.agent_id)
-        strays = sweep(self._mark)
-        return strays + (cgroups.end(info.cgroup, self._mark) if info is not None else 0)
+        self._strays += sweep(self._mark, held=self._base.agent_tree(self._slot.agent_id))
+        self._strays += cgroups.end(info.cgroup, self._mark) if info is not None else 0
 
     def _sweep(self, spared: Collection[int] = ()) -> None:
         """End all processes that were started here and have no parent of ours any more."""
@@ -209,6 +222,7 @@ class Guardian:
             pid=me.pid,
             started=me.started_ticks,
             since=time.time(),
+            pid_namespace=me.pid_namespace,
             gpus=self._slot.gpus,
             memory_mib=self._slot.memory_mib,
             cgroup=self._cgroup,
@@ -227,6 +241,7 @@ class Guardian:
             self._files.remove(self._base.mailbox(self._slot.agent_id))
             self._files.remove(self._base.agent_info(self._slot.agent_id))
         self._journal.log("info", f"session {self._slot.agent_id} ended")
+        os.close(self._tree)
         self._lock.release()
 
     # The worker
@@ -253,7 +268,7 @@ class Guardian:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                pass_fds=(self._lock.fd, theirs.fileno(), *self._slot.lease_fds),
+                pass_fds=(self._lock.fd, theirs.fileno(), *self._kept_fds),
                 start_new_session=True,
             )
         else:

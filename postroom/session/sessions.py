@@ -18,12 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import PostroomError
 from ..gpus.cards.gpu_list import SlotSpec
+from ..store.agents import AgentInfo
 from ..store.base import Base
 from ..store.files import LocalFiles
 from ..store.snapshot import living_agents
 from ..system.fork import ForkedProcess
 from ..system.own_python import start_detached
 from ..system.process_tree import holders
+from ..system.processes import pid_namespace
 from ..text.safe_text import printable
 from .forked_worker import fork_session
 from .slots import choose_gpus
@@ -100,7 +102,7 @@ class Sessions:
             if info is None:
                 self._processes[slot.agent] = process = self._spawn(slot, outlive=outlive)
                 new.append(slot.agent)
-            pids[slot.agent] = process.pid if info is None else info.pid
+            pids[slot.agent] = f"pid {process.pid}" if info is None else info.pid_words
         if new:
             self.say(f"starting agents {', '.join(new)} (importing torch may take a moment)")
         try:
@@ -108,17 +110,15 @@ class Sessions:
                 self._wait_until_ready(agent, pid)
                 if agent in new:
                     stop = f"postroom agents stop {shlex.quote(self.base.root)} {agent}"
-                    self.say(
-                        f"agent {agent} started (pid {pid}); log: {self.base.log}; stop: {stop}"
-                    )
+                    self.say(f"agent {agent} started ({pid}); log: {self.base.log}; stop: {stop}")
                 else:
-                    self.say(f"agent {agent} is running already (pid {pid})")
+                    self.say(f"agent {agent} is running already ({pid})")
         except BaseException:
             self.finish()
             self.wait()
             raise
 
-    def _wait_until_ready(self, agent: str, pid: int) -> None:
+    def _wait_until_ready(self, agent: str, pid: str) -> None:
         process = self._processes.get(agent)
         give_up_at = time.monotonic() + READY_S
         while not self._files.exists(self.base.mailbox(agent)):
@@ -128,8 +128,7 @@ class Sessions:
                 raise PostroomError(f"agent {agent} could not start: {self.last_words(agent)}")
             if time.monotonic() > give_up_at:
                 raise PostroomError(
-                    f"agent {agent} (pid {pid}) was not ready within {READY_S:g} s; "
-                    f"see {self.base.log}"
+                    f"agent {agent} ({pid}) was not ready within {READY_S:g} s; see {self.base.log}"
                 )
             time.sleep(POLL_S)
 
@@ -243,28 +242,42 @@ class Sessions:
 
     def stop(self, agents: Sequence[str], *, now: bool = False) -> None:
         """Stop sessions, also those of others, after their job or now; wait for their end."""
-        waiting = []
+        waiting, elsewhere = [], []
         for agent in agents:
             info = living_agents(self._files, self.base, agent)
             if info is None:
                 self.say(f"agent {agent} is not running")
                 continue
+            if info.pid_namespace != pid_namespace():
+                elsewhere.append(info)
+                continue
             with contextlib.suppress(ProcessLookupError):
                 fd = os.pidfd_open(info.pid)
                 try:
                     # Asked again with the descriptor open: now no other process can get the pid.
-                    if living_agents(self._files, self.base, agent) == info:
+                    if self._is_alive(info):
                         for _ in range(2 if now else 1):
                             signal.pidfd_send_signal(fd, signal.SIGTERM)
                             if now:
                                 time.sleep(POLL_S)
                 finally:
                     os.close(fd)
-            waiting.append((agent, info))
-        for agent, info in waiting:
-            while living_agents(self._files, self.base, agent) == info:
+            waiting.append(info)
+        for info in waiting:
+            while self._is_alive(info):
                 time.sleep(POLL_S)
-            self.say(f"agent {agent} stopped")
+            self.say(f"agent {info.agent} stopped")
+        if elsewhere:
+            who = ", ".join(f"agent {info.agent} ({info.pid_words})" for info in elsewhere)
+            raise PostroomError(
+                f"no signal from here reaches {who}: stop it in its own container, with "
+                f"postroom agents stop {shlex.quote(self.base.root)} {elsewhere[0].agent}; or give "
+                "it no more jobs, with postroom agents drain"
+            )
+
+    def _is_alive(self, info: AgentInfo) -> bool:
+        now = living_agents(self._files, self.base, info.agent)
+        return now is not None and now.process == info.process
 
     def add(self, gpus: str) -> None:
         """Start a session on each of these GPUs that has none; do not wait for them."""

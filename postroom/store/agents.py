@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..errors import BadFileError, OtherVersionError
+from ..system.processes import Process, describe_pid
 from .base import Base
 from .files import Files
 from .mailbox import is_plain_name
@@ -31,11 +32,22 @@ class AgentInfo(JsonRecord):
     pid: int  # of the guardian
     started: int  # the guardian's start time in clock ticks, which makes its pid unique
     since: float  # wall clock
+    pid_namespace: str = ""  # in which its pid means something
     gpus: int = 1  # how many; 0 on the CPU
     memory_mib: int = 0  # of the smallest of them
     cgroup: str = ""  # where its commands are; "": in no group of their own
     out_of_memory: bool = False  # it pauses, because the machine ran out of memory (RAM)
     protocol: int = PROTOCOL  # which letters it understands
+
+    @property
+    def process(self) -> Process:
+        """Its guardian."""
+        return Process(self.pid, self.started, self.boot_id, self.pid_namespace)
+
+    @property
+    def pid_words(self) -> str:
+        """Its guardian's pid, and where that is one."""
+        return describe_pid(self.pid, self.pid_namespace, self.host)
 
 
 @dataclass(frozen=True)
@@ -47,6 +59,19 @@ class MasterInfo(JsonRecord):
     epoch: int  # of its letters
     pid: int
     host: str
+    started: int = 0
+    boot_id: str = ""
+    pid_namespace: str = ""
+
+    @property
+    def process(self) -> Process:
+        """The process that it is in."""
+        return Process(self.pid, self.started, self.boot_id, self.pid_namespace)
+
+    @property
+    def pid_words(self) -> str:
+        """Its pid, and where that is one."""
+        return describe_pid(self.pid, self.pid_namespace, self.host)
 
 
 def list_agents(files: Files, base: Base) -> list[str]:

@@ -4,6 +4,7 @@ base/
   FORMAT                         protocol version; an unknown one is refused, nothing is touched
   agent_pool/0.POOL              mailbox: absent = no agent, empty = idle, a letter = working
   agent_pool/0.lock              file lock of guardian, worker and minder: free when all are dead
+  agent_pool/0.tree              file lock of all processes of the session, also of its jobs
   agent_pool/0.json              about the session: GPU, host, pid, since
   agent_pool/<gpu>.gate, .use    file locks of workers that share a GPU, for exclusive jobs
   in_hand/0                      one line: the worker's running job, and how many it has done
@@ -100,6 +101,10 @@ class Base:
     def agent_lock(self, agent_id: str) -> str:
         """Held while the agent's guardian, worker or minder is alive."""
         return f"{self.agent_pool}/{agent_id}.lock"
+
+    def agent_tree(self, agent_id: str) -> str:
+        """Held while any process of the session is alive, also one that a job has started."""
+        return f"{self.agent_pool}/{agent_id}.tree"
 
     def agent_info(self, agent_id: str) -> str:
         """What the session says about itself."""

@@ -440,7 +440,8 @@ class LocalFiles:
         _sync(path, os.O_DIRECTORY)
 
     def try_lock(self, path: str, *, shared: bool = False) -> LocalLock | None:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        mode = os.O_RDONLY if shared else os.O_RDWR  # who only looks may see a read-only disk
+        fd = os.open(path, mode | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -21,8 +21,9 @@
    twice.
 4. A range is **split** only when its holder has stopped: it emptied or removed its mailbox, or its
    lock is free. Guardian, worker and the minder of a command share the lock, so a free lock proves
-   that all are dead, and a process that takes it may clear up (`take_back_letter`). A worker
-   writes its files in an **outbox** of its own, which is closed first: even if the lock was
+   that all are dead, and a process that takes it may clear up (`take_back_letter`), once the lock
+   of what jobs have started is free, too: what cannot be seen, in a container, is not dead. A
+   worker writes its files in an **outbox** of its own, which is closed first: even if the lock was
    wrong, nothing from it can be linked any more, and its range can be split.
 5. A session that ends a job with no result writes a note in `attempts/` **before** it gives the
    letter back. The note, not the death itself, counts against the job.

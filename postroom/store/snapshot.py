@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 from dataclasses import dataclass
 
 from ..errors import BadFileError, OtherVersionError
-from ..system.processes import Process, alive, pid_namespace
-from .agents import PROTOCOL, AgentInfo, read_agent_info, read_master_info
+from ..system.processes import alive
+from .agents import PROTOCOL, AgentInfo, MasterInfo, read_agent_info, read_master_info
 from .append_log import logged_until
 from .base import Base
 from .files import Files, LocalFiles
@@ -20,15 +21,18 @@ from .runs import (
     read_run_info,
 )
 
+# In these states an agent takes no more jobs, ever.
+DEAD = ("dead", "orphaned")
+
 
 @dataclass(frozen=True)
 class AgentStatus:
     """One session, as others see it."""
 
     agent: str
-    # "starting", "idle", "running", "blocked", "finishing" (a command), "dead", "out of memory" (it
-    # pauses, see `card_health`), or "outdated": it runs another version than the Master, which
-    # sends it nothing
+    # "starting", "idle", "running", "blocked", "finishing" (a command), "dead", "orphaned" (dead,
+    # but processes of its job go on), "out of memory" (it pauses, see `card_health`), or
+    # "outdated": it runs another version than the Master, which sends it nothing
     state: str
     gpu: str
     gpu_name: str
@@ -41,6 +45,8 @@ class AgentStatus:
     attempt: int = 0  # of the jobs of the letter
     job_since: float | None = None  # when that job was begun
     memory_mib: int = 0  # of the smallest of its GPUs; 0: unknown
+    host: str = ""
+    pid_namespace: str = ""  # in which its pid means something
 
 
 @dataclass(frozen=True)
@@ -61,7 +67,12 @@ class BaseSnapshot:
     base: str
     agents: list[AgentStatus]
     runs: list[RunStatus]
-    master_pid: int | None  # of the acting Master; None: there is none
+    master: MasterInfo | None  # the acting one; None: there is none
+
+    @property
+    def master_pid(self) -> int | None:
+        """The pid of the acting Master."""
+        return None if self.master is None else self.master.pid
 
 
 def snapshot(base: Base, *, files: Files | None = None, runs: bool = True) -> BaseSnapshot:
@@ -71,17 +82,14 @@ def snapshot(base: Base, *, files: Files | None = None, runs: bool = True) -> Ba
         base=base.root,
         agents=[_agent(files, base, agent_id) for agent_id in _agent_ids(files, base)],
         runs=[_run(files, base, run) for run in list_runs(files, base)] if runs else [],
-        master_pid=acting_master(files, base),
+        master=acting_master(files, base),
     )
 
 
 def living_agents(files: Files, base: Base, agent_id: str) -> AgentInfo | None:
     """What a session says about itself if it is alive; else None."""
     info = read_agent_info(files, base, agent_id)
-    if info is None:
-        return None
-    process = Process(info.pid, info.started, info.boot_id, pid_namespace())
-    return info if alive(process) else None
+    return info if _who_lives(files, base, agent_id, info) is Living.SESSION else None
 
 
 def _agent_ids(files: Files, base: Base) -> list[str]:
@@ -99,11 +107,9 @@ def _agent(files: Files, base: Base, agent_id: str) -> AgentStatus:
     has_mailbox = files.exists(base.mailbox(agent_id))
     letter = read_letter(files, base, agent_id)
     hand = read_in_hand(files, base, agent_id)
-    lives = living_agents(files, base, agent_id) is not None
+    living = _who_lives(files, base, agent_id, info)
     begun = letter is not None and hand is not None and hand.letter_id == letter.letter_id
-    state = _state(lives, has_mailbox, letter, hand)
-    if state == "dead" and letter is not None and _is_locked(files, base, agent_id):
-        state = "finishing"  # its guardian was killed: the running command goes on
+    state = _state(living, has_mailbox, letter, hand)
     if state == "idle" and info is not None and info.protocol != PROTOCOL:
         state = "outdated"
     if state == "starting" and info is not None and info.out_of_memory:
@@ -122,19 +128,47 @@ def _agent(files: Files, base: Base, agent_id: str) -> AgentStatus:
         attempt=letter.attempt if letter else 0,
         job_since=hand.since if hand and begun else None,
         memory_mib=info.memory_mib if info else 0,
+        host=info.host if info else "",
+        pid_namespace=info.pid_namespace if info else "",
     )
 
 
-def _is_locked(files: Files, base: Base, agent_id: str) -> bool:
-    """Whether a process of a session is alive; asked only when its guardian is not."""
+class Living(enum.Enum):
+    """What is alive of a session."""
+
+    SESSION = "its guardian, as far as can be seen from here"
+    COMMAND = "not its guardian, but a process of ours that runs its command"
+    STRAYS = "only what its jobs have started"
+    NOTHING = "nothing"
+
+
+def _who_lives(files: Files, base: Base, agent_id: str, info: AgentInfo | None) -> Living:
+    """Ask the locks, which work across containers; a pid only says more where it can be seen."""
+    if not files.exists(base.agent_lock(agent_id)):
+        return Living.NOTHING
     lock = files.try_lock(base.agent_lock(agent_id), shared=True)
-    if lock is not None:
+    if lock is None:
+        lives = info is not None and alive(info.process) is not False
+        return Living.SESSION if lives else Living.COMMAND
+    try:
+        if not files.exists(base.agent_tree(agent_id)):
+            return Living.NOTHING
+        # Whoever ends strays holds the agent's lock, and ends all that have this file open.
+        tree = files.try_lock(base.agent_tree(agent_id), shared=True)
+        if tree is None:
+            return Living.STRAYS
+        tree.release()
+        return Living.NOTHING
+    finally:
         lock.release()
-    return lock is None
 
 
-def _state(lives: bool, has_mailbox: bool, letter: Letter | None, hand: InHand | None) -> str:
-    if not lives:
+def _state(living: Living, has_mailbox: bool, letter: Letter | None, hand: InHand | None) -> str:
+    if living is Living.STRAYS:
+        return "orphaned"
+    if living is Living.COMMAND and letter is not None:
+        return "finishing"  # its guardian was killed: the running command goes on
+    if living is not Living.SESSION:
         return "dead"
     if not has_mailbox:
         return "starting"
@@ -162,8 +196,8 @@ def count_done(files: Files, base: Base, run: str) -> int:
     return count_covered(spans)[0]
 
 
-def acting_master(files: Files, base: Base) -> int | None:
-    """The pid of the acting Master; None when there is none."""
+def acting_master(files: Files, base: Base) -> MasterInfo | None:
+    """What the acting Master says about itself; None when there is none."""
     if not files.exists(base.master_lock):
         return None
     lock = files.try_lock(base.master_lock, shared=True)
@@ -171,6 +205,5 @@ def acting_master(files: Files, base: Base) -> int | None:
         lock.release()
         return None
     with contextlib.suppress(OtherVersionError):
-        info = read_master_info(files, base)
-        return info.pid if info is not None else None
+        return read_master_info(files, base)
     return None

@@ -1,10 +1,10 @@
 """A control group for the commands of a session: no process can leave it unnoticed.
 
-A process that forks twice and drops its environment cannot be found when its minder and its
-guardian are both killed: it has no known parent and no mark. If the minder and all below it are in
-a control group of their own, Linux still knows it, and one write ends them all. That needs a cgroup
-v2 tree in which we may make folders: as root, in a container that has one, or under `systemd-run
---user --scope`. Elsewhere commands run without.
+A process that forks twice, drops its environment and closes the files that it inherited cannot be
+found when its minder and its guardian are both killed: it has no known parent and no mark. If the
+minder and all below it are in a control group of their own, Linux still knows it, and one write
+ends them all. That needs a cgroup v2 tree in which we may make folders: as root, in a container
+that has one, or under `systemd-run --user --scope`. Elsewhere commands run without.
 """
 
 from __future__ import annotations

@@ -57,15 +57,23 @@ def marked(mark: str) -> list[int]:
 
 def holders(path: str) -> list[int]:
     """Every living process of this user that has a file open, but this one."""
-    wanted = os.path.realpath(path)
     found = []
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) != os.getpid():
             with absent_is_fine():
                 folder = f"/proc/{name}/fd"
-                if any(os.readlink(f"{folder}/{fd}") == wanted for fd in os.listdir(folder)):
+                if any(_is_at(f"{folder}/{fd}", path) for fd in os.listdir(folder)):
                     found.append(int(name))
     return found
+
+
+def _is_at(link: str, path: str) -> bool:
+    # A container may have the file at another path. Only a file of that name is looked at: one on
+    # a network disk may hang.
+    with absent_is_fine():
+        same_name = os.path.basename(os.readlink(link)) == os.path.basename(path)
+        return same_name and os.path.samefile(link, path)
+    return False
 
 
 def below(ancestor: int) -> list[int]:
@@ -90,11 +98,12 @@ def parent_of(pid: int) -> int | None:
     return None if process is None else process.parent
 
 
-def sweep(mark: str, *, own_but: Collection[int] | None = None) -> int:
+def sweep(mark: str, *, held: str = "", own_but: Collection[int] | None = None) -> int:
     """Kill everything that carries the mark, until nothing does; return how many there were.
 
-    With `own_but`, also kill all descendants of this process but these: a guardian does, for those
-    that dropped the mark. Only then are dead children reaped: elsewhere others wait for them.
+    With `held`, also kill all that have this file open. With `own_but`, also kill all descendants
+    of this process but these: a guardian does, for those that dropped the mark. Only then are dead
+    children reaped: elsewhere others wait for them.
     """
     own = own_but is not None
     if own and not reap():
@@ -103,6 +112,7 @@ def sweep(mark: str, *, own_but: Collection[int] | None = None) -> int:
     give_up_at = time.monotonic() + _PATIENCE_S
     while time.monotonic() < give_up_at:
         left = {*marked(mark), *(below(os.getpid()) if own else ())}.difference(own_but or ())
+        left = left or set(holders(held) if held else ())
         if own:
             reap()
         if not left:

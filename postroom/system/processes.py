@@ -128,10 +128,16 @@ def alive(process: Process) -> bool | None:
     )
 
 
-def is_stopped(pid: int) -> bool:
+def is_stopped(process: Process) -> bool:
     """Whether a process was stopped, by SIGSTOP or Ctrl-Z, and waits to be continued."""
-    seen = stat(pid)
+    seen = stat(process.pid) if alive(process) else None
     return seen is not None and seen.state in "Tt"
+
+
+def describe_pid(pid: int, namespace: str, host: str) -> str:
+    """Return the words for a process; its pid means nothing outside its namespace."""
+    here = namespace == pid_namespace()
+    return f"pid {pid}" if here else f"pid {pid} in another container, on host {host}"
 
 
 def ancestors(pid: int | None = None) -> list[int]:

@@ -325,6 +325,25 @@ class TestDeath:
             work(other)
         assert room.values() == {0: 0, 1: 2, 2: 4}
 
+    def test_nothing_is_requeued_while_processes_of_a_dead_agent_may_go_on(
+        self, room: PostRoom
+    ) -> None:
+        room.run(1)
+        room.inbox()
+        tree = room.files.try_lock(room.base.agent_tree("0"))
+        assert tree is not None
+        dispatcher = room.dispatcher()
+        room.step(dispatcher)
+        room.die()
+        for _ in range(3):
+            room.step(dispatcher)
+            assert dispatcher.at_work
+            assert room.letter() is not None
+        tree.release()
+        room.step(dispatcher, after=2.0)
+        assert not os.path.exists(room.base.mailbox("0"))
+        assert dispatcher.runs["r"].queue.waiting() == 1
+
     def test_a_late_result_of_a_dead_agent_counts(self, room: PostRoom) -> None:
         made = room.run(2)
         room.inbox()

@@ -143,7 +143,7 @@ class TestOrder:
         room.queue("large", memory_mib=40_000)
         room.queue("any")
         for agent_id, gpus, memory in (("0", 1, 24_000), ("1", 2, 24_000), ("2", 1, 48_000)):
-            info = AgentInfo(agent_id, "g", "G", "h", "b", 1, 1, 0.0, gpus, memory)
+            info = AgentInfo(agent_id, "g", "G", "h", "b", 1, 1, 0.0, "", gpus, memory)
             room.files.write_new(room.base.agent_info(agent_id), [info.encode()])
             room.inbox(agent_id, run_command)
         room.look(room.dispatcher())

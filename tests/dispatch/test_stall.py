@@ -60,7 +60,9 @@ def test_a_wait_can_be_told_to_raise(tmp_path: Path) -> None:
 def test_a_base_with_an_agent_has_no_obstacle(tmp_path: Path) -> None:
     with in_one_process(tmp_path, KERNEL) as room:
         us = myself()
-        info = AgentInfo("0", "cpu", "CPU", "here", us.boot_id, us.pid, us.started_ticks, 0.0)
+        info = AgentInfo(
+            "0", "cpu", "CPU", "here", us.boot_id, us.pid, us.started_ticks, 0.0, us.pid_namespace
+        )
         Path(room.base.agent_info("0")).write_bytes(info.encode())
         assert find_obstacle(room.files, room.base, acting=True) == ""
 

@@ -42,6 +42,35 @@ PACKED = "tests/batch/test_memory_packer.py"
 
 MUTANTS = [
     Mutant(
+        "what cannot be seen is not dead",
+        DISPATCHER,
+        "            if tree is None:\n",
+        "            if False:\n",
+        "tests/test_simulation.py"
+        "::test_a_command_whose_session_is_killed_around_it_never_runs_twice_at_once",
+    ),
+    Mutant(
+        "what cannot be seen is not dead, for a new session",
+        "postroom/session/guardian.py",
+        "if tree is not None:\n                    # A LocalLock",
+        "if True:\n                    # A LocalLock",
+        "tests/processes/test_namespaces.py",
+    ),
+    Mutant(
+        "a job's processes have the lock of their session's tree open",
+        "postroom/session/guardian.py",
+        "(*slot.lease_fds, self._tree)",
+        "slot.lease_fds",
+        "tests/processes/test_namespaces.py",
+    ),
+    Mutant(
+        "the lock says whether a session lives, not its pid",
+        "postroom/store/snapshot.py",
+        "alive(info.process) is not False",
+        "alive(info.process) is True",
+        "tests/store/test_snapshot.py",
+    ),
+    Mutant(
         "a kill for memory is seen while the killed process still ends",
         "postroom/system/oom_kills.py",
         "self._before, self._last = self._last, self._count()",
@@ -347,8 +376,8 @@ MUTANTS = [
     Mutant(
         "a minder shares the agent's lock",
         "postroom/commands/minder.py",
-        "keep={lock, keep, *self.lease_fds}",
-        "keep={keep, *self.lease_fds}",
+        "keep={lock, keep, *self.kept_fds}",
+        "keep={keep, *self.kept_fds}",
         "tests/processes/test_warm_commands.py",
     ),
     Mutant(

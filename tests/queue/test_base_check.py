@@ -17,6 +17,7 @@ from postroom.master import Master
 from postroom.queue.base_check import LOCAL, Finding, examine, filesystem_of
 from postroom.queue.queue_view import QueueView
 from postroom.store.base import create_base
+from postroom.system.processes import myself
 from tests.by_hand import PostRoom
 from tests.in_one_process import in_one_process
 
@@ -147,7 +148,7 @@ def test_a_stopped_scheduler_is_an_error(tmp_path: Path, monkeypatch: pytest.Mon
     base = create_base(tmp_path / "base")
     with Master(base.root) as master:
         master.step(0.0)
-        monkeypatch.setattr("postroom.queue.base_check.is_stopped", lambda pid: pid == os.getpid())
+        monkeypatch.setattr("postroom.queue.base_check.is_stopped", lambda one: one == myself())
         (finding,) = [one for one in examine(base.root) if "is stopped" in one.what]
     assert finding.level == "error"
     assert f"kill -CONT {os.getpid()}" in finding.advice

@@ -66,7 +66,7 @@ class Checker:
         self.submissions: list[Submission] = []
         self.executions: dict[int, tuple[str, int, Plan, int]] = {}
         self._by_token: dict[int, Plan] = {}
-        self._commands: list[Command] = []  # as far as they were not over
+        self.running: list[Command] = []  # as far as they were not over
         self.lies = False  # a lock was lost: then two may run what only one should
         self._notes_lost = False  # notes are not synced: a power loss may cost an attempt more
 
@@ -93,17 +93,17 @@ class Checker:
 
     def begins(self, command: Command, now: float) -> None:
         """A command begins: it must have its card to itself, and be the only one of its job."""
-        self._commands = [other for other in self._commands if not other.over(now)]
-        for other in self._commands:
+        self.running = [other for other in self.running if not other.over(now)]
+        for other in self.running:
             if other.agent == command.agent and not self.lies:
                 raise Violation(f"{command} shares its card with {other}")
             if (other.run, other.job) == (command.run, command.job) and not self.lies:
                 raise Violation(f"{command} runs already: {other}")
-        self._commands.append(command)
+        self.running.append(command)
 
     def sweep(self, agent: str | None = None) -> int:
         """End the commands of an agent, or all; return how many there were."""
-        found = [c for c in self._commands if agent in (None, c.agent) and not c.swept]
+        found = [c for c in self.running if agent in (None, c.agent) and not c.swept]
         for command in found:
             command.swept = True
         return len(found)

@@ -18,7 +18,7 @@ from postroom.store.runs import RunInfo
 
 from .checker import Plan
 from .disk import SimulatedFiles
-from .kernel import Process
+from .kernel import Kernel, Process
 
 if TYPE_CHECKING:
     from .roles import Machine
@@ -34,7 +34,13 @@ class Command:
     run: str
     job: int
     ends_at: float
+    kernel: Kernel
     swept: bool = False
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has the descriptors open that it inherited."""
+        return not self.over(self.kernel.now)
 
     def over(self, now: float) -> bool:
         return self.swept or now >= self.ends_at
@@ -51,8 +57,10 @@ def perform(
     """Run a command as its minder, and see how it ends."""
     now = machine.kernel.now
     # A command that is to kill its minder does so while it runs.
-    command = Command(agent, attempt.run, attempt.job, now + (plan.seconds or 0.001))
+    ends_at = now + (plan.seconds or 0.001)
+    command = Command(agent, attempt.run, attempt.job, ends_at, machine.kernel)
     machine.checker.begins(command, now)
+    machine.trees[agent].hand_down(command)
     called = False
     while not command.over(machine.kernel.now):
         process.sleep(LOOK_S)

@@ -11,12 +11,16 @@ import errno
 import os
 import random
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from postroom.errors import BadFileError
 from postroom.parcel.container import Buffer
 from postroom.store.files import LETTER_LIMIT
 
 from .kernel import Process
+
+if TYPE_CHECKING:
+    from .commands import Command
 
 
 class Node:
@@ -176,7 +180,7 @@ class SimulatedLock:
     def __init__(self, node: Node, process: Process, *, shared: bool) -> None:
         self.node = node
         self.shared = shared
-        self.owners = [process]
+        self.owners: list[Process | Command] = [process]
 
     @property
     def held(self) -> bool:
@@ -187,9 +191,13 @@ class SimulatedLock:
         """Free it although its owners live, as a network filesystem may."""
         self.node.holders = [lock for lock in self.node.holders if lock is not self]
 
-    def hand_down(self, process: Process) -> None:
+    def hand_down(self, process: Process | Command) -> None:
         """Let a child have it too."""
         self.owners.append(process)
+
+    def close(self, process: Process) -> None:
+        """Close the descriptor of one of those that have it."""
+        self.owners.remove(process)
 
     def release(self) -> None:
         """Let go; for a dead process Linux has done so already."""

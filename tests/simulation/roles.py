@@ -49,6 +49,7 @@ class Machine:
         self.base = Base(ROOT)
         self.checker = Checker(self.base, self.disk)
         self.disk.named = self.checker.named
+        self.trees: dict[str, SimulatedLock] = {}  # what all processes of a session have open
         self.calm = False  # the faults have stopped
 
 
@@ -60,9 +61,16 @@ class Client:
     """
 
     def __init__(
-        self, machine: Machine, name: str, own: list[Submission], joined: list[Submission]
+        self,
+        machine: Machine,
+        name: str,
+        own: list[Submission],
+        joined: list[Submission],
+        *,
+        apart: bool = False,
     ) -> None:
         self._machine = machine
+        self._apart = apart  # in a container, where it sees no processes of the sessions
         self.name = name
         self._own = own
         self._joined = joined  # runs of others, which it appends to
@@ -76,7 +84,8 @@ class Client:
             clock=machine.clock,
             journal=NullJournal(),
         )
-        master._sweep = machine.checker.sweep  # type: ignore[method-assign]
+        sweep = sees_nothing if self._apart else machine.checker.sweep
+        master._sweep = sweep  # type: ignore[method-assign]
         pools: dict[str, JobPool] = {}
         seen: dict[str, int] = {}
         while True:
@@ -161,6 +170,11 @@ class Client:
         seen[pool.run] = len(pool._arrived)
 
 
+def sees_nothing(agent_id: str) -> int:
+    """Look for processes where none are visible."""
+    return 0
+
+
 def _job(plan: Plan, timed: bool = False) -> Job:
     return Job(
         "commands:run" if plan.command else "kernels:run",
@@ -178,9 +192,12 @@ class Session:
     commands itself, and outlives its guardian until the running one is done.
     """
 
-    def __init__(self, machine: Machine, agent_id: str, *, forked: bool = False) -> None:
+    def __init__(
+        self, machine: Machine, agent_id: str, *, forked: bool = False, apart: bool = False
+    ) -> None:
         self._machine = machine
         self._forked = forked
+        self._apart = apart  # each guardian in a new container, which sees nothing of earlier ones
         self.agent_id = agent_id
         self.name = f"guardian {agent_id}"
         self.stopping = False
@@ -189,13 +206,10 @@ class Session:
     def __call__(self, process: Process) -> None:
         machine, base = self._machine, self._machine.base
         files = SimulatedFiles(machine.disk, process)
-        lock = files.try_lock(base.agent_lock(self.agent_id))
-        while lock is None:
-            process.sleep(0.02)
-            lock = files.try_lock(base.agent_lock(self.agent_id))
+        lock, tree = self._take_locks(process, files)
         self.stopping = False
         self.lock = lock
-        machine.checker.sweep(self.agent_id)
+        machine.trees[self.agent_id] = tree
         self._take_back(process, files, "its agent died", blame=True)
         while not self.stopping:
             relayed: list[Relayed] = []
@@ -207,7 +221,23 @@ class Session:
             self._take_back(process, files, "its worker died", blame=not self.stopping)
         close_outboxes(files, base, self.agent_id)
         files.remove(base.mailbox(self.agent_id))
+        tree.close(process)
         lock.release()
+
+    def _take_locks(
+        self, process: Process, files: SimulatedFiles
+    ) -> tuple[SimulatedLock, SimulatedLock]:
+        machine, base = self._machine, self._machine.base
+        while True:
+            lock = files.try_lock(base.agent_lock(self.agent_id))
+            if lock is not None:
+                if not self._apart:
+                    machine.checker.sweep(self.agent_id)
+                tree = files.try_lock(base.agent_tree(self.agent_id))
+                if tree is not None:
+                    return lock, tree
+                lock.release()
+            process.sleep(0.02)
 
     def _runs_command(self, relayed: list[Relayed]) -> bool:
         """While a minder runs a command, a dead worker's letter is not taken back."""
@@ -222,6 +252,7 @@ class Session:
                 each.minder = machine.kernel.spawn(f"minder {self.agent_id}", mind, parent=process)
                 each.minder.survives = True
                 lock.hand_down(each.minder)
+                machine.trees[self.agent_id].hand_down(each.minder)
             elif not each.minder.alive and not each.word:
                 machine.checker.sweep(self.agent_id)
                 each.word = "lost"
@@ -247,6 +278,7 @@ class Session:
         worker = self._machine.kernel.spawn(f"worker {self.agent_id}", work, parent=process)
         worker.survives = self._forked
         lock.hand_down(worker)
+        self._machine.trees[self.agent_id].hand_down(worker)
         return worker
 
     def _work(self, guardian: Process, relayed: list[Relayed], process: Process) -> None:

@@ -92,6 +92,7 @@ class World(Machine):
         role = self._roles.get(process)
         if isinstance(role, Session) and role.lock is not None:
             role.lock.lose()
+            self.trees[role.agent_id].lose()
             self._suspects.append(process)
             self.checker.lies = True
 
@@ -162,6 +163,8 @@ class Story(World):
         rng = self.rng
         self.seed = seed
         tokens = itertools.count(1)
+        containers = random.Random(f"containers {seed}")
+        self._apart = containers.choice((0.0, 0.0, 0.5, 1.0))  # how many are where they see nobody
         by_lot = random.Random(f"roll {seed}")  # of its own, so that the rest is as it was
         n_clients, n_sessions = rng.choice((1, 1, 2, 2, 3, 4)), rng.choice((1, 2, 2, 3, 4, 8))
         n_jobs, n_runs = rng.choice((1, 2, 5, 10, 20, 30)), rng.choice((1, 1, 2, 3))
@@ -190,9 +193,11 @@ class Story(World):
                 if submission.keep:
                     rng.choice(joined).append(submission)
         for number in range(n_clients):
-            self.start(Client(self, f"master {number}", own[number], joined[number]))
+            apart = containers.random() < self._apart
+            self.start(Client(self, f"master {number}", own[number], joined[number], apart=apart))
         for number in range(n_sessions):
-            self.start(Session(self, str(number), forked=rng.random() < 0.5))
+            apart = containers.random() < self._apart
+            self.start(Session(self, str(number), forked=rng.random() < 0.5, apart=apart))
         if rng.random() < 0.5:
             self.start(User(self))
         cleaners = random.Random(f"cleaners {seed}").choice((0, 0, 1, 2))

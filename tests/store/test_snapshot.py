@@ -6,7 +6,7 @@ from postroom.jobs import Job
 from postroom.session.inbox import Step
 from postroom.store.agents import PROTOCOL, AgentInfo
 from postroom.store.base import Base
-from postroom.store.snapshot import snapshot
+from postroom.store.snapshot import living_agents, snapshot
 from postroom.system.processes import myself
 from tests.in_one_process import in_one_process
 
@@ -14,7 +14,12 @@ DOUBLE = "def double(x):\n    return x * 2\n"
 
 
 def write_info(
-    base: Base, agent_id: str, *, started: int | None = None, protocol: int = PROTOCOL
+    base: Base,
+    agent_id: str,
+    *,
+    started: int | None = None,
+    protocol: int = PROTOCOL,
+    namespace: str | None = None,
 ) -> None:
     me = myself()
     info = AgentInfo(
@@ -26,6 +31,7 @@ def write_info(
         me.pid,
         started or me.started_ticks,
         since=1.0,
+        pid_namespace=namespace or me.pid_namespace,
         protocol=protocol,
     )
     Path(base.agent_info(agent_id)).write_bytes(info.encode())
@@ -36,6 +42,7 @@ def test_a_snapshot_tells_idle_running_and_dead_agents_apart(tmp_path: Path) -> 
         write_info(room.base, "0")
         write_info(room.base, "1", started=1)  # that process is gone, even if its pid is used again
         write_info(room.base, "2")
+        lock = room.files.try_lock(room.base.agent_lock("2"))  # it has no mailbox yet
         pool = room.master.submit([Job("kernels:double", x=n) for n in range(3)])
         room.master.step(0.0)
         while room.inboxes[0].step() is not Step.WORKED:
@@ -44,10 +51,30 @@ def test_a_snapshot_tells_idle_running_and_dead_agents_apart(tmp_path: Path) -> 
         assert states["0"].state == "running" and states["0"].run == pool.run
         assert states["1"].state == "finishing"  # somebody has its lock, with a letter to finish
         assert states["2"].state == "starting"
+        assert lock is not None
+        lock.release()
+        assert snapshot(room.base).agents[2].state == "dead"  # whatever has its pid
         room.finish(pool)
         assert [agent.state for agent in snapshot(room.base).agents[:2]] == ["idle", "dead"]
         write_info(room.base, "0", protocol=PROTOCOL - 1)
         assert snapshot(room.base).agents[0].state == "outdated"
+
+
+def test_the_locks_and_not_the_pids_say_whether_an_agent_lives(tmp_path: Path) -> None:
+    with in_one_process(tmp_path, DOUBLE) as room:
+        write_info(room.base, "0", started=1, namespace="pid:[1]")
+        assert snapshot(room.base).agents[0].state == "idle"
+        found = living_agents(room.files, room.base, "0")
+        assert found is not None
+        assert found.pid_words == f"pid {myself().pid} in another container, on host host"
+        tree = room.files.try_lock(room.base.agent_tree("0"))
+        assert tree is not None
+        assert snapshot(room.base).agents[0].state == "idle"
+        room.inboxes[0].lock.release()  # type: ignore[attr-defined]
+        assert living_agents(room.files, room.base, "0") is None
+        assert snapshot(room.base).agents[0].state == "orphaned"
+        tree.release()
+        assert snapshot(room.base).agents[0].state == "dead"
 
 
 def test_a_snapshot_counts_runs_and_names_the_acting_master(tmp_path: Path) -> None:

@@ -64,6 +64,25 @@ def test_descendants_are_found_below_their_ancestor(tmp_path: Path) -> None:
     assert parent_of(process.pid) is None
 
 
+def test_a_process_without_the_mark_is_ended_for_the_file_that_it_has_open(tmp_path: Path) -> None:
+    path, namesake = tmp_path / "0.tree", tmp_path / "other" / "0.tree"
+    namesake.parent.mkdir()
+    path.touch()
+    namesake.touch()
+    link = tmp_path / "mounted elsewhere"
+    link.symlink_to(tmp_path)
+    process = start("another", code=f"f = open({str(path)!r})\n{SLEEP}")
+    stranger = start("another", code=f"f = open({str(namesake)!r})\n{SLEEP}")
+    try:
+        assert sweep("nobody's mark") == 0
+        assert sweep("nobody's mark", held=str(link / "0.tree")) == 1
+        assert process.wait(10) == -9
+        assert stranger.poll() is None
+    finally:
+        finish(process)
+        finish(stranger)
+
+
 def test_the_holder_of_an_open_file_is_found(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("")

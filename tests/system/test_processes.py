@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -26,6 +27,21 @@ def test_a_reused_pid_another_boot_and_another_namespace_are_told_apart() -> Non
     assert processes.alive(me._replace(boot_id="another")) is False
     assert processes.alive(me._replace(pid_namespace="another")) is None
     assert Process.decode(me.encode()) == me
+
+
+def test_a_pid_of_another_namespace_says_so_and_is_never_taken_for_a_stopped_process() -> None:
+    me = processes.myself()
+    assert processes.describe_pid(7, me.pid_namespace, "box") == "pid 7"
+    assert "in another container, on host box" in processes.describe_pid(7, "pid:[1]", "box")
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        found = processes.identify(child.pid)
+        assert found is not None
+        assert not processes.is_stopped(found)
+        os.kill(child.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, child.pid, os.WSTOPPED)
+        assert processes.is_stopped(found)
+        assert not processes.is_stopped(found._replace(pid_namespace="pid:[1]"))
+        child.kill()
 
 
 def test_a_command_with_brackets_and_spaces_is_read() -> None:
