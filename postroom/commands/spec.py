@@ -144,7 +144,7 @@ class CommandSpec:
     def of_job(cls, sheet: JobSheet, job: int) -> CommandSpec:
         """Read a job of a parcel back; BadFileError, or TypeError where it is no command."""
         said = sheet.plain(job)
-        unknown = said.keys() - _USUAL.keys() - {"command", "submitted_at"}
+        unknown = said.keys() - _USUAL.keys() - {"command", "submitted_at", "key"}
         if unknown:
             raise OtherVersionError(sheet.parcel.path, f"job {job} asks for {min(unknown)!r:.60}")
         return cls.decode(
