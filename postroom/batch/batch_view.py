@@ -198,7 +198,9 @@ def draw(state: BatchState) -> Any:
     for slot in state.slots:
         command = Text(printable(slot.command), overflow="ellipsis", no_wrap=True)
         spent = format_duration(slot.seconds) if slot.job else ""
-        slots.add_row(slot.agent, slot.gpu, slot.job or Text("idle", "dim"), spent, command)
+        job = Text(printable(slot.job)) if slot.job else Text("idle", "dim")
+        # As `Text`: a plain str would be read as markup, and may come from a job's folder.
+        slots.add_row(Text(slot.agent), Text(printable(slot.gpu)), job, spent, command)
     return Group(slots, Text(headline(state), style="bold"))
 
 

@@ -35,7 +35,7 @@ def progress(master: Master, pool: JobPool) -> Iterator[Callable[[JobPool], None
         rate = (done - already) / max(time.monotonic() - started, 1e-9)
         left = f"{(len(pool) - done) / rate:.0f} s left" if rate else "time left unknown"
         if master.obstacle:
-            left = f"waiting: {master.obstacle}"
+            left = f"waiting: {printable(master.obstacle)}"
         return (
             f"{done}/{len(pool)} done, {count_running(master, pool)} running, "
             f"{pool.n_failed} failed, {rate:.1f}/s, {left}"
@@ -57,7 +57,7 @@ def progress(master: Master, pool: JobPool) -> Iterator[Callable[[JobPool], None
     from rich.progress import BarColumn, Progress, TextColumn
 
     with Progress(
-        BarColumn(), TextColumn("{task.description}"), console=Console(stderr=True)
+        BarColumn(), TextColumn("{task.description}", markup=False), console=Console(stderr=True)
     ) as bar:
         task = bar.add_task(line(), total=len(pool), completed=already)
 
@@ -91,7 +91,7 @@ def summary(master: Master, pool: JobPool, wall_s: float) -> None:
         info = read_agent_info(files, master.base, agent_id)
         table.add_row(
             agent_id,
-            Text(info.gpu_name if info else "gone"),
+            Text(printable(info.gpu_name) if info else "gone"),
             str(share.jobs),
             str(share.failed),
             f"{min(share.busy_s / max(wall_s, 1e-9), 1):.0%}",

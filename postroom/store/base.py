@@ -41,6 +41,7 @@ import stat
 import time
 
 from ..errors import BaseFolderError
+from ..system.regular_file import open_regular
 from .files import new_token
 
 FORMAT = "postroom 3\n"
@@ -274,8 +275,8 @@ def open_base(root: str | os.PathLike[str], *, write: bool = True) -> Base:
     try:
         _check_folder(base.root)
         _check_parents(base.root)
-        with open(base.format, encoding="ascii", errors="replace") as file:
-            version = file.read(64)
+        with open_regular(base.format) as file:
+            version = file.read(64).decode("ascii", "replace")
     except FileNotFoundError:
         raise BaseFolderError(
             f"there is no base at {base.root}; make one by starting an agent: "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -41,12 +42,15 @@ def test_the_headline_has_every_count_and_the_time_left() -> None:
 
 
 def test_the_live_table_shows_slots_and_cannot_be_steered() -> None:
-    shown = Console(file=io.StringIO(), width=100, no_color=True)
+    # What a job may write into its folder, and what rich would take for markup.
+    hostile = SlotState("2", "GPU [/x]\x1b[2J", "[red]job\x1b]0;x\x07", "[/b]", 1.0)
+    shown = Console(file=io.StringIO(), width=200, no_color=True)
     with shown.capture() as captured:
-        shown.print(draw(STATE))
+        shown.print(draw(replace(STATE, slots=[*SLOTS, hostile])))
     text = captured.get()
     assert "job_3" in text and "1 min 5 s" in text and "idle" in text
-    assert "\x1b[2J" not in text
+    assert "GPU [/x]" in text and "[red]job" in text and "[/b]" in text
+    assert "\x1b" not in text and "\x07" not in text
 
 
 def test_a_line_for_each_job_says_how_it_ended(tmp_path: Path) -> None:

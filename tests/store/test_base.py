@@ -85,6 +85,14 @@ def test_a_file_is_no_base(tmp_path: Path) -> None:
         create_base(tmp_path / "file")
 
 
+def test_a_fifo_for_the_format_blocks_nobody(tmp_path: Path) -> None:
+    base = create_base(tmp_path / "base")
+    os.unlink(base.format)
+    os.mkfifo(base.format)
+    with pytest.raises(BaseFolderError, match="not a regular file"):
+        open_base(base.root)
+
+
 @pytest.mark.parametrize(
     ("name", "number"),
     [
