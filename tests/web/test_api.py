@@ -13,9 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from postroom.queue.actions import verbs_for
+from postroom.store.files import LocalFiles
+from postroom.store.requests import pending, read_request
 
 from .conftest import Page
 
+FILES = LocalFiles()
 TEXTS = st.text(max_size=30) | st.sampled_from(
     ["", "..", "/", "\0", "\r\n", "<script>", "%2e%2e", "9" * 400, "💥", "\ud7ff", "nan", "-1"]
 )
@@ -185,3 +188,12 @@ def test_the_description_names_the_verbs_of_the_command_line(description: dict[s
         ("AgentsAction", "agents"),
     ):
         assert schemas[name]["properties"]["verb"]["enum"] == verbs_for(target)
+
+
+def test_a_verb_takes_the_short_id_of_a_job(page: Page) -> None:
+    for jobs, status in (([page.jobs[2].short], 200), ([f"x{page.jobs[2].short}"], 404)):
+        body = {"verb": "priority", "value": 3, "jobs": jobs}
+        answer = httpx.post(f"{page.address}/api/requests/jobs", json=body, headers=page.bearer)
+        assert answer.status_code == status, answer.text
+    (name,) = pending(FILES, page.base)[-1:]
+    assert read_request(FILES, page.base, name).jobs == (page.jobs[2],)

@@ -104,7 +104,7 @@ def test_the_queue_a_project_and_agents(page: Page, browser: httpx.Client) -> No
 
 
 @pytest.mark.parametrize(
-    ("gpus", "words"), [("0,x", "'x' names no GPU"), ("97,0", "No card is called '97'")]
+    ("gpus", "words"), [("97,x", "'x' names no GPU"), ("97,0", "No card is called '97'")]
 )
 def test_an_agent_for_what_is_no_gpu_is_refused(
     page: Page, browser: httpx.Client, gpus: str, words: str

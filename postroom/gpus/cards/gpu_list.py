@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -49,6 +49,7 @@ def parse_gpus(text: str, look: Callable[[], Sequence[Card]] | None = None) -> l
     for group in groups:
         if len(set(group)) < len(group) or ("cpu" in group and len(group) > 1):
             raise GpuError(f"a slot of several GPUs needs different ones, not {','.join(group)}")
+    known.check(dict.fromkeys(word for group in groups for word in group))
     slots: list[SlotSpec] = []
     times: dict[tuple[str, ...], int] = {}
     for group in groups:
@@ -82,14 +83,13 @@ class _Known:
 
         return (self._look or inventory.cards)()
 
-    def check(self, words: Sequence[str]) -> Sequence[str]:
-        """Return GPUs that exist; an error names the first that does not."""
+    def check(self, words: Iterable[str]) -> None:
+        """Refuse a GPU that does not exist; the error names it."""
         from . import inventory
 
         for word in words:
             if word != "cpu" and self.cards:
                 inventory.select(self.cards, word)
-        return words
 
     def usable(self) -> Sequence[str]:
         return [str(card.index) for card in self.cards if not card.problem]
@@ -105,11 +105,11 @@ def _expand(text: str, known: _Known) -> list[str]:
             first, last = map(int, span.groups())
             if not first <= last < first + MOST_SLOTS:
                 raise GpuError(f"{word!r} is no range of GPUs: write the smaller number first")
-            found += known.check([str(number) for number in range(first, last + 1)])
+            found += map(str, range(first, last + 1))
         elif many and int(many[1]) <= MOST_SLOTS and _NAME.fullmatch(many[2]):
-            found += [*known.check([many[2]])] * int(many[1])
+            found += [many[2]] * int(many[1])
         elif _NAME.fullmatch(word):
-            found += known.check([word])
+            found.append(word)
         else:
             raise GpuError(f"{word!r} names no GPU: write the list as 0,0,1 or all or 2-5 or cpu")
     return found
