@@ -272,7 +272,8 @@ def clean(
 def _kill_all(view: QueueView, reader: RunReader) -> None:
     """Kill all jobs of a run that have not ended; those that run end a little later."""
     waiting = [reader.job_id(n) for first, stop in reader.waiting for n in range(first, stop)]
-    wait_settled(view, kill(view, waiting))
+    if waiting:
+        wait_settled(view, kill(view, waiting))
 
 
 # Agents
