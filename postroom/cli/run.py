@@ -197,7 +197,7 @@ def run_batch(
         try:
             # Before the feed starts a thread: only a process with one thread may fork.
             if options["gpu_file"]:
-                batch.watch_gpus(GpuFile(options["gpu_file"], say=_say))
+                batch.watch_gpus(GpuFile(options["gpu_file"], say=_say, shared=packer is not None))
             elif packer is None:
                 sessions.keep(places)
             feed: Source

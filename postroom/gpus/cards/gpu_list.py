@@ -130,8 +130,11 @@ class GpuFile:
         look: Callable[[], Sequence[Card]] | None = None,
         *,
         say: Callable[[str], None] = lambda _: None,
+        shared: bool = False,
     ) -> None:
+        """`shared`: jobs share the GPUs by memory, so the list must do for `cards_of`."""
         self._path = path
+        self._shared = shared
         self._look = look
         self._say = say
         self._seen: tuple[int, int, int] | None = None
@@ -147,7 +150,7 @@ class GpuFile:
             seen = (status.st_mtime_ns, status.st_size, status.st_ino)
             if seen == self._seen:
                 return None
-            with open(self._path, encoding="utf-8") as file:
+            with open(self._path, encoding="utf-8", errors="replace") as file:
                 text = file.read()
         except OSError as error:
             if self._seen is None:
@@ -159,7 +162,10 @@ class GpuFile:
         listed = ("," if ";" not in text else ";").join(filter(None, words))
         first, self._seen = self._seen is None, seen
         try:
-            return parse_gpus(listed, self._look) if listed else []
+            slots = parse_gpus(listed, self._look) if listed else []
+            if self._shared:
+                cards_of(slots)
+            return slots
         except GpuError as error:
             if first:
                 self._seen = None

@@ -93,6 +93,25 @@ def test_a_file_of_gpus_that_was_never_there_is_an_error(tmp_path: Path) -> None
         GpuFile(str(tmp_path / "none"), look).changed()
 
 
+def test_a_list_that_jobs_cannot_share_is_reported_and_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POSTROOM_FAKE_GPUS", "3x24G")
+    path = tmp_path / "gpus"
+    path.write_text("0\n")
+    said: list[str] = []
+    file = GpuFile(str(path), say=said.append, shared=True)
+    assert file.changed() == [SlotSpec("0", "0")]
+    path.write_text("0,1;\n")
+    assert file.changed() is None
+    assert "not of the pair 0,1; the slots stay as they were" in said.pop()
+    path.write_bytes(b"0,\xff\xfe\n")
+    assert file.changed() is None
+    assert "names no GPU" in said.pop()
+    path.write_text("0,1\n")
+    assert file.changed() == [SlotSpec("0", "0"), SlotSpec("1", "1")]
+
+
 def test_a_typo_in_a_file_of_gpus_is_reported_and_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "gpus"
     path.write_text("0\n")
