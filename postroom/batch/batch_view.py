@@ -230,7 +230,7 @@ def write_results(output: str) -> None:
     """Write `results.csv` and `results.json` from the job folders."""
     rows = batch_table.read_table(output)
     for name, text in (("csv", batch_table.as_csv(rows)), ("json", batch_table.as_json(rows))):
-        temporary = f"{output}/.results.{os.getpid()}"
+        temporary = f"{output}/.results.{os.urandom(4).hex()}"
         with open(temporary, "w", encoding="utf-8") as file:
             file.write(text)
         os.replace(temporary, f"{output}/results.{name}")

@@ -154,6 +154,8 @@ def release(ledger: Ledger, watch: CardWatch, *, which: str, force: bool, json_:
             refusal = "it is another user's"
         if not refusal and entry.keeper is None:
             refusal = "it ends with its own process"
+        if not refusal and entry.keeper is not None and processes.alive(entry.keeper) is None:
+            refusal = "its shell is in another container: release it there"
         if refusal:
             talk(f"not released: {which} is held by {_named(ledger, entry)}: {refusal}")
         elif entry.keeper is not None and lease_keeper.dismiss(entry.keeper):

@@ -97,7 +97,7 @@ def save_arrays(
             if array is not None:
                 column = columns.setdefault(f"result.{name}" if name in fixed else name, {})
                 column[number] = array
-    temporary = f"{path}.{os.getpid()}.part"
+    temporary = f"{path}.{os.urandom(4).hex()}.part"  # a pid is used again, also in a container
     try:
         with zipfile.ZipFile(temporary, "x") as archive:
             for name, items in fixed.items():

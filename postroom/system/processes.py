@@ -115,17 +115,30 @@ def myself() -> Process:
 
 
 def alive(process: Process) -> bool | None:
-    """Whether a process still runs; None if that cannot be known from our namespace."""
+    """Whether a process still runs; None if that cannot be seen from here."""
     if process.boot_id != boot_id():
         return False
     if process.pid_namespace != pid_namespace():
         return None
     seen = stat(process.pid)
+    if seen is None and _is_hidden(process.pid):
+        return None
     return (
         seen is not None
         and seen.state not in "ZX"
         and (process.started_ticks in (0, seen.started_ticks))
     )
+
+
+def _is_hidden(pid: int) -> bool:
+    """Whether a pid is in use, by a process of another user that /proc does not show (hidepid)."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (ProcessLookupError, OverflowError):
+        pass
+    return False
 
 
 def is_stopped(process: Process) -> bool:

@@ -5,6 +5,8 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
 from postroom.system import processes
 from postroom.system.processes import Process
 
@@ -42,6 +44,18 @@ def test_a_pid_of_another_namespace_says_so_and_is_never_taken_for_a_stopped_pro
         assert processes.is_stopped(found)
         assert not processes.is_stopped(found._replace(pid_namespace="pid:[1]"))
         child.kill()
+
+
+def test_a_process_that_proc_hides_is_not_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    me = processes.myself()
+    monkeypatch.setattr(processes, "stat", lambda _: None)  # as under hidepid
+    assert processes.alive(me) is False  # our own are never hidden
+    monkeypatch.setattr(os, "kill", _not_ours)
+    assert processes.alive(me) is None
+
+
+def _not_ours(pid: int, number: int) -> None:
+    raise PermissionError
 
 
 def test_a_command_with_brackets_and_spaces_is_read() -> None:

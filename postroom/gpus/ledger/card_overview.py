@@ -94,7 +94,7 @@ def overview(ledger: Ledger, cards: Sequence[Card], *, squatters: bool = True) -
         foreign = tuple(
             process
             for process in card.processes
-            if process.compute and not _belongs(process.pid, leases)
+            if process.compute and not _belongs(process, leases)
         )
         state, reason = _state_of(leases, foreign)
         if managed is not None and card.uuid not in managed:
@@ -122,9 +122,18 @@ def _state_of(leases: tuple[LeaseEntry, ...], foreign: tuple[Usage, ...]) -> tup
     return CardState.IDLE, ""
 
 
-def _belongs(pid: int, leases: tuple[LeaseEntry, ...]) -> bool:
-    """Whether a process is the owner of one of the leases, or a descendant of one."""
+def _belongs(process: Usage, leases: tuple[LeaseEntry, ...]) -> bool:
+    """Whether a process is the owner of one of the leases, or a descendant of one.
+
+    Of a lease in another container only the user can be compared: its pids are not ours.
+    """
     if not leases:
         return False
-    lineage = {pid, *processes.ancestors(pid)}
-    return any(lease.process.pid in lineage for lease in leases)
+    here = processes.pid_namespace()
+    lineage = {process.pid, *processes.ancestors(process.pid)}
+    return any(
+        lease.process.pid in lineage
+        if lease.process.pid_namespace == here
+        else lease.user == process.user
+        for lease in leases
+    )

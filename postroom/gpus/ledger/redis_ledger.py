@@ -108,14 +108,18 @@ class RedisLedger:
         version, rows = self.store.snapshot()
         here = scan.snapshot()
         others = [row.entry for row in rows if row.entry.cards and row.place != self.place]
-        # A request whose process died on this host is ignored before it expires.
-        tickets = [
-            row for row in rows if not row.entry.cards and processes.alive(row.waiter) is not False
-        ]
+        tickets = [row for row in rows if not row.entry.cards and self._may_live(row)]
         tickets += [row for row in rows if self._is_about_to_lock(row)]
         tickets.sort(key=lambda row: int(row.number))
         waiting = here.waiting + [row.entry for row in tickets]
         return version, LedgerState(here.held + others, waiting, here.dead)
+
+    def _may_live(self, row: RedisLease) -> bool:
+        """Whether a request waits; one whose process died is ignored before it expires.
+
+        That can only be seen on its own host.
+        """
+        return row.place != self.place or processes.alive(row.waiter) is not False
 
     def _is_about_to_lock(self, row: RedisLease) -> bool:
         """Whether a grant on this host was decided just now and is not locked yet."""

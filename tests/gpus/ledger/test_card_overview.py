@@ -10,6 +10,7 @@ from postroom.gpus.cards.inventory import Usage
 from postroom.gpus.ledger.card_cache import available_cards
 from postroom.gpus.ledger.card_overview import CardState, overview
 from postroom.gpus.ledger.protocol import LeaseRequest, open_ledger
+from postroom.system import processes
 
 
 @pytest.mark.usefixtures("folder")
@@ -40,3 +41,17 @@ def test_each_card_has_the_state_that_the_ledger_and_the_driver_give_it() -> Non
         assert encoded[3]["foreign"][0]["command"] == "miner"
     handed_out = available_cards(cards, ledger, lambda card: card.index)
     assert [card.uuid for card in handed_out] == ["FAKE-0", "FAKE-1", "FAKE-2", "FAKE-3"]
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_pid_of_another_container_excuses_nobody_but_its_own_user() -> None:
+    ledger = open_ledger()
+    (card,) = simulated.cards("1x24G")
+    inside = processes.myself()._replace(pid=1, pid_namespace="pid:[1]")  # here, 1 is above all
+    with ledger.acquire(LeaseRequest(memory_mib=500, owner=inside), cards=[card]) as lease:
+        uses = (
+            Usage(os.getpid(), "nobody", "miner", 900),
+            Usage(4712, lease.entry.user, "train", 400),
+        )
+        (found,) = overview(ledger, [card._replace(processes=uses)])
+        assert [process.command for process in found.foreign] == ["miner"]

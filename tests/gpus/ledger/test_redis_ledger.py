@@ -71,6 +71,18 @@ def test_a_lease_of_another_host_counts_and_is_listed(url: str) -> None:
         ledger.try_acquire(LeaseRequest(cards=("FAKE-0",)))
 
 
+def test_a_request_that_waits_on_another_host_keeps_its_place(url: str) -> None:
+    ledger = RedisLedger(url)
+    entry = ledger.local.entry(LeaseRequest(cards=("FAKE-0",)), inventory.cards())
+    away = processes.myself()._replace(boot_id="of another host")
+    assert ledger.store.put(RedisLease(entry, "another host", away)) is not None
+    assert [one.lease_id for one in ledger.queue()] == [entry.lease_id]
+    gone = processes.myself()._replace(started_ticks=1)
+    entry = entry._replace(lease_id="f" * len(entry.lease_id))
+    assert ledger.store.put(RedisLease(entry, ledger.place, gone)) is not None
+    assert len(ledger.queue()) == 1  # its death can be seen
+
+
 def test_tokens_grow_even_past_a_flush(url: str, redis_server: RedisServer) -> None:
     tokens = []
     for _ in range(3):
