@@ -13,7 +13,7 @@ import click
 from ..gpus.cards.gpu_list import SlotSpec, parse_gpus
 from ..queue import actions
 from ..queue.queue_view import QueueView
-from ..session.sessions import Sessions
+from ..session.sessions import FOR_QUEUE, Sessions
 from ..session.slots import choose_gpus
 from ..store.base import Base, create_base, open_base
 from ..store.snapshot import AgentStatus, snapshot
@@ -55,7 +55,7 @@ def command() -> None:
 @click.option("--gpus", metavar="LIST", help=GPUS)
 @base_option
 def start(words: tuple[str, ...], gpus: str | None, base: str) -> None:
-    """Start COUNT agents, one GPU each, in the background.
+    """Start COUNT agents, one GPU each, in the background, with torch loaded for Python jobs.
 
     Agents that are already running are kept; only the missing ones are started.
 
@@ -99,7 +99,10 @@ def stop(words: tuple[str, ...], now: bool, base: str) -> None:
 @click.argument("words", nargs=-1, metavar="[BASE] GPUS")
 @base_option
 def add(words: tuple[str, ...], base: str) -> None:
-    """Add an agent for each of GPUS that has none.
+    """Add an agent for each of GPUS that has none, for the queue.
+
+    It loads torch, and uses the GPU itself, only with its first Python job: commands need neither.
+    Agents of `start` do both at once.
 
     \b
       postroom agents add ./base 2,3       one agent on each of two GPUs
@@ -112,7 +115,8 @@ def add(words: tuple[str, ...], base: str) -> None:
     *folder, gpus = words
     if folder:
         base = positional_base(folder[0])
-    Sessions(create_base(base), say=click.echo).start(parse_gpus(gpus), outlive=True)
+    sessions = Sessions(create_base(base), say=click.echo, options=FOR_QUEUE)
+    sessions.start(parse_gpus(gpus), outlive=True)
 
 
 @command.command()

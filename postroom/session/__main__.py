@@ -58,6 +58,11 @@ def main(arguments: list[str] | None = None) -> int:
         metavar="NAMES",
         help="modules to import at the start, separated by commas (default: torch)",
     )
+    parser.add_argument(
+        "--lazy",
+        action="store_true",
+        help="import them, and use the GPU, only with the first Python job: commands need neither",
+    )
     parser.add_argument("--while-pid", type=int, metavar="PID", help="stop when this process ends")
     return serve(**vars(parser.parse_args(arguments)))
 
@@ -85,6 +90,7 @@ def _serve(
     share: bool = False,
     threads: int | None = None,
     preload: str | None = None,
+    lazy: bool = False,
     exclusive: bool = False,
     while_pid: int | None = None,
 ) -> int:
@@ -101,6 +107,7 @@ def _serve(
         shares=share,
         threads=threads,
         preload=preload,
+        lazy=lazy,
         say=say,
     )
     try:

@@ -80,6 +80,7 @@ class SessionSlot:
     lease_fds: tuple[int, ...] = ()  # handed down to every process of the session
     threads: int | None = None
     preload: list[str] = field(default_factory=lambda: ["torch"])
+    lazy: bool = False  # preload, and use the GPU, only with the first task
     gpus: int = 0  # how many GPUs
     memory_mib: int = 0  # of the smallest of them
     shares: bool = False  # the GPUs are not leased: each job books its part of one
@@ -258,6 +259,7 @@ class Guardian:
             "socket_fd": theirs.fileno(),
             "threads": self._slot.threads,
             "preload": self._slot.preload,
+            "lazy": self._slot.lazy,
             "shares": self._slot.shares,
         }
         if self._slot.preload:
@@ -378,6 +380,8 @@ class Guardian:
             self._broken = str(message["broken"])
         elif "touch_failed" in message:
             self._health.touch_failed = str(message["touch_failed"])
+            if message["first"]:
+                self._ready = False  # as if it had been seen before the worker was ready
         elif message.get("deadline_s") is not None:
             self._timeout = message
             self._deadline = time.monotonic() + float(message["deadline_s"])
@@ -431,7 +435,8 @@ class Guardian:
         if self._health.touch_failed:
             reason = f"its card failed: {self._health.touch_failed}"
         hand = read_in_hand(self._files, self._base, self._slot.agent_id)
-        note = self._take_back(reason, blame=not (self._signals or stopped))
+        card_failed = bool(self._health.touch_failed) and not self._ready
+        note = self._take_back(reason, blame=not (self._signals or stopped or card_failed))
         if self._signals:
             return
         spoilt = worker.returncode == SPOILT

@@ -7,6 +7,9 @@ itself, it goes to a larger GPU that another session of the base has.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -30,6 +33,16 @@ if TYPE_CHECKING:
 
 # The worker's exit code when its GPU could not be used.
 CARD_FAILED = 71
+
+
+def preload(settings: dict[str, Any]) -> None:
+    """Import the modules that tasks are likely to need."""
+    for module in settings["preload"]:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module)
+    torch = sys.modules.get("torch")
+    if torch is not None and settings["threads"] is not None:
+        torch.set_num_threads(settings["threads"])
 
 
 class GuardianCalls(Protocol):
@@ -88,8 +101,10 @@ class JobRunner:
 
     @property
     def tasks(self) -> Tasks:
-        """What runs tasks; made when first needed, since commands do without numpy."""
+        """What runs tasks; made when first needed: commands do without numpy, torch and a context
+        on the GPU."""
         if self._tasks is None:
+            preload(self._settings)
             from .tasks import Tasks
 
             shares = bool(self._settings.get("shares"))
@@ -98,6 +113,7 @@ class JobRunner:
             self._tasks = Tasks(
                 self._files, self._base.data, self._journal, shares=shares, output=output
             )
+            self.check_card(first=True)
         return self._tasks
 
     @property
@@ -124,6 +140,7 @@ class JobRunner:
     def _run(self, info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> JobEnd | None:
         if sheet.task == COMMAND:
             return self._run_command(info, sheet, job, attempt)
+        _ = self.tasks  # loading them is not part of the job's time
         if sheet.options.timeout_s is None:
             return self._run_task(info, sheet, job, attempt)
         self._guardian.say(deadline_s=sheet.options.timeout_s, retries=sheet.options.retries)
@@ -141,11 +158,11 @@ class JobRunner:
             self.check_card()
         return done
 
-    def check_card(self) -> None:
+    def check_card(self, *, first: bool = False) -> None:
         """Use the GPU once; when that fails, tell the guardian and end the worker."""
         problem = touch(self.tasks.device)
         if problem:
-            self._guardian.say(touch_failed=problem)
+            self._guardian.say(touch_failed=problem, first=first)
             raise SystemExit(CARD_FAILED)
 
     def _run_command(

@@ -42,8 +42,10 @@ TEND_S = 0.25
 # A session that is not ready after this long waits for something.
 SILENT_S = 2.0
 
-# The options of a session that runs only commands, and waits for its GPU.
+# The options of a session that runs only commands, and waits for its GPU; and of one for the queue,
+# which runs commands, and now and then a Python job.
 COMMANDS_ONLY = {"wait": True, "preload": ""}
+FOR_QUEUE = {"lazy": True}
 
 SessionProcess = subprocess.Popen[bytes] | ForkedProcess
 
@@ -104,7 +106,8 @@ class Sessions:
                 new.append(slot.agent)
             pids[slot.agent] = f"pid {process.pid}" if info is None else info.pid_words
         if new:
-            self.say(f"starting agents {', '.join(new)} (importing torch may take a moment)")
+            loads = "" if self._options.get("lazy") else " (importing torch may take a moment)"
+            self.say(f"starting agents {', '.join(new)}{loads}")
         try:
             for agent, pid in pids.items():
                 self._wait_until_ready(agent, pid)
@@ -281,7 +284,7 @@ class Sessions:
 
     def add(self, gpus: str) -> None:
         """Start a session on each of these GPUs that has none; do not wait for them."""
-        self._call("start", self.base.root, "--gpus", gpus)
+        self._call("add", self.base.root, gpus)
 
     def remove(self, agents: Collection[str], *, now: bool) -> None:
         """Stop sessions, after their job or now; do not wait for them."""

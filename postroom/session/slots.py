@@ -26,6 +26,7 @@ def open_slot(
     shares: bool = False,
     threads: int | None = None,
     preload: str | None = None,
+    lazy: bool = False,
     say: Callable[[str], None],
 ) -> tuple[SessionSlot, Lease | None]:
     """Find a GPU, or several as in "0,1", take their lease, and make the worker's environment.
@@ -38,7 +39,9 @@ def open_slot(
     names = os.environ.get(PRELOAD, "torch") if preload is None else preload
     modules = [name for name in names.split(",") if name]
     hidden = {"CUDA_VISIBLE_DEVICES": "", "POSTROOM_GPU": ""}
-    on_cpu = SessionSlot(agent_id, "cpu", "CPU", hidden, threads=threads, preload=modules)
+    on_cpu = SessionSlot(
+        agent_id, "cpu", "CPU", hidden, threads=threads, preload=modules, lazy=lazy
+    )
     if gpu == "cpu":
         return on_cpu, None
     from ..gpus.cards import inventory  # a session on the CPU does without it
@@ -62,6 +65,7 @@ def open_slot(
         lease.fds if lease is not None else (),
         threads,
         modules,
+        lazy,
         gpus=len(cards),
         memory_mib=min(card.memory_mib for card in cards),
         shares=shares,

@@ -8,7 +8,6 @@ guardian sends words: when to stop, and how an attempt ended.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import os
 import queue
@@ -91,10 +90,6 @@ def main() -> None:
     del sys.path[0]  # the folder of this package: kernels do not import from it
     base, agent_id = Base(settings["base"]), settings["agent"]
     journal = Journal(base, f"worker {agent_id}")
-    for module in settings["preload"]:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(module)
-    _limit_threads(settings["threads"])
     guardian = GuardianLink(settings["socket_fd"])
     code = work(base, agent_id, settings, guardian, journal, guardian.run_command)
     assert agent_lock.fd >= 0
@@ -113,8 +108,8 @@ def work(
     files = LocalFiles()
     runner = JobRunner(files, base, settings, guardian, journal, run_command)
     sharing = runner.sharing
-    if settings["preload"]:
-        runner.check_card()
+    warm = bool(settings["preload"]) and not settings["lazy"]
+    device = str(runner.tasks.device) if warm else "commands"
     inbox = runner.turn = Inbox(
         files,
         base,
@@ -127,9 +122,8 @@ def work(
     )
     if isinstance(inbox.hand, LocalBox):
         runner.descriptor = mark(inbox.hand.fileno())
-    waiter = Waiter([base.mailbox(agent_id)], spin=bool(settings["preload"]))
+    waiter = Waiter([base.mailbox(agent_id)], spin=warm)
     threading.Thread(target=guardian.listen, args=[waiter], daemon=True).start()
-    device = str(runner.tasks.device) if settings["preload"] else "commands"
     guardian.say(ready=True, device=device)
     clock = SystemClock()
     while not guardian.stopping.is_set():
@@ -174,12 +168,6 @@ def _give_up(guardian: GuardianLink, error: OSError) -> int:
     with contextlib.suppress(OSError):
         guardian.say(broken=str(error))
     return BROKEN
-
-
-def _limit_threads(threads: int | None) -> None:
-    torch = sys.modules.get("torch")
-    if torch is not None and threads is not None:
-        torch.set_num_threads(threads)
 
 
 if __name__ == "__main__":

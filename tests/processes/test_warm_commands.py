@@ -159,3 +159,52 @@ def test_out_of_the_cards_memory_it_is_tried_again_alone(
     assert alone[0].outcome is Outcome.OK  # else it had run beside the neighbour, without `go`
     with contextlib.suppress(psutil.NoSuchProcess):
         assert children(sessions)
+
+
+def loaded(pid: int) -> bool:
+    """Whether a process has numpy."""
+    return "numpy" in Path(f"/proc/{pid}/maps").read_text()
+
+
+def test_a_session_for_the_queue_loads_what_python_jobs_need_with_the_first_of_them(
+    sessions: RealSessions,
+) -> None:
+    sessions.start(options=["--lazy"])
+    with sessions.master() as master:
+        assert master.run([shell(sessions, "true")])[0].outcome is Outcome.OK
+        worker = sessions.worker()
+        assert not loaded(worker)
+        assert master.run([Job("kernels:double", x=2, timeout_s=60)]).results() == [4]
+        assert sessions.worker() == worker
+        assert loaded(worker)
+
+
+TORCH = """
+class device:
+    def __init__(self, name):
+        self.type = name.split(":")[0]
+class cuda:
+    is_available = staticmethod(lambda: True)
+def set_num_threads(count):
+    pass
+def ones(*_, **__):
+    raise RuntimeError("CUDA error: unspecified launch failure")
+"""
+
+
+def test_a_gpu_that_fails_with_the_first_python_job_is_to_blame_and_not_the_job(
+    sessions: RealSessions, tmp_path: Path
+) -> None:
+    (tmp_path / "stub").mkdir()
+    (tmp_path / "stub" / "torch.py").write_text(TORCH)
+    sessions.environment |= {"PYTHONPATH": str(tmp_path / "stub"), "POSTROOM_PRELOAD": "torch"}
+    sessions.start(options=["--lazy"])
+    with sessions.master() as master:
+        assert master.run([shell(sessions, "true")])[0].outcome is Outcome.OK
+        pool = master.submit([Job("kernels:double", x=2)])
+        guardian = sessions.guardians["0"]
+        drive(master, lambda: guardian.poll() is not None, what="the end of the session")
+        assert (
+            "quarantined: the first use of the GPU failed" in Path(sessions.words("0")).read_text()
+        )
+        assert notes(sessions, pool.run) == []
