@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -51,8 +52,14 @@ from .kit import call
     ],
 )
 def test_what_makes_no_sense_is_refused_with_a_sentence(
-    base: Base, view: QueueView, words: list[str], error: str
+    base: Base,
+    view: QueueView,
+    words: list[str],
+    error: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(Exception, match=error) as caught:
         call(base, *words)
     assert isinstance(caught.value, PostroomError) or hasattr(caught.value, "format_message")
