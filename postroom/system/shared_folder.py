@@ -30,6 +30,8 @@ NETWORK_FILESYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "gpfs", 
 OPEN_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
+_ADVICE = "set POSTROOM_LEDGER to the folder that the users of this machine share"
+
 
 class UserFile(NamedTuple):
     """A file in a user's folder, which is open while the files are listed."""
@@ -57,15 +59,17 @@ class SharedFolder:
         try:
             os.makedirs(self.path, 0o700, exist_ok=True)
         except FileExistsError:
-            raise GpuError(f"the ledger {self.path} is not a folder") from None
+            raise GpuError(f"the ledger {self.path} is not a folder; {_ADVICE}") from None
         except OSError as error:
             raise GpuError(
-                f"the ledger's folder {self.path} cannot be made: {error.strerror}"
+                f"the ledger's folder {self.path} cannot be made: {error.strerror}; {_ADVICE}"
             ) from None
         try:
             found = os.stat(self.path)
         except OSError as error:
-            raise GpuError(f"the ledger {self.path} cannot be used: {error.strerror}") from None
+            raise GpuError(
+                f"the ledger {self.path} cannot be used: {error.strerror}; {_ADVICE}"
+            ) from None
         if found.st_uid not in (0, os.geteuid()) and not _unmapped(found.st_uid):
             owner = processes.user_name(found.st_uid)
             raise GpuError(
@@ -119,7 +123,9 @@ class SharedFolder:
         try:
             return sorted(name for name in os.listdir(self.path) if name.startswith(PREFIX))
         except OSError as error:
-            raise GpuError(f"the ledger {self.path} cannot be read: {error.strerror}") from None
+            raise GpuError(
+                f"the ledger {self.path} cannot be read: {error.strerror}; {_ADVICE}"
+            ) from None
 
     def files(self, *prefixes: str) -> Iterator[UserFile]:
         """Yield all users' files whose names begin with one of the prefixes."""
@@ -233,7 +239,7 @@ def _own(path: str, uid: int) -> bool:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise GpuError(
                 f"the ledger {os.path.dirname(path)} is not writable for "
-                f"user {processes.user_name(uid)}"
+                f"user {processes.user_name(uid)}; {_ADVICE}"
             ) from None
         raise
     found = os.lstat(path)

@@ -41,6 +41,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from ...errors import GpuError
 from ...system.processes import Process
 
 if TYPE_CHECKING:
@@ -244,6 +245,11 @@ def open_ledger(where: str | None = None) -> Ledger:
         from .redis_ledger import RedisLedger  # redis is optional, and slow to import
 
         return RedisLedger(place)
+    if "://" in place:  # as a folder it would be a ledger that nobody else asks
+        raise GpuError(
+            f"{place.partition('://')[0]}:// is no address of a ledger: write redis://, rediss:// "
+            "or unix://, or the path of a folder"
+        )
     from .folder_ledger import FolderLedger
 
     return FolderLedger(place)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from postroom.errors import CardHeld, GpuError
-from postroom.gpus.ledger.protocol import Lease, LeaseRequest, Ledger
+from postroom.gpus.ledger.protocol import Lease, LeaseRequest, Ledger, open_ledger
 from tests.gpus.ledgerkit import wait_until
 
 Start = Callable[..., subprocess.Popen[str]]
@@ -318,3 +318,13 @@ def test_the_package_needs_no_redis_for_the_folder(folder: Path) -> None:
         "sys.exit([m for m in ('redis', 'numpy', 'rich', 'psutil') if m in sys.modules] or 0)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("place", ["redi://host", "http://host/ledger", "Redis://host"])
+def test_an_address_that_is_none_is_no_folder_that_nobody_else_asks(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(GpuError, match=r"is no address of a ledger: write redis://"):
+        open_ledger(place)
+    assert os.listdir(tmp_path) == []
