@@ -1,6 +1,6 @@
 """The environment of a queued command: that of the process that submitted it.
 
-    job_pool/<run>/<name>.env      variables and umask, with mode 0600; named by its content
+    job_pool/<run>/<name>.env      variables and umask, for its owner only; named by its content
 
 All jobs that were submitted to a run from one environment share a file, which is written before
 they are, and removed with the run. Some variables stay behind, because they mean something only
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +24,8 @@ from ..store.records import JsonRecord
 from ..system.processes import current_umask
 
 LIMIT = 32 << 20
+# The mode of a file whose name is on disk: whoever submits next need not wait for that again.
+SETTLED = 0o400
 # Of our own variables, jobs take along only this one: a job may submit others to the same queue.
 BASE = "POSTROOM_BASE"
 # These say which GPUs a process may use. A job gets them from its agent.
@@ -86,13 +89,17 @@ class JobEnvironment(JsonRecord):
 
     def put(self, files: Files, base: Base, run: str) -> None:
         """Store it in a run, unless it is there; the caller keeps the run from being removed."""
+        path = base.environment(run, self.name)
         try:
             read_environment(files, base, run, self.name)
+            if stat.S_IMODE(os.stat(path).st_mode) == SETTLED:
+                return
         except PostroomError:  # it is not there, or was changed
             temporary = base.temporary()
             files.write_new(temporary, [self.encode()], sync=True)
-            files.move(temporary, base.environment(run, self.name))
-        files.sync_folder(base.run_folder(run))  # whoever wrote it may not have come so far
+            files.move(temporary, path)
+        files.sync_folder(base.run_folder(run))
+        os.chmod(path, SETTLED)
 
     def over(self, agents: Mapping[str, str]) -> dict[str, str]:
         """The environment of a job: all of this, and what jobs get from their agent."""

@@ -12,6 +12,7 @@ from postroom.commands.job_environment import JobEnvironment, read_environment
 from postroom.errors import BadFileError, PostroomError
 from postroom.queue.submission import rerun
 from postroom.store.base import Base, create_base
+from postroom.store.files import LocalFiles
 from postroom.system.processes import current_umask
 from tests.queue.kit import FILES, queue
 
@@ -48,17 +49,35 @@ def test_all_variables_travel_but_those_of_agent_login_and_shell(
     ]
 
 
-def test_one_environment_is_stored_once_for_all_jobs_of_a_run_with_mode_0600(
+def test_one_environment_is_stored_once_for_all_jobs_of_a_run_for_its_owner_only(
     base: Base, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs = queue(base, *map(str, range(100)))
     queue(base, "one more")
     (name,) = names(base, jobs[0].run)
     mode = os.stat(f"{base.run_folder(jobs[0].run)}/{name}").st_mode
-    assert stat.S_IMODE(mode) == 0o600
+    assert stat.S_IMODE(mode) == 0o400
     monkeypatch.setenv("ONE_MORE", "1")
     queue(base, "another")
     assert len(names(base, jobs[0].run)) == 2
+
+
+def test_the_name_of_an_environment_is_on_disk_before_a_job_refers_to_it(base: Base) -> None:
+    synced: list[str] = []
+
+    class Watched(LocalFiles):
+        def sync_folder(self, path: str) -> None:
+            synced.append(path)
+            super().sync_folder(path)
+
+    (job,) = queue(base, "a")
+    (name,) = names(base, job.run)
+    made = stored(base, job.run)
+    made.put(Watched(), base, job.run)
+    assert synced == []
+    os.chmod(f"{base.run_folder(job.run)}/{name}", 0o600)  # its writer was killed before that
+    made.put(Watched(), base, job.run)
+    assert synced == [base.run_folder(job.run)]
 
 
 def test_bytes_that_are_no_text_come_back(base: Base, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,6 +108,7 @@ def test_one_that_was_changed_or_is_missing_is_an_error(base: Base) -> None:
     (job,) = queue(base, "a")
     (name,) = names(base, job.run)
     path = Path(base.run_folder(job.run), name)
+    path.chmod(0o600)
     path.write_bytes(path.read_bytes().replace(b"PATH", b"HTAP"))
     with pytest.raises(BadFileError, match="was changed"):
         stored(base, job.run)

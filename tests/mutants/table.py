@@ -1257,6 +1257,13 @@ MUTANTS = [
         "tests/commands/test_code_snapshot.py",
     ),
     Mutant(
+        "an environment whose writer was killed gets its name synced by the next submitter",
+        "postroom/commands/job_environment.py",
+        "            if stat.S_IMODE(os.stat(path).st_mode) == SETTLED:\n",
+        "            if True:\n",
+        "tests/commands/test_job_environment.py",
+    ),
+    Mutant(
         "an environment that was changed is not used",
         "postroom/commands/job_environment.py",
         "    if found.name != name:",

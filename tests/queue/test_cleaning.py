@@ -163,6 +163,9 @@ def test_a_job_that_is_submitted_meanwhile_is_never_lost(tmp_path: Path, more: i
             assert states(base)["late"] == "queued", at
         assert os.listdir(base.trash) == [], at
         assert ("old" in states(base)) == bool(left_of(base, old.run)), at
+        with QueueView(base) as view:
+            (late,) = (row for row in view.jobs().jobs if row.name == "late")
+            assert view.environment(JobId(late.run, late.number)), at
         return files.n
 
     each_operation(tmp_path, act)
