@@ -3,6 +3,7 @@
 python main.py                       start agents, run the jobs, stop the agents
 python main.py --hot-start           use the agents that ./start_agent.sh started
 python main.py --resume              go on with the last run that was not finished
+python main.py --resume --failed     run its failed jobs again, too, with the kernel as it is now
 python main.py --n-tasks 500 --size 1024
 """
 
@@ -26,6 +27,7 @@ HOT_START = False  # True: use agents that live already, and leave them warm for
 N_TASKS = 60  # how many jobs
 SIZE = 512  # how large the tensors are
 RESUME = None  # a run's id, or "" for the newest unfinished one: compute only what is missing
+FAILED = False  # with RESUME: the jobs that failed run again, too
 
 TASK = "expensive_task:expensive_task"
 
@@ -54,6 +56,7 @@ def main() -> int:
         N_TASKS=N_TASKS,
         SIZE=SIZE,
         RESUME=RESUME,
+        FAILED=FAILED,
     )
     with Master(settings.base) as master:
         if settings.hot_start:
@@ -69,20 +72,20 @@ def main() -> int:
 
         with agents:
             started = time.monotonic()
-            if settings.resume is None:
+            if settings.resume is None and not settings.failed:
                 size = settings.size
                 shared = {"weights": np.ones((size, size), dtype=np.float32) / size}
                 pool = master.submit(build_jobs(settings.n_tasks, size), shared)
             else:
-                pool = master.resume(settings.resume or None, job=Job)
+                pool = master.resume(settings.resume or None, job=Job, failed=settings.failed)
+            again = f"python main.py --resume {pool.run} --base {shlex.quote(settings.base)}"
             try:
                 with progress(master, pool) as show:
                     master.wait(pool, progress=show)
             except KeyboardInterrupt:
-                base = shlex.quote(settings.base)
-                interrupted(pool, f"python main.py --resume {pool.run} --base {base}")
+                interrupted(pool, again)
                 return 130
-            summary(master, pool, time.monotonic() - started)
+            summary(master, pool, time.monotonic() - started, retry=f"{again} --failed")
     return 1 if pool.failures() else 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import enum
 import os
 import shlex
@@ -27,6 +28,10 @@ class Driver(Protocol):
 
     def append(self, pool: JobPool, job: Job, /) -> int:
         """Append one job to the pool, and return its number."""
+        ...
+
+    def extend(self, pool: JobPool, jobs: Sequence[Job], /) -> list[int]:
+        """Append jobs to the pool, and return their numbers."""
         ...
 
     def rounds(
@@ -212,7 +217,8 @@ class JobPool:
     """The jobs of one run, in the order given, and their results.
 
     Results stay on disk; the pool keeps small ones in memory too. Iterate with `as_completed`, or
-    get all with `results`.
+    get all with `results`. A failed job that is run again (`retry`) is appended to the run as a
+    copy; what the copy returns is then the result of the job.
     """
 
     def __init__(
@@ -222,6 +228,7 @@ class JobPool:
         self.run = info.run
         self.jobs = list(jobs)
         self.agents: dict[str, AgentTotals] = {}
+        self.is_stored = False  # True: its jobs were read from disk
         self.is_open = False  # True: more jobs may come, so the run stays wanted
         self.large: dict[int, str] = {}  # job: its parcel, if that is a large file
         self._files = files
@@ -232,15 +239,24 @@ class JobPool:
         self._first_of: dict[int, int] = {}  # job number: first of its result parcel
         self._failures: dict[int, Failure] = {}
         self._arrived: list[int] = []
+        self._copies: dict[int, int] = {}  # job: its last copy
+        self._replaced: set[int] = set()  # jobs, and copies, that have a later copy
         self._last: OutcomeSheet | None = None
 
     def __len__(self) -> int:
-        return len(self.jobs)
+        """How many jobs there are; a job and its copies are one."""
+        return len(self.jobs) - len(self._replaced)
 
     def __getitem__(self, number: int) -> Finished:
-        if not -len(self.jobs) <= number < len(self.jobs):
+        return self._finished(self._newest(self._checked(number)))
+
+    def _checked(self, number: int) -> int:
+        """The number of a job; negative ones count from the end."""
+        if not -len(self) <= number < len(self.jobs):
             raise IndexError(number)
-        number %= len(self.jobs)
+        return number if number >= 0 else self._originals()[number]
+
+    def _finished(self, number: int) -> Finished:
         if number not in self._first_of:
             raise PostroomError(f"job {number} of run {self.run} is not done: wait() first")
         sheet = self._sheet(self._first_of[number])
@@ -254,12 +270,12 @@ class JobPool:
     @property
     def n_done(self) -> int:
         """How many jobs have an outcome."""
-        return len(self._first_of)
+        return len(self._first_of) - len(self._replaced)
 
     @property
     def n_failed(self) -> int:
         """How many of them failed."""
-        return len(self._failures)
+        return len(self._failures) - len(self._replaced.intersection(self._failures))
 
     @property
     def arrived(self) -> Sequence[int]:
@@ -280,7 +296,7 @@ class JobPool:
 
     def wait_for(self, number: int, timeout_s: float | None = None) -> Finished:
         """Work until one job is done; raises TimeoutError when the time is up."""
-        self._await(number, timeout_s)
+        self._await(self._newest(number), timeout_s)
         return self[number]
 
     def result(self, number: int, timeout_s: float | None = None) -> Any:
@@ -288,9 +304,10 @@ class JobPool:
 
         Raises JobFailed when it has none, TimeoutError when the time is up.
         """
+        number = self._newest(number)
         self._await(number, timeout_s)
         if number in self._failures:
-            return self[number].result()
+            return self._finished(number).result()
         return self.jobs[number].collect(self._sheet(self._first_of[number]).value(number))
 
     def _await(self, number: int, timeout_s: float | None) -> None:
@@ -310,10 +327,10 @@ class JobPool:
         seen = 0
         for _ in self._master.rounds(self, timeout_s):
             while seen < len(self._arrived):
-                yield self[self._arrived[seen]]
+                yield self._finished(self._arrived[seen])
                 seen += 1
         for number in self._arrived[seen:]:
-            yield self[number]
+            yield self._finished(number)
         if not self.done:
             raise TimeoutError(f"{len(self) - self.n_done} jobs of run {self.run} are not done")
 
@@ -321,15 +338,58 @@ class JobPool:
         """Every output in the order of the jobs; None where a job failed (see `failures`)."""
         self.wait()
         return [
-            None if number in self._failures else self[number].result()
-            for number in range(len(self.jobs))
+            None if number in self._failures else self._finished(number).result()
+            for number in map(self._newest, self._originals())
         ]
 
     def failures(self) -> list[JobFailed]:
         """The errors of the jobs that have no result, in the order of the jobs."""
         return [
-            _job_failed(self, number, failure) for number, failure in sorted(self._failures.items())
+            _job_failed(self, number, failure)
+            for number, failure in sorted(self._failures.items())
+            if number not in self._replaced
         ]
+
+    def retry(self) -> JobPool:
+        """Run every job that failed once more, with its kernel as it is now; then wait for them.
+
+        They are appended to the run as copies. `results`, `failures` and `pool[3]` then say what
+        came of the copies; the earlier outcomes stay on disk.
+        """
+        failed = [number for number in sorted(self._failures) if number not in self._replaced]
+        copies = [self.copy_of(number) for number in failed]
+        for job in copies:
+            self.info.kernels.pop(job.task, None)  # it is checked again
+        self._master.extend(self, copies)
+        self.find_copies()
+        return self
+
+    def copy_of(self, number: int) -> Job:
+        """A job once more, as a copy that names the job that it replaces."""
+        job = self.jobs[number]
+        again = copy.copy(job)
+        original = job.options.rerun_of or str(JobId(self.run, number))
+        again.options = job.options._replace(rerun_of=original)
+        if self.is_stored:  # it was deployed when it was submitted
+            again.deploy = lambda: job.arguments  # type: ignore[method-assign]
+        return again
+
+    def find_copies(self) -> None:
+        """See which jobs were run again, and by which copy last."""
+        for number, job in enumerate(self.jobs):
+            run, _, original = job.options.rerun_of.rpartition("/")
+            if run == self.run and original.isdecimal():
+                before = self._newest(int(original))
+                if before < number:
+                    self._replaced.add(before)
+                    self._copies[int(original)] = number
+
+    def _newest(self, number: int) -> int:
+        return self._copies.get(number, number)
+
+    def _originals(self) -> list[int]:
+        copies = self._replaced.union(self._copies.values()).difference(self._copies)
+        return [number for number in range(len(self.jobs)) if number not in copies]
 
     def raise_for_failed(self) -> JobPool:
         """Raise the first failure, if there is one; the others are counted in its notes."""
@@ -345,7 +405,7 @@ class JobPool:
 
         It is there when the job is done, and while it runs.
         """
-        return read_output(self._base, self.run, range(len(self.jobs))[number])
+        return read_output(self._base, self.run, self._newest(self._checked(number)))
 
     def how_to_see(self, number: int) -> str:
         """The command that shows a job with its traceback."""
@@ -368,7 +428,8 @@ class JobPool:
         from .parcel.columns import cells, merged
 
         fixed, arguments, results = [], [], []
-        for number in range(len(self.wait())):
+        self.wait()
+        for number in self._originals():
             finished = self[number]
             fixed.append(self._row(finished))
             arguments.append(cells(finished.job.arguments))
@@ -394,13 +455,15 @@ class JobPool:
         from .parcel.columns import save_arrays
 
         results = self.results()
-        numbers = [number for number in range(len(self)) if number not in self._failures]
+        originals = self._originals()
+        rows = {number: results[row] for row, number in enumerate(originals)}
+        numbers = [number for number in originals if self._newest(number) not in self._failures]
         names = [self.jobs[number].name or "" for number in numbers]
         save_arrays(
             os.fspath(path),
             {"job": numbers, "name": names},
             numbers,
-            [results[number] for number in numbers],
+            [rows[number] for number in numbers],
         )
 
     # Results
@@ -474,7 +537,8 @@ class JobPool:
     def _repr_html_(self) -> str:
         import html
 
-        kinds = Counter(failure.kind for failure in self._failures.values())
+        failed = self._failures.keys() - self._replaced
+        kinds = Counter(self._failures[number].kind for number in failed)
         rows = [
             ("run", self.run),
             ("jobs", str(len(self))),

@@ -17,6 +17,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from .dispatch.dispatcher import Dispatcher
@@ -25,7 +26,8 @@ from .dispatch.request_executor import SessionStarter
 from .dispatch.stall import Stall, find_obstacle
 from .errors import BadFileError, BaseFolderError, OtherVersionError, PostroomError
 from .jobs import Job, JobPool
-from .parcel.sheets import OutcomeSheet
+from .parcel.sheets import FAILED_FLAG, OutcomeSheet
+from .parcel.trailer import TRAILER_SIZE, read_trailer
 from .store.agents import MasterInfo, list_agents, read_agent_info
 from .store.append_log import AppendLogWriter, Record, logged_until, read_sheets
 from .store.base import Base, create_base, new_run_id
@@ -36,6 +38,7 @@ from .store.runs import (
     appending,
     check_project,
     create_run,
+    list_firsts,
     list_runs,
     read_run_info,
     user_name,
@@ -202,13 +205,17 @@ class Master:
                 kernels={task: source_version(folder, task) for task in tasks},
                 one_job_per_letter=one_job_per_letter,
             )
-            records: list[Record] = []
+            return self._begin(info, listed)
 
-            def fill(append_log: AppendLogWriter) -> int:
-                records.extend(log_jobs(append_log, listed, apart=True))
-                return len(listed)
+    def _begin(self, info: RunInfo, listed: list[Job]) -> JobPool:
+        """Make a run, with its jobs."""
+        records: list[Record] = []
 
-            create_run(self._files, self.base, info, fill)
+        def fill(append_log: AppendLogWriter) -> int:
+            records.extend(log_jobs(append_log, listed, apart=True))
+            return len(listed)
+
+        create_run(self._files, self.base, info, fill)
         if info.embedded:
             self._want(info.run)
         pool = JobPool(self._files, self.base, info, listed, self)
@@ -333,10 +340,35 @@ class Master:
             self._append_logs[info.run] = append_log
         return append_log
 
-    def resume(self, run: str | None = None, *, job: type[Job] = Job) -> JobPool:
-        """Resume a run, by default the newest unfinished one: only missing jobs run."""
+    def resume(
+        self, run: str | None = None, *, job: type[Job] = Job, failed: bool = False
+    ) -> JobPool:
+        """Resume a run, by default the newest unfinished one: only missing jobs run.
+
+        With `failed`, its failed jobs run again, too (`JobPool.retry`), and a run that has some
+        counts as unfinished.
+        """
         with self._using("resume a run"):
-            return self._resume(run or self._newest_unfinished(), job)
+            pool = self._resume(run or self._newest_unfinished(failed=failed), job)
+        return pool.retry() if failed else pool
+
+    def rerun(self, run: str, jobs: Sequence[int]) -> JobPool:
+        """Submit some jobs of a run again, in a run of their own that is always served."""
+        with self._using("run jobs again"), appending(self._files, self.base, run):
+            old = self._read_pool(read_run_info(self._files, self.base, run), Job)
+            copies = [old.copy_of(number) for number in jobs]
+            folder = old.info.import_folder
+            info = replace(
+                old.info,
+                run=new_run_id(),
+                embedded=False,
+                durable=True,
+                created_at=self._clock.wall(),
+                host=socket.gethostname(),
+                user=user_name(),
+                kernels={job.task: source_version(folder, job.task) for job in copies},
+            )
+            return self._begin(info, copies)
 
     def look(self, run: str) -> JobPool:
         """Look at a run without having it served."""
@@ -380,20 +412,40 @@ class Master:
             if sheet.nbytes >= LARGE:
                 large[sheet.first] = sheet.parcel.path
             options = sheet.options._asdict()
+            del options["rerun_of"]
             for number in range(sheet.first, sheet.first + sheet.count):
                 arguments = {**options, **sheet.arguments(number)}
-                jobs.append(job(sheet.task, sheet.name(number) or None, **arguments))
+                made = job(sheet.task, sheet.name(number) or None, **arguments)
+                made.options = sheet.options
+                jobs.append(made)
         pool = JobPool(self._files, self.base, info, jobs, self)
+        pool.is_stored = True
         pool.large = large
         pool.refresh()
+        pool.find_copies()
         return pool
 
-    def _newest_unfinished(self) -> str:
+    def _newest_unfinished(self, *, failed: bool) -> str:
         for run in reversed(list_runs(self._files, self.base)):
             asked = logged_until(self._files, self.base.append_log(run))
-            if asked > count_done(self._files, self.base, run):
-                return run
-        raise PostroomError(f"no run in {self.base.root} is unfinished: there is nothing to resume")
+            with contextlib.suppress(FileNotFoundError, BadFileError):
+                info = read_run_info(self._files, self.base, run)
+                if info.queue:
+                    continue  # it is no program's
+                if asked > count_done(self._files, self.base, run):
+                    return run
+                if failed and self._has_failures(info):
+                    return run
+        what = "is unfinished or has failed jobs" if failed else "is unfinished"
+        raise PostroomError(f"no run in {self.base.root} {what}: there is nothing to resume")
+
+    def _has_failures(self, info: RunInfo) -> bool:
+        """Whether jobs of a finished run failed, and were not run again with success."""
+        for first in list_firsts(self._files, self.base.result_folder(info.run)):
+            path = self.base.result(info.run, first)
+            if FAILED_FLAG in read_trailer(path, self._files.tail(path, TRAILER_SIZE)).flags:
+                return self._read_pool(info, Job).n_failed > 0
+        return False
 
     @contextlib.contextmanager
     def _using(self, what: str) -> Iterator[None]:

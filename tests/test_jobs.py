@@ -74,6 +74,64 @@ def test_an_option_that_makes_no_sense_is_refused_by_name(options: dict[str, Any
         Job("kernels:double", **options)
 
 
+PICKY = "def picky(x):\n    return 10 // (x % 3)\n"
+MENDED = "def picky(x):\n    return -x\n"
+
+
+def test_failed_jobs_are_run_again_once_the_kernel_is_mended(tmp_path: Path) -> None:
+    with in_one_process(tmp_path, PICKY) as room:
+        pool = room.run([Job("kernels:picky", f"p{n}", x=n) for n in range(6)])
+        assert pool.results() == [None, 10, 5, None, 10, 5]
+        room.finish(pool.retry())
+        assert pool.results() == [None, 10, 5, None, 10, 5], "the kernel is as it was"
+        assert (pool.n_failed, pool.n_done, len(pool)) == (2, 6, 6)
+        room.write_kernels(MENDED)
+        room.finish(pool.retry())
+        assert pool.results() == [0, 10, 5, -3, 10, 5]
+        assert (pool.failures(), pool.n_failed) == ([], 0)
+        assert pool[3].result() == pool.result(3) == pool.wait_for(3).result() == -3
+        assert (pool[-1].number, pool[-6].result()) == (5, 0)
+        assert pool[3].job.name == "p3"
+        assert len(room.finish(pool.retry()).jobs) == 10, "nothing is left to run again"
+        # Whoever reads the run later sees the same.
+        later = room.master.look(pool.run)
+        assert later.results() == pool.results() and later.failures() == []
+        pool.save(tmp_path / "all.npz")
+        with np.load(tmp_path / "all.npz") as saved:
+            assert saved["job"].tolist() == [0, 1, 2, 3, 4, 5]
+            assert saved["name"].tolist() == [f"p{n}" for n in range(6)]
+
+
+def test_a_retry_checks_that_the_mended_kernel_can_be_imported(tmp_path: Path) -> None:
+    with in_one_process(tmp_path, PICKY) as room:
+        pool = room.run([Job("kernels:picky", x=0)])
+        room.write_kernels("def picky(x:\n")
+        with pytest.raises(PostroomError, match=r"kernels.py, line 1"):
+            pool.retry()
+        assert len(pool) == 1
+
+
+class Twice(Job):
+    """A job whose argument is changed on its way."""
+
+    def deploy(self) -> dict[str, Any]:
+        return {"x": self.arguments["x"] + 3}
+
+
+def test_a_run_is_resumed_with_its_failed_jobs(tmp_path: Path) -> None:
+    with in_one_process(tmp_path, PICKY) as room:
+        first = room.run([Twice("kernels:picky", x=n) for n in range(2)])
+        room.run([Job("kernels:picky", x=1)])
+        with pytest.raises(PostroomError, match=r"no run .* is unfinished"):
+            room.master.resume()
+        room.write_kernels(MENDED)
+        pool = room.master.resume(job=Twice, failed=True)
+        assert pool.run == first.run
+        assert room.finish(pool).results() == [-3, 10], "it is not deployed a second time"
+        with pytest.raises(PostroomError, match="is unfinished or has failed jobs"):
+            room.master.resume(failed=True)
+
+
 def test_as_completed_hands_out_every_job_once(tmp_path: Path) -> None:
     with in_one_process(tmp_path, DOUBLE) as room:
         pool = room.master.submit([Job("kernels:double", x=n) for n in range(20)])

@@ -7,7 +7,7 @@ import click
 from ..queue import actions
 from ..queue.actions import ActionResult
 from ..queue.queue_view import QueueView
-from ..store.job_ids import find_run
+from ..store.job_ids import JobId, find_run
 from .job_options import in_base, jobs_argument, some_jobs
 from .options import CONTEXT, as_json
 from .output import print_answer, talk
@@ -33,16 +33,21 @@ def command(
     """Queue JOBs again with the same options; print their new ids.
 
     Earlier logs and results are kept. With a failed job, the jobs that were cancelled because they
-    depend on it are queued again, too.
+    depend on it are queued again, too. A Python task runs with its kernel as it is now, in a run of
+    its own. A run without a number means its failed jobs.
 
     \b
       postroom rerun 0b859f/17
+      postroom rerun 0b859f
       postroom rerun --failed --project vae
     """
     if failed == bool(jobs) or ((project or run) and not failed):
         raise click.UsageError("name jobs, or give --failed [--project P] [--run R]")
     whole = find_run(view.files, view.base, run) if run else ""
-    chosen = actions.failed_jobs(view, project, whole) if failed else some_jobs(view, jobs)
+    if failed:
+        chosen = actions.failed_jobs(view, project, whole)
+    else:
+        chosen = [job for word in jobs for job in _named(view, word)]
     if not chosen:
         talk("no failed job is left to rerun")
     answer = ActionResult(None, "nothing is queued", jobs=chosen)
@@ -54,3 +59,10 @@ def command(
         for job in answer.jobs:
             click.echo(job.short)
     talk(answer.text)
+
+
+def _named(view: QueueView, word: str) -> list[JobId]:
+    """The jobs that a word names; of a whole run, those that failed."""
+    if "/" in word:
+        return some_jobs(view, [word])
+    return actions.failed_jobs(view, run=find_run(view.files, view.base, word))

@@ -57,6 +57,7 @@ class JobOptions(NamedTuple):
     exclusive: bool = False
     tensors: bool = False
     pickle: bool = False
+    rerun_of: str = ""  # the id of the failed job that it replaces: its kernel may be edited
 
     def checked(self) -> JobOptions:
         """The same; ValueError names an option that makes no sense."""
@@ -68,6 +69,8 @@ class JobOptions(NamedTuple):
         for name in ("exclusive", "tensors", "pickle"):
             if type(getattr(self, name)) is not bool:
                 raise ValueError(f"{name}={getattr(self, name)!r:.40}: give True or False")
+        if type(self.rerun_of) is not str:
+            raise ValueError(f"rerun_of={self.rerun_of!r:.40}: give the id of a job")
         return self
 
 
@@ -257,7 +260,10 @@ def pack_jobs(
 @lru_cache(maxsize=64)
 def _job_head(task: str, options: JobOptions, names: tuple[str, ...] | None) -> str:
     """The beginning of a sheet of jobs, before the values."""
-    sheet = {"version": VERSION, "task": task, "options": options._asdict(), "names": names}
+    said = options._asdict()
+    if not options.rerun_of:
+        del said["rerun_of"]
+    sheet = {"version": VERSION, "task": task, "options": said, "names": names}
     return _encode(sheet)[:-1] + ',"values":'
 
 

@@ -78,8 +78,11 @@ def count_running(master: Master, pool: JobPool) -> int:
     return sum(letter is not None and letter.run == pool.run for letter in letters)
 
 
-def summary(master: Master, pool: JobPool, wall_s: float) -> None:
-    """Print what each agent did, what failed and why, and where the results are."""
+def summary(master: Master, pool: JobPool, wall_s: float, *, retry: str = "") -> None:
+    """Print what each agent did, what failed and why, and where the results are.
+
+    `retry`: the command that runs the failed jobs again.
+    """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -107,6 +110,8 @@ def summary(master: Master, pool: JobPool, wall_s: float) -> None:
         console.print(Text(f"the first of them:\n{failures[0].__cause__}"), soft_wrap=True)
     ok = pool.n_done - pool.n_failed
     console.print(f"{ok} of {len(pool)} ok, {pool.n_failed} failed, in {wall_s:.1f} s")
+    if failures and retry:
+        console.print(Text(f"run the failed jobs again: {retry}"), soft_wrap=True)
     for what, where in (
         ("results", master.base.result_folder(pool.run)),
         ("log", master.base.log),

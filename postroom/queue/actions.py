@@ -22,6 +22,7 @@ from ..store.requests import Request, RequestVerb, ask, is_settled
 from ..store.runs import user_name
 from .base_state import BaseState
 from .cleaning import find_over, remove_run, remove_unused_data, runs_in_use, sweep
+from .job_rows import read_sheet
 from .queue_view import QueueView
 from .rows import FAILED
 from .run_reader import RunReader, command_fields, scheduling_in
@@ -155,13 +156,14 @@ def move(view: QueueView, jobs: Sequence[JobId], where: str | JobId) -> ActionRe
 
 
 def rerun(view: QueueView, jobs: Sequence[JobId]) -> ActionResult:
-    """Queue commands again as new jobs; the old jobs and their results stay."""
+    """Queue jobs again as new ones; the old jobs and their results stay."""
     base_state = view.read_state()
     known = _known(base_state, jobs)
-    specs = {job: _spec_of(_reader(base_state, job), job.number) for job in known}
-    new: dict[JobId, JobId] = {}
+    tasks = [job for job in known if not _reader(base_state, job).info.queue]
+    left = [job for job in known if job not in set(tasks)]
+    specs = {job: _spec_of(_reader(base_state, job), job.number) for job in left}
+    new = _rerun_tasks(view, base_state, tasks)
     # A job that waited for another of them now waits for its new copy: those copies go first.
-    left = list(known)
     while left:
         ready = [job for job in left if not set(specs[job].scheduling.after).intersection(left)]
         batch = []
@@ -178,13 +180,36 @@ def rerun(view: QueueView, jobs: Sequence[JobId]) -> ActionResult:
     return ActionResult(None, text + _scheduler_hint(view, base_state), jobs=numbers)
 
 
+def _rerun_tasks(
+    view: QueueView, base_state: BaseState, jobs: Sequence[JobId]
+) -> dict[JobId, JobId]:
+    """Submit Python tasks again, with their kernels as they are now, in a run for each run."""
+    for job in jobs:
+        sheet = read_sheet(_reader(base_state, job), job.number)
+        if sheet is None or sheet.task == COMMAND:
+            what = "cannot be read" if sheet is None else "is a line of `postroom run`"
+            raise PostroomError(f"job {job.short} {what}: start its program again")
+    new: dict[JobId, JobId] = {}
+    for run in dict.fromkeys(job.run for job in jobs):
+        numbers = [job.number for job in jobs if job.run == run]
+        with Master(view.base.root) as master:
+            again = master.rerun(run, numbers)
+        new |= {JobId(run, old): JobId(again.run, n) for n, old in enumerate(numbers)}
+    return new
+
+
 def failed_jobs(view: QueueView, project: str = "", run: str = "") -> list[JobId]:
-    """The failed jobs and those cancelled because they waited for one; not those rerun since."""
+    """The failed jobs and those cancelled because they waited for one; not those rerun since.
+
+    Those of Python programs only if a `run` is named: a program may know what it does about them.
+    """
     base_state = view.read_state()
     readers = [
         reader
         for reader in base_state.readers.values()
-        if reader.info.queue and project in ("", reader.project) and reader.run.endswith(run)
+        if (reader.info.queue or run)
+        and project in ("", reader.project)
+        and reader.run.endswith(run)
     ]
 
     def ended_as(*states: str) -> set[JobId]:
@@ -463,14 +488,9 @@ def _spec_of(reader: RunReader, number: int) -> CommandSpec:
     job = reader.job_id(number)
     try:
         sheet = reader.read_jobs(number)
-        if sheet.task == COMMAND and reader.info.queue:
-            return CommandSpec.of_job(sheet, number)
+        return CommandSpec.of_job(sheet, number)
     except (BadFileError, OSError, TypeError) as error:
         raise PostroomError(f"job {job.short} cannot be read: {error}") from None
-    raise PostroomError(
-        f"job {job.short} was not submitted to the queue ({sheet.task}): start the program "
-        "that submitted it again"
-    )
 
 
 def _awaited_by(base_state: BaseState, job: JobId) -> tuple[JobId, ...]:
@@ -485,11 +505,13 @@ def _rerun_already(base_state: BaseState, *, since: str) -> set[JobId]:
     """The jobs that later jobs are reruns of."""
     found: set[JobId] = set()
     for reader in base_state.readers.values():
-        if not reader.info.queue or reader.run < since:
+        if reader.run < since:
             continue
-        for number in range(reader.asked):
+        # Each Python task that is run again has a record of its own.
+        for number in range(reader.asked) if reader.info.queue else reader.firsts:
             with contextlib.suppress(BadFileError, OSError, ValueError):
-                again = reader.read_jobs(number).text(number, "rerun_of")
+                sheet = reader.read_jobs(number)
+                again = sheet.options.rerun_of or sheet.text(number, "rerun_of")
                 if again:
                     found.add(JobId.parse(again))
     return found

@@ -71,7 +71,7 @@ class JobRows:
             "priority": base_state.priority(reader, number),
             "submitted_at": reader.submitted_at(number),
             "attempt": reader.attempts.get(number, 0),
-            "rerun_of": str(asked.get("rerun_of", "")),
+            "rerun_of": _rerun_of(sheet) or str(asked.get("rerun_of", "")),
         }
         if state in PENDING:
             fields["reason"] = self._estimator.why(reader, number, state)
@@ -184,6 +184,10 @@ def read_sheet(reader: RunReader, number: int) -> JobSheet | None:
 def _asked(sheet: JobSheet | None, number: int) -> dict[str, Any]:
     """The fields of a command; {} for a task, whose arguments may be large."""
     return command_fields(sheet, number) if sheet is not None and sheet.task == COMMAND else {}
+
+
+def _rerun_of(sheet: JobSheet | None) -> str:
+    return sheet.options.rerun_of if sheet is not None else ""
 
 
 def _ending(reader: RunReader, number: int, *, is_command: bool) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Running tasks in the worker: import the function, pass it its arguments, take what it returns.
 
 Kernels are imported from the user's folder, always from source: an edited file is a new version
-even if its time stamp has not changed. A version is chosen once per run, never in the middle.
+even if its time stamp has not changed. A version is chosen once per run, never in the middle,
+unless a failed job is run again.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class Tasks:
             self.state.set_variable("POSTROOM_ATTEMPT", str(attempt))
             self._attempt = attempt
         try:
-            if info.run != self._run:
+            if info.run != self._run or sheet.options.rerun_of:
                 self._begin_run(info)
             kernel = self._loaded.get(sheet.task) or self._load(info, sheet.task)
             value = self._call(kernel, info, sheet, job)

@@ -1002,6 +1002,20 @@ MUTANTS = [
         "tests/dispatch/test_request_executor.py",
     ),
     Mutant(
+        "a failed job that is run again gets its kernel as it is now",
+        "postroom/session/tasks.py",
+        "if info.run != self._run or sheet.options.rerun_of:",
+        "if info.run != self._run:",
+        "tests/test_jobs.py",
+    ),
+    Mutant(
+        "a stored job is not deployed a second time",
+        JOBS,
+        "if self.is_stored:",
+        "if False:",
+        "tests/test_jobs.py",
+    ),
+    Mutant(
         "a job can be killed although nobody wants its run served",
         REQUEST_EXECUTOR,
         "            self._registry.bring_in(run)\n",

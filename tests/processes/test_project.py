@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -268,6 +269,20 @@ def test_ctrl_c_keeps_what_is_done_and_resume_does_the_rest(project: Path) -> No
     assert "40 of 40 ok" in resumed.stdout
     assert kept <= set(os.listdir(base / "result_pool" / the_run(base)))
     assert covered(base, the_run(base)) == list(range(40))
+
+
+def test_failed_jobs_run_again_once_the_kernel_is_mended(project: Path) -> None:
+    kernel = project / "expensive_task.py"
+    kernel.write_text("def expensive_task(a, b):\n    assert a[0, 0] > 0\n    return 1\n")
+    failed = python(project, "main.py", "--n-tasks", "20", "--size", "2")
+    assert failed.returncode == 1
+    again = re.findall(r"run the failed jobs again: python (main.py .*)", failed.stdout)[0]
+    kernel.write_text("def expensive_task(a, b):\n    return 1\n")
+    mended = python(project, *shlex.split(again))
+    assert mended.returncode == 0, mended.stderr
+    assert "20 of 20 ok, 0 failed" in mended.stdout
+    nothing = python(project, "main.py", "--resume", "--failed")
+    assert "is unfinished or has failed jobs" in nothing.stderr
 
 
 def kill_worker(base: Base) -> None:

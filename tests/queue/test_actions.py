@@ -11,6 +11,7 @@ import pytest
 
 from postroom.cli.agents import command as agents_command
 from postroom.cli.verbs import postroom
+from postroom.commands.spec import CommandSpec
 from postroom.errors import PostroomError
 from postroom.jobs import Job
 from postroom.master import Master
@@ -20,8 +21,10 @@ from postroom.queue.actions import (
     QueueScope,
     add_agents,
     clean,
+    failed_jobs,
     find_action,
     kill,
+    rerun,
     set_priority,
     verbs_for,
 )
@@ -170,6 +173,34 @@ def test_abandoned_runs_are_cleaned_when_asked_for(abandoned: tuple[Base, str]) 
         make_old(base, run)
         assert clean(view, older_than_s=3600, abandoned=True).runs == [run]
         assert list_runs(FILES, base) == []
+
+
+def test_a_failed_task_of_a_program_is_run_again_in_a_run_that_is_always_served(
+    tmp_path: Path,
+) -> None:
+    with in_one_process(tmp_path, "def f(x, shared):\n    return shared['n'] // x\n") as room:
+        pool = room.run([Job("kernels:f", "a", x=0), Job("kernels:f", x=2)], {"n": 8})
+        failed = JobId(pool.run, 0)
+        room.write_kernels("def f(x, shared):\n    return shared['n']\n")
+        with QueueView(room.base) as view:
+            assert failed_jobs(view) == [], "a program may know what it does about them"
+            assert failed_jobs(view, run=pool.run) == [failed]
+            assert clean(view, older_than_s=0).runs == []
+            (again,) = rerun(view, [failed]).jobs
+            assert failed_jobs(view, run=pool.run) == []
+            assert view.job(again).job.rerun_of == str(failed)
+            room.finish(room.master.resume(again.run))
+            assert view.job(again).job.state == "ok"
+        assert room.master.look(again.run).results() == [8]
+        assert pool.results() == [None, 4]
+
+
+def test_a_line_of_a_batch_is_not_run_again_here(base: Base, view: QueueView) -> None:
+    with Master(base.root) as master:
+        job = CommandSpec("false", cwd="/").to_job()
+        pool = master.submit([job], keep=True)
+    with pytest.raises(PostroomError, match="is a line of `postroom run`"):
+        rerun(view, [JobId(pool.run, 0)])
 
 
 def test_a_program_that_acts_leaves_requests_for_sessions_to_the_scheduler(
