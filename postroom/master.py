@@ -491,10 +491,12 @@ class Master:
             moved = self._dispatcher.step(now) if self._dispatcher else self._refresh(now)
             self._blocked = ""
             return moved
-        except OSError as error:
+        except (OSError, OtherVersionError) as error:
+            # Where another version acts, this one cannot know the epoch of its letters.
             self._step_down()
             self._ask_at = now + STAND_BY_S
-            self._blocked = f"cannot work at {self.base.root}: {error.strerror or error}"
+            why = getattr(error, "strerror", "") or error
+            self._blocked = f"cannot work at {self.base.root}: {why}"
             self._journal.log("error", f"blocked, and trying again: {error}")
         return False
 
@@ -671,20 +673,16 @@ class Master:
         if lock is None:
             return
         self._lock = lock
-        try:
-            dispatcher = Dispatcher(
-                self._files,
-                self.base,
-                clock=self._clock,
-                journal=self._journal,
-                deliver=self._deliver,
-                sweep=self._sweep,
-                sessions=self._sessions,
-                at_rest=self._at_rest,
-            )
-        except OtherVersionError:  # another version acts here, and its epoch is not known
-            self._step_down()
-            raise
+        dispatcher = Dispatcher(
+            self._files,
+            self.base,
+            clock=self._clock,
+            journal=self._journal,
+            deliver=self._deliver,
+            sweep=self._sweep,
+            sessions=self._sessions,
+            at_rest=self._at_rest,
+        )
         self._waiter.follow([])
         # Before the first letter: the next Master's epoch must be higher than this one.
         self._write_info(dispatcher.epoch)

@@ -9,7 +9,6 @@ from postroom.queue.cleaning import remove_run, sweep
 from postroom.store.append_log import logged_until
 from postroom.store.runs import list_runs
 
-from .disk import SimulatedFiles
 from .kernel import Process
 from .roles import Machine
 
@@ -23,7 +22,7 @@ class Cleaner:
 
     def __call__(self, process: Process) -> None:
         machine, base = self._machine, self._machine.base
-        files = SimulatedFiles(machine.disk, process)
+        files = machine.files(process)
         while True:
             process.sleep(machine.rng.choice((0.0, 0.01, 0.1)))
             with contextlib.suppress(OSError):

@@ -17,7 +17,6 @@ from postroom.parcel.sheets import Failure, JobEnd, JobSheet, Outcome, RanBy
 from postroom.store.runs import RunInfo
 
 from .checker import Plan
-from .disk import SimulatedFiles
 from .kernel import Kernel, Process
 
 if TYPE_CHECKING:
@@ -99,7 +98,7 @@ class Relayed:
 
     def mind(self, machine: Machine, process: Process) -> None:
         """A minder's life: one command, and what came of it is written, however long that takes."""
-        files = SimulatedFiles(machine.disk, process)
+        files = machine.files(process)
         attempt, started_at = self.attempt, machine.clock.wall()
         ended = perform(machine, process, self.agent, attempt, self.plan)
         ran_by = RanBy(self.agent, "", 0, started_at, attempt.attempt)

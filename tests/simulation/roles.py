@@ -6,7 +6,7 @@ import functools
 import random
 
 from postroom.commands.attempt import LINGER_S
-from postroom.errors import BaseFolderError, PostroomError, RunRemovedError
+from postroom.errors import BaseFolderError, OtherVersionError, PostroomError, RunRemovedError
 from postroom.jobs import Job, JobPool
 from postroom.master import Master
 from postroom.parcel.sheets import Failure, JobEnd, JobSheet, Outcome
@@ -20,6 +20,7 @@ from .commands import Relayed, attempt_of, perform
 from .disk import Disk, SimulatedFiles, SimulatedLock
 from .forks import call, fork
 from .kernel import Kernel, Process
+from .versions import VersionedFiles
 
 ROOT = "/base"
 
@@ -51,6 +52,17 @@ class Machine:
         self.disk.named = self.checker.named
         self.trees: dict[str, SimulatedLock] = {}  # what all processes of a session have open
         self.calm = False  # the faults have stopped
+        self.version_lot: random.Random | None = None  # None: all are of one version
+        self._later: dict[str, bool] = {}
+
+    def files(self, process: Process) -> SimulatedFiles:
+        """The files as a process sees them: it is of one of two versions, as its session is."""
+        if self.version_lot is None:
+            return SimulatedFiles(self.disk, process)
+        role, _, number = process.name.partition(" ")
+        who = process.name if role in ("master", "user", "cleaner") else f"agent {number}"
+        later = self._later.setdefault(who, self.version_lot.random() < 0.5)
+        return VersionedFiles(self, process, later=later or role == "cleaner")
 
 
 class Client:
@@ -80,7 +92,7 @@ class Client:
         master = Master(
             ROOT,
             import_folder=ROOT,
-            files=SimulatedFiles(machine.disk, process),
+            files=machine.files(process),
             clock=machine.clock,
             journal=NullJournal(),
         )
@@ -152,6 +164,8 @@ class Client:
             except BaseFolderError:
                 process.sleep(0.1)
                 continue
+            except OtherVersionError:
+                return None  # until it is updated
             except PostroomError:
                 checker.abandoned(submission)
                 return None
@@ -205,7 +219,7 @@ class Session:
 
     def __call__(self, process: Process) -> None:
         machine, base = self._machine, self._machine.base
-        files = SimulatedFiles(machine.disk, process)
+        files = machine.files(process)
         lock, tree = self._take_locks(process, files)
         self.stopping = False
         self.lock = lock
@@ -305,7 +319,7 @@ class Session:
             return None
 
         inbox = Inbox(
-            SimulatedFiles(machine.disk, process),
+            machine.files(process),
             machine.base,
             self.agent_id,
             run_job,
@@ -317,6 +331,8 @@ class Session:
     def _serve(self, guardian: Process, process: Process, inbox: Inbox) -> None:
         while not self.stopping and guardian.alive:
             step = inbox.step()
+            if step is Step.BLOCKED and inbox._refuses and self._machine.calm:
+                break  # somebody updates it
             if step is Step.BLOCKED:
                 process.sleep(0.1)
             elif step is Step.IDLE and inbox.box.gone():

@@ -9,7 +9,6 @@ from postroom.store.job_ids import JobId
 from postroom.store.requests import Request, RequestVerb, ask
 
 from .checker import Submission
-from .disk import SimulatedFiles
 from .kernel import Process
 from .roles import Machine
 
@@ -24,7 +23,7 @@ class User:
 
     def __call__(self, process: Process) -> None:
         machine = self._machine
-        files = SimulatedFiles(machine.disk, process)
+        files = machine.files(process)
         while True:
             process.sleep(machine.rng.choice((0.05, 0.3, 1.0)))
             accepted = [s for s in machine.checker.submissions if s.run is not None and s.jobs]

@@ -7,6 +7,7 @@ import errno
 import itertools
 import random
 from collections.abc import Iterator
+from typing import TypeAlias
 from unittest import mock
 
 from postroom.store.base import FOLDERS
@@ -17,11 +18,13 @@ from .disk import Folder
 from .kernel import Process
 from .roles import ROOT, Client, Machine, Session
 from .user import User
+from .versions import Rot
 
 ERRNOS = [
     errno.EIO, errno.ENOSPC, errno.EACCES, errno.ESTALE, errno.EMFILE, errno.EINTR, errno.EDQUOT,
     errno.EROFS, errno.ENOMEM,
 ]  # fmt: skip
+Role: TypeAlias = Client | Session | User | Cleaner | Rot
 # How many turns the world has, once the faults have stopped, to finish everything.
 PATIENCE = 30_000
 
@@ -32,10 +35,8 @@ class World(Machine):
     def __init__(self, rng: random.Random) -> None:
         super().__init__(rng)
         self.kernel.on_exit = self._reap
-        self._roles: dict[Process, Client | Session | User | Cleaner] = {}
-        self._due: list[
-            tuple[float, Client | Session | User | Cleaner]
-        ] = []  # who is to be started, and when
+        self._roles: dict[Process, Role] = {}
+        self._due: list[tuple[float, Role]] = []  # who is to be started, and when
         self._doomed: dict[Process, int] = {}  # orphans, and after how many operations they die
         self._suspects: list[Process] = []
         self.power_losses = 0
@@ -45,7 +46,7 @@ class World(Machine):
             self.disk.change((root, name, Folder()))
         self.disk.sync_everything()
 
-    def start(self, role: Client | Session | User | Cleaner) -> Process:
+    def start(self, role: Role) -> Process:
         """Start a role as a new process."""
         process = self.kernel.spawn(role.name, role)
         self._roles[process] = role
@@ -203,6 +204,10 @@ class Story(World):
         cleaners = random.Random(f"cleaners {seed}").choice((0, 0, 1, 2))
         for number in range(cleaners):
             self.start(Cleaner(self, number))
+        versions = random.Random(f"versions {seed}")
+        if versions.random() < 0.3:
+            self.version_lot = versions
+            self.start(Rot(self))
         # How bad it gets, and with what.
         self._turns = rng.choice((50, 150, 400))
         self._kill = rng.choice((0.0, 0.01, 0.05))
