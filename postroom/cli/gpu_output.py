@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from ..text.safe_text import printable
-
 
 class Misuse(Exception):
     """The options contradict each other; raised before anything is done."""
@@ -26,4 +24,6 @@ def say(text: str) -> None:
 
 def talk(text: str) -> None:
     """Print a message for the user; stdout is for data only."""
+    from ..text.safe_text import printable  # most calls have nothing to tell
+
     print(f"postroom: {printable(text)}", file=sys.stderr, flush=True)
