@@ -215,8 +215,10 @@ def _post(address: str, message: Message) -> None:
                 break
             address = _redirected(address, place)
         except (OSError, ValueError, http.client.HTTPException) as error:
-            slow = isinstance(getattr(error, "reason", error), TimeoutError)
-            problem = f"no answer within {ADDRESS_S:g} s" if slow else str(error)
+            reason = getattr(error, "reason", error)
+            problem = getattr(reason, "strerror", None) or str(reason)
+            if isinstance(reason, TimeoutError):
+                problem = f"no answer within {ADDRESS_S:g} s"
             break
     raise NotifyError(f"{_without_query(address)} did not accept a message: {problem}")
 

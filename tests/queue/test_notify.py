@@ -92,6 +92,13 @@ def test_a_message_that_nobody_took_is_not_called_sent(
     assert webhook.got == []
 
 
+def test_an_address_where_nobody_listens_is_a_sentence(base: Base, view: QueueView) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"http://127.0.0.1:{server.getsockname()[1]}/"
+    with pytest.raises(NotifyError, match=f"^{address} did not accept a message: Connection ref"):
+        send(address, message_of(base, view))
+
+
 def test_an_answer_that_is_no_http_is_a_sentence(base: Base, view: QueueView) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
