@@ -26,7 +26,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from ..errors import BadFileError
+from ..errors import BadFileError, PayloadError
 from .checksum import checksum, crc32
 from .trailer import (
     TRAILER_SIZE,
@@ -104,7 +104,9 @@ def pack(trailer: Trailer, members: Iterable[tuple[str, Sequence[Buffer]]]) -> l
         data.append(joined)
         shape.append((name, size))
     if len(shape) > MAX_MEMBERS:
-        raise ValueError(f"a parcel cannot have {len(shape)} members")
+        raise PayloadError(
+            f"a parcel holds at most {MAX_MEMBERS} arrays, and these are {len(shape)}: stack them"
+        )
     if whole <= _MOULD_BYTES and len(shape) <= _MOULD_MEMBERS:
         mould = _mould(tuple(shape), trailer.kind, trailer.jobs, trailer.flags)
         return [mould.cast(trailer.first, [b"".join(joined) for joined in data])]

@@ -389,7 +389,8 @@ class Inbox:
             try:
                 return pack_outcomes(start, self._done[start - first :], ran_by, pickle=pickle)
             except PayloadError:
-                self._done = [self._saveable(first + n, one) for n, one in enumerate(self._done)]
+                jobs = enumerate(self._done, first)
+                self._done = [self._saveable(job, one, ran_by) for job, one in jobs]
                 return pack_outcomes(start, self._done[start - first :], ran_by, pickle=pickle)
 
         stop = first + len(self._done)
@@ -411,14 +412,13 @@ class Inbox:
         self._done = []
         self._publish_at = self._clock.monotonic() + PUBLISH_S
 
-    def _saveable(self, job: int, done: JobEnd) -> JobEnd:
+    def _saveable(self, job: int, done: JobEnd, ran_by: RanBy) -> JobEnd:
         """Turn a result that cannot travel into a failure that says where it is kept."""
-        from ..parcel import encode  # imports numpy: a worker of commands does without it
         from .kept_result import keep_result
 
         assert self._info is not None
         try:
-            encode.encode([done.value], label="result", pickle=self._options.pickle)
+            pack_outcomes(job, [done], ran_by, pickle=self._options.pickle)
         except PayloadError as error:
             kept = keep_result(
                 self._files,

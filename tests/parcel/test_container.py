@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroom.errors import BadFileError
+from postroom.errors import BadFileError, PayloadError
 from postroom.parcel import container as parcel_module
 from postroom.parcel.container import MAX_MEMBERS, Parcel, pack
 from postroom.parcel.trailer import TRAILER_SIZE, Trailer, trailer_line, trailer_words
@@ -200,7 +200,7 @@ def test_more_members_than_allowed_are_neither_written_nor_read(
     data = build()
     monkeypatch.setattr(parcel_module, "MAX_MEMBERS", 2)
     monkeypatch.setattr(parcel_module, "_last_moulds", {})
-    with pytest.raises(ValueError, match="3 members"):
+    with pytest.raises(PayloadError, match="these are 3: stack them"):
         build()
     with pytest.raises(BadFileError, match="directory is not where"):
         Parcel("p.npz", data)

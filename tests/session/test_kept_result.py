@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from postroom.jobs import Job, JobPool
+from postroom.parcel import container
 from tests.in_one_process import in_one_process
 
 KERNELS = """
@@ -75,6 +76,18 @@ def test_what_not_even_pickle_can_hold_is_text_beside_the_rest(tmp_path: Path) -
         assert "lock" in rest["parts"][1]
         assert "lambda" in rest["call"]
         assert kept(pool, 1)["n"] == 8
+
+
+def test_a_result_of_too_many_arrays_is_kept_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = "import numpy as np\ndef many(n):\n    return [np.zeros(k) for k in range(n)]\n"
+    with in_one_process(tmp_path, source) as room:
+        monkeypatch.setattr(container, "MAX_MEMBERS", 5)
+        pool = room.run([Job("kernels:many", n=9), Job("kernels:many", n=2)])
+        assert "a parcel holds at most 5 arrays, and these are 10: stack them" in str(pool[0].error)
+        assert len(kept(pool, 0)) == 9
+        assert len(pool.results()[1]) == 2
 
 
 def test_on_a_full_disk_it_waits_in_memory_until_it_can_be_kept(
