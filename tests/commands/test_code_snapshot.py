@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import tarfile
@@ -206,6 +207,20 @@ def test_a_snapshot_that_was_changed_is_damaged_or_is_missing_is_not_used(
     os.unlink(path)
     with pytest.raises(SnapshotError, match="is missing"):
         unpack(path, snapshot.name, tmp_path / "copy")
+
+
+def test_a_copy_that_could_not_be_finished_leaves_nothing_behind(
+    source: Path, base: Base, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    snapshot, path = stored(source, base)
+    with monkeypatch.context() as full, pytest.raises(OSError, match="No space"):
+        full.setattr(os, "utime", fail)
+        unpack(path, snapshot.name, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+    unpack(path, snapshot.name, tmp_path / "copy")
 
 
 def test_a_job_that_is_queued_again_brings_its_snapshot_into_its_new_run(
