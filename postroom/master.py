@@ -31,7 +31,7 @@ from .parcel.trailer import TRAILER_SIZE, read_trailer
 from .store.agents import MasterInfo, list_agents, read_agent_info
 from .store.append_log import AppendLogWriter, Record, logged_until, read_sheets
 from .store.base import Base, create_base, new_run_id
-from .store.files import Clock, Files, LocalFiles, Lock, SystemClock
+from .store.files import Clock, Files, LocalFiles, LocalLock, Lock, SystemClock
 from .store.journal import Journal
 from .store.runs import (
     RunInfo,
@@ -505,6 +505,13 @@ class Master:
         if not self._files.exists(self.base.root):
             raise BaseFolderError(
                 f"the base {self.base.root} was removed while it was in use: use a new one"
+            )
+        lock = self._lock
+        if isinstance(lock, LocalLock) and not lock.is_at(self.base.master_lock):
+            self._step_down()  # another Master may act on the base that is there now
+            raise BaseFolderError(
+                f"the base {self.base.root} was moved while it was in use, and another is in its "
+                "place: make a new Master, for the one that you want"
             )
 
     def _stand_by(self, now: float) -> None:

@@ -237,7 +237,8 @@ class Guardian:
         self._relay.close()
         self._sweep()
         # On a disk that has become read-only, the Master finds the lock free.
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, SessionError):
+            self._check_base()
             close_outboxes(self._files, self._base, self._slot.agent_id)
             self._files.remove(self._base.mailbox(self._slot.agent_id))
             self._files.remove(self._base.agent_info(self._slot.agent_id))
@@ -489,6 +490,7 @@ class Guardian:
         None when it was not done: we were told to stop, or the run was removed.
         """
         while True:
+            self._check_base()
             try:
                 return action()
             except FileNotFoundError:
@@ -505,10 +507,15 @@ class Guardian:
                     return None
 
     def _check_base(self) -> None:
-        if not os.path.isdir(self._base.agent_pool):
+        """End if the base was removed or moved; at its path there may be another by now."""
+        if not self._is_ours():
             raise SessionError(
-                f"session {self._slot.agent_id}: the base {self._base.root} was removed"
+                f"session {self._slot.agent_id}: the base {self._base.root} was removed or moved"
             )
+
+    def _is_ours(self) -> bool:
+        """Whether the lock that we hold is the one at its path: all our rights come from it."""
+        return self._lock.is_at(self._base.agent_lock(self._slot.agent_id))
 
     def _kind_of(self, run: str) -> str:
         """The tasks of a run's jobs, to tell a bad kernel from a bad GPU."""

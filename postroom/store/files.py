@@ -204,6 +204,13 @@ class LocalLock:
     def __del__(self) -> None:
         self._close()
 
+    def is_at(self, path: str) -> bool:
+        """Whether this is still the lock at that path: not after its folder was moved away."""
+        try:
+            return os.path.samestat(os.fstat(self.fd), os.lstat(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
     def release(self) -> None:
         """Release it; a second time does nothing."""
         if self.fd >= 0:

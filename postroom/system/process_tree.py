@@ -39,8 +39,12 @@ def die_with_parent(parent: int) -> None:
 
 
 def mark_of(base_root: str, agent_id: str) -> str:
-    """The mark that the processes of one session have in their environment."""
-    return f"{os.path.realpath(base_root)}:{agent_id}"
+    """The mark that the processes of one session have in their environment.
+
+    It holds the folder's inode: a new base in the place of one that was moved has other sessions.
+    """
+    inode = os.stat(base_root).st_ino if os.path.isdir(base_root) else 0
+    return f"{os.path.realpath(base_root)}:{inode}:{agent_id}"
 
 
 def marked(mark: str) -> list[int]:

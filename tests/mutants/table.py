@@ -197,6 +197,27 @@ MUTANTS = [
         "tests/store/test_files.py",
     ),
     Mutant(
+        "a session removes only what is its own",
+        "postroom/session/guardian.py",
+        "            self._check_base()\n            close_outboxes(self",
+        "            close_outboxes(self",
+        "tests/processes/test_moved_base.py",
+    ),
+    Mutant(
+        "the sessions of two bases never end each other's processes",
+        "postroom/system/process_tree.py",
+        "os.stat(base_root).st_ino if",
+        "0 if",
+        "tests/processes/test_moved_base.py",
+    ),
+    Mutant(
+        "a Master acts only on the base whose lock it holds",
+        MASTER,
+        "not lock.is_at(self.base.master_lock):",
+        "False:",
+        "tests/processes/test_moved_base.py",
+    ),
+    Mutant(
         "a worker waits only for what may pass",
         INBOX,
         "may_pass(error):\n                raise\n            if not self._blocked",
