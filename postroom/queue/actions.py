@@ -29,6 +29,7 @@ from .run_reader import RunReader, command_fields, scheduling_in
 from .submission import rerun as submit_again
 
 POLL_S = 0.02
+SECOND = len("20261116-030703")  # of a run's id: two runs may be made in the same second
 
 
 @dataclass(frozen=True)
@@ -505,7 +506,7 @@ def _rerun_already(base_state: BaseState, *, since: str) -> set[JobId]:
     """The jobs that later jobs are reruns of."""
     found: set[JobId] = set()
     for reader in base_state.readers.values():
-        if reader.run < since:
+        if reader.run[:SECOND] < since[:SECOND]:
             continue
         # Each Python task that is run again has a record of its own.
         for number in range(reader.asked) if reader.info.queue else reader.firsts:

@@ -176,8 +176,10 @@ def test_abandoned_runs_are_cleaned_when_asked_for(abandoned: tuple[Base, str]) 
 
 
 def test_a_failed_task_of_a_program_is_run_again_in_a_run_that_is_always_served(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    same_second = iter(["20261117-195325-ffffff", "20261117-195325-000000"])
+    monkeypatch.setattr("postroom.master.new_run_id", lambda: next(same_second))
     with in_one_process(tmp_path, "def f(x, shared):\n    return shared['n'] // x\n") as room:
         pool = room.run([Job("kernels:f", "a", x=0), Job("kernels:f", x=2)], {"n": 8})
         failed = JobId(pool.run, 0)
