@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import enum
+import importlib
 import json
+import pkgutil
+import typing
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
+from postroom import commands, queue, session, store
+from postroom.commands.spec import CommandSpec
 from postroom.errors import BadFileError, OtherVersionError, PostroomError
+from postroom.parcel.sheets import Failure, JobOptions, RanBy
+from postroom.store.agents import PROTOCOL
+from postroom.store.base import FORMAT
 from postroom.store.job_ids import JobId
 from postroom.store.records import JsonRecord
+from postroom.store.scheduling import SchedulingOptions
 
 
 class Colour(enum.Enum):
@@ -149,3 +159,36 @@ def test_a_value_of_another_type_is_refused_by_the_name_of_its_field(name: str, 
     content = json.dumps({"version": 3, "number": 1, name: value}).encode()
     with pytest.raises(BadFileError, match=f"is not a sample: its field '{name}' is wrong"):
         Sample.decode("s.json", content)
+
+
+# What lies on disk
+
+SHAPES = Path(__file__).parent.parent / "data" / "shapes.json"
+
+
+def shapes() -> dict[str, Any]:
+    """The fields of everything that a base holds."""
+    for package in (commands, queue, session, store):
+        for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name)
+    records = [kind for kind in JsonRecord.__subclasses__() if kind.__module__ != __name__]
+    kinds = [*records, SchedulingOptions, CommandSpec, JobOptions, Failure, RanBy]
+    found = {kind.__name__: {"version": getattr(kind, "VERSION", 1)} for kind in kinds}
+    for kind in kinds:
+        hints = {name: str(hint) for name, hint in typing.get_type_hints(kind).items()}
+        found[kind.__name__] |= {n: h for n, h in hints.items() if "ClassVar" not in h}
+    return {"FORMAT": FORMAT, "PROTOCOL": PROTOCOL, **dict(sorted(found.items()))}
+
+
+def test_a_change_of_what_lies_on_disk_raises_the_format() -> None:
+    """Two versions that share a FORMAT must understand each other."""
+    known, now = json.loads(SHAPES.read_text()), shapes()
+    advice = "then run `python -m tests.store.test_records`"
+    if known["FORMAT"] == now["FORMAT"]:
+        changed = [name for name in {*known, *now} if known.get(name) != now.get(name)]
+        assert not changed, f"{changed} changed: raise FORMAT in store/base.py, {advice}"
+    assert known == now, f"FORMAT is new: {advice}"
+
+
+if __name__ == "__main__":
+    SHAPES.write_text(json.dumps(shapes(), indent=1) + "\n")
