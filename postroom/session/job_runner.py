@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..commands.attempt import AttemptEnd, CommandAttempt
 from ..commands.failure import Cause
+from ..commands.job_environment import read_environment
 from ..commands.spec import COMMAND, CommandSpec
-from ..errors import BadFileError, OtherVersionError
+from ..errors import BadFileError, OtherVersionError, PostroomError
 from ..parcel.sheets import Failure, JobEnd, JobSheet, Outcome
 from ..store.base import Base
 from ..store.files import Files
@@ -93,6 +94,7 @@ class JobRunner:
         self._ask_minder = run_command
         self._tasks: Tasks | None = None
         self.descriptor = -1  # of this process: a kernel that closes it ends the worker
+        self._environment = ""  # of the last command
         self.turn: Turn | None = None
         # On the CPU there is no GPU that a job could have to itself; in a session that shares GPUs
         # each job books what it needs.
@@ -172,6 +174,7 @@ class JobRunner:
         assert self.turn is not None
         try:
             spec = CommandSpec.of_job(sheet, job)
+            self._check_environment(info.run, spec.environment)
         except OtherVersionError:
             raise
         except (BadFileError, TypeError) as error:
@@ -187,6 +190,17 @@ class JobRunner:
             reason = f"{failure.kind}: {failure.message}"
             raise TryAgain(ended.again, reason, failure.traceback)
         return ended.done
+
+    def _check_environment(self, run: str, name: str) -> None:
+        """Raise OtherVersionError if no minder of this version could read a job's environment."""
+        if name and name != self._environment:
+            try:
+                read_environment(self._files, self._base, run, name)
+            except OtherVersionError:
+                raise
+            except (PostroomError, OSError):
+                return  # the minder finds the same, and says so as the job's outcome
+            self._environment = name
 
     def _ran_out_of_memory(self, info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> bool:
         if sheet.task != COMMAND or attempt == 1:

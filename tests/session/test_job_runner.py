@@ -10,6 +10,7 @@ import pytest
 
 from postroom.commands.attempt import AttemptEnd, CommandAttempt
 from postroom.commands.spec import CommandSpec
+from postroom.errors import OtherVersionError
 from postroom.jobs import Job
 from postroom.parcel.sheets import Failure, JobEnd, JobSheet, Outcome, pack_jobs
 from postroom.session.inbox import TryAgain
@@ -92,4 +93,20 @@ def test_a_job_without_a_command_fails_and_goes_to_no_minder(tmp_path: Path) -> 
     done = run(tmp_path, job, minder)
     assert done is not None and done.failure is not None
     assert "command" in done.failure.message
+    assert minder.attempts == []
+
+
+def test_a_command_of_another_version_goes_to_no_minder(tmp_path: Path) -> None:
+    minder = Minder(None)
+    job = CommandSpec("true", cwd="/").to_job()
+    job.arguments["colour"] = "red"
+    with pytest.raises(OtherVersionError, match="asks for 'colour'"):
+        run(tmp_path, job, minder)
+    base = create_base(tmp_path / "base")
+    name = "0" * 32
+    path = Path(base.environment("r", name))
+    path.parent.mkdir()
+    path.write_text('{"version": 2}')
+    with pytest.raises(OtherVersionError, match="environment of a job of version 2"):
+        run(tmp_path, CommandSpec("true", cwd="/", environment=name).to_job(), minder)
     assert minder.attempts == []
