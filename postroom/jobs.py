@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import bisect
+import contextlib
 import copy
 import enum
 import os
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Protocol
@@ -137,6 +139,10 @@ def _names_a_task(text: str) -> bool:
     return all(part.isidentifier() for part in [*module.split("."), *function.split(".")])
 
 
+# In the place of a job whose result was handed out and not kept.
+_HANDED_OUT = Job("postroom:handed_out")
+
+
 @dataclass(frozen=True)
 class Finished:
     """One finished job of a pool."""
@@ -213,6 +219,76 @@ class AgentTotals:
     pids: set[int] = field(default_factory=set)
 
 
+class JobSource(Protocol):
+    """Jobs of a pool that are still to be written."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether there are no more."""
+        ...
+
+    @property
+    def total(self) -> int | None:
+        """How many there are in all; None: nobody knows."""
+        ...
+
+
+@dataclass(slots=True)
+class _ParcelFile:
+    first: int
+    stop: int
+    path: str
+    nbytes: int
+    left: int  # jobs without a result
+
+
+class ParcelFiles:
+    """The files with arguments that a pool has written, until their jobs are done."""
+
+    def __init__(self, files: Files, base: Base, info: RunInfo) -> None:
+        self._files = files
+        self._base = base
+        self._recycled = info.recycled
+        self.keep_small = True
+        self._waiting: list[_ParcelFile] = []  # in the order of their jobs
+        self.nbytes = 0  # of those that wait
+
+    def add(self, first: int, jobs: int, path: str, nbytes: int) -> None:
+        """Note a file that was written."""
+        self._waiting.append(_ParcelFile(first, first + jobs, path, nbytes, jobs))
+        self.nbytes += nbytes
+
+    def done(self, numbers: Sequence[int], failed: Collection[int]) -> None:
+        """These jobs have results: files that nobody needs any more make room for others."""
+        at = bisect.bisect_right(self._waiting, numbers[0], key=lambda parcel: parcel.first) - 1
+        if at < 0:
+            return
+        over: list[int] = []
+        for number in numbers:
+            while at + 1 < len(self._waiting) and self._waiting[at + 1].first <= number:
+                at += 1
+            parcel = self._waiting[at]
+            if number >= parcel.stop:
+                continue  # a job of the append log itself
+            if number in failed:
+                parcel.path = ""  # it stays, for another try
+            parcel.left -= 1
+            if not parcel.left:
+                over.append(at)
+        for at in reversed(over):
+            parcel = self._waiting.pop(at)
+            self.nbytes -= parcel.nbytes
+            if parcel.path:
+                self._give_back(parcel)
+
+    def _give_back(self, parcel: _ParcelFile) -> None:
+        if self._recycled and not (self.keep_small and parcel.nbytes < MAP_FROM_BYTES):
+            with contextlib.suppress(OSError):  # then it stays until its run is removed
+                self._files.recycle(parcel.path, self._base.temporary())
+        elif parcel.nbytes >= LARGE:
+            self._files.let_go(parcel.path)
+
+
 class JobPool:
     """The jobs of one run, in the order given, and their results.
 
@@ -230,11 +306,14 @@ class JobPool:
         self.agents: dict[str, AgentTotals] = {}
         self.is_stored = False  # True: its jobs were read from disk
         self.is_open = False  # True: more jobs may come, so the run stays wanted
-        self.large: dict[int, str] = {}  # job: its parcel, if that is a large file
+        self.source: JobSource | None = None  # where more jobs come from
+        self.parcels = ParcelFiles(files, base, info)
         self._files = files
         self._base = base
         self._master = master
+        self._n_done = 0
         self._sheet_of: dict[int, OutcomeSheet | None] = {}  # by first job; None: read it again
+        self._not_taken: dict[int, int] = {}  # by first job: how many results were not dropped
         self._cut: set[int] = set()  # first jobs of parcels that go beyond our last job
         self._first_of: dict[int, int] = {}  # job number: first of its result parcel
         self._failures: dict[int, Failure] = {}
@@ -265,12 +344,20 @@ class JobPool:
     @property
     def done(self) -> bool:
         """Whether every job has an outcome."""
-        return len(self._first_of) >= len(self.jobs)
+        more = self.source is not None and not self.source.ended
+        return not more and self._n_done >= len(self.jobs)
 
     @property
     def n_done(self) -> int:
         """How many jobs have an outcome."""
-        return len(self._first_of) - len(self._replaced)
+        return self._n_done - len(self._replaced)
+
+    @property
+    def total(self) -> int | None:
+        """How many jobs it will have; None: nobody knows, since a generator makes them."""
+        if self.source is None or self.source.ended:
+            return len(self)
+        return self.source.total
 
     @property
     def n_failed(self) -> int:
@@ -322,15 +409,31 @@ class JobPool:
         self._master.wait(self, timeout_s)
         return self
 
-    def as_completed(self, timeout_s: float | None = None) -> Iterator[Finished]:
-        """Yield the jobs as they finish; raises TimeoutError when the time is up."""
+    def as_completed(
+        self, timeout_s: float | None = None, *, keep: bool | None = None
+    ) -> Iterator[Finished]:
+        """Yield the jobs as they finish; raises TimeoutError when the time is up.
+
+        What was yielded is kept, for `results` and a second look, unless the jobs come from a
+        generator: then it is removed from memory and disk. `keep` says otherwise.
+        """
+        if keep is None:
+            keep = self.source is None or self.source.total is not None
         seen = 0
         for _ in self._master.rounds(self, timeout_s):
             while seen < len(self._arrived):
-                yield self._finished(self._arrived[seen])
+                number = self._arrived[seen]
+                yield self._finished(number)
                 seen += 1
+                if not keep:
+                    self._forget(number)
+            if not keep:
+                del self._arrived[:seen]
+                seen = 0
         for number in self._arrived[seen:]:
             yield self._finished(number)
+            if not keep:
+                self._forget(number)
         if not self.done:
             raise TimeoutError(f"{len(self) - self.n_done} jobs of run {self.run} are not done")
 
@@ -483,15 +586,26 @@ class JobPool:
         failures = {n: sheet.failures[n] for n in numbers if n in sheet.failures}
         self._failures.update(failures)
         self._arrived.extend(numbers)
-        if self.large:
-            for number in numbers:
-                if number in self.large:
-                    self._files.let_go(self.large.pop(number))
+        self._n_done += len(numbers)
+        self._not_taken[sheet.first] = self._not_taken.get(sheet.first, 0) + len(numbers)
+        self.parcels.done(numbers, failures)
         share = self.agents.setdefault(sheet.ran_by.agent, AgentTotals())
         share.jobs += len(numbers)
         share.failed += len(failures)
         share.busy_s += sum(sheet.seconds[number - sheet.first] for number in numbers)
         share.pids.add(sheet.ran_by.pid)
+
+    def _forget(self, number: int) -> None:
+        """Give back the memory and the disk space of a result that was handed out."""
+        first = self._first_of.pop(number)
+        self.jobs[number] = _HANDED_OUT
+        self._not_taken[first] -= 1
+        if not self._not_taken[first]:
+            del self._not_taken[first]
+            self._sheet_of.pop(first)
+            if self._last is not None and self._last.first == first:
+                self._last = None
+            self._files.remove(self._base.result(self.run, first))
 
     def refresh(self) -> bool:
         """Read new results from disk; True when there are some."""

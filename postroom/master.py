@@ -21,6 +21,7 @@ from dataclasses import replace
 from typing import Any
 
 from .dispatch.dispatcher import Dispatcher
+from .dispatch.feeder import Feeder, Window
 from .dispatch.job_writer import log_jobs, put_data, referring_to_data
 from .dispatch.request_executor import SessionStarter
 from .dispatch.stall import Stall, find_obstacle
@@ -29,7 +30,7 @@ from .jobs import Job, JobPool
 from .parcel.sheets import FAILED_FLAG, OutcomeSheet
 from .parcel.trailer import TRAILER_SIZE, read_trailer
 from .store.agents import MasterInfo, list_agents, read_agent_info
-from .store.append_log import AppendLogWriter, Record, logged_until, read_sheets
+from .store.append_log import AppendLogWriter, GoneParcel, Record, logged_until, read_sheets
 from .store.base import Base, create_base, new_run_id
 from .store.files import Clock, Files, LocalFiles, LocalLock, Lock, SystemClock
 from .store.journal import Journal
@@ -48,7 +49,6 @@ from .store.snapshot import count_done
 from .store.task_source import import_folder as folder_of_tasks
 from .store.task_source import program_folder, source_version
 from .system.file_events import FolderWatcher, Waiter
-from .system.page_cache import LARGE
 from .system.processes import myself
 from .text.safe_text import printable
 
@@ -135,6 +135,7 @@ class Master:
             for append_log in self._append_logs.values():
                 append_log.close()
             self._append_logs.clear()
+            self._files.remove_spares()
             self._step_down()
 
     @property
@@ -155,11 +156,55 @@ class Master:
         *,
         project: str = "",
         progress: Callable[[JobPool], None] | None = None,
+        keep: str = "",
+        window: Window | None = None,
     ) -> JobPool:
-        """Run jobs and return their pool, in the order given, when every job has an outcome."""
-        pool = self.submit(jobs, shared, project=project)
+        """Run jobs and return their pool, in the order given, when every job has an outcome.
+
+        `jobs` is a list, or anything that makes jobs one by one; see `start`.
+        """
+        pool = self.start(jobs, shared, project=project, keep=keep, window=window)
         self.wait(pool, progress=progress)
         return pool
+
+    def start(
+        self,
+        jobs: Iterable[Job],
+        shared: Any = None,
+        *,
+        project: str = "",
+        keep: str = "",
+        window: Window | None = None,
+    ) -> JobPool:
+        """Begin to run jobs, and return their pool at once.
+
+        They are written while this process waits for the pool, a `window` ahead of the work. A
+        list is written whole as soon as there is time, so that it can be resumed; the jobs of a
+        generator exist only in the window. The space of a large argument is used again when its
+        job is done; with `keep="arguments"` it stays, for a rerun or a look.
+        """
+        if keep not in ("", "arguments"):
+            raise PostroomError(f"keep={keep!r} is not known: write keep='arguments', or nothing")
+        feeder = Feeder(jobs, window or Window())
+        first = feeder.next_batch()
+        listed = [job for job in jobs if isinstance(job, Job)] if feeder.total else first
+        with self._using("submit jobs"):
+            pool = self._submit([], shared, project=project, keep=False, tasks_of=listed,
+                                recycled=not keep)  # fmt: skip
+            pool.source = feeder
+            pool.parcels.keep_small = feeder.total is not None
+            self._append(pool, first, apart=True)
+            return pool
+
+    def _feed(self, pool: JobPool, feeder: Feeder, now: float) -> bool:
+        """Write the next jobs of a pool; False: there are no more, or they have to wait."""
+        ahead = len(pool.jobs) - pool.n_done
+        if feeder.ended or not feeder.has_room(ahead, pool.parcels.nbytes, now):
+            return False
+        batch = feeder.next_batch()
+        with self._using("submit jobs"):
+            self._append(pool, batch, apart=True)
+        return bool(batch)
 
     def submit(
         self, jobs: Iterable[Job], shared: Any = None, *, project: str = "", keep: bool = False
@@ -180,8 +225,10 @@ class Master:
         project: str,
         keep: bool,
         one_job_per_letter: bool = False,
+        tasks_of: Sequence[Job] = (),
+        recycled: bool = False,
     ) -> JobPool:
-        tasks = dict.fromkeys(job.task for job in listed)
+        tasks = dict.fromkeys(job.task for job in [*listed, *tasks_of])
         folder = self.import_folder
         if not self._folder_is_given:
             folder = folder_of_tasks(tasks, folder)
@@ -204,6 +251,7 @@ class Master:
                 user=user_name(),
                 kernels={task: source_version(folder, task) for task in tasks},
                 one_job_per_letter=one_job_per_letter,
+                recycled=recycled,
             )
             return self._begin(info, listed)
 
@@ -219,7 +267,7 @@ class Master:
         if info.embedded:
             self._want(info.run)
         pool = JobPool(self._files, self.base, info, listed, self)
-        self._note_large(pool, records)
+        self._note_parcels(pool, records)
         return self._watch(pool)
 
     def open(
@@ -242,6 +290,7 @@ class Master:
                 project=project,
                 keep=keep,
                 one_job_per_letter=one_job_per_letter,
+                recycled=not keep,
             )
             pool.is_open = True
             return pool
@@ -299,7 +348,7 @@ class Master:
         with self._using("submit jobs"):
             return self._append(pool, jobs)
 
-    def _append(self, pool: JobPool, jobs: Sequence[Job]) -> list[int]:
+    def _append(self, pool: JobPool, jobs: Sequence[Job], *, apart: bool = False) -> list[int]:
         info, run, known, dispatcher = pool.info, pool.run, len(pool.jobs), self._dispatcher
         if info.embedded and run not in self._wanted:  # it was done, and gets more jobs
             self._want(run)
@@ -309,9 +358,9 @@ class Master:
         # An embedded run is wanted already.
         kept = contextlib.nullcontext() if info.embedded else appending(self._files, self.base, run)
         with kept:
-            records = log_jobs(self._append_log(info), jobs, guess=known)
+            records = log_jobs(self._append_log(info), jobs, guess=known, apart=apart)
         numbers = [n for record in records for n in range(record.number, record.stop)]
-        self._note_large(pool, records)
+        self._note_parcels(pool, records)
         if numbers and numbers[-1] >= known + len(jobs):  # others appended, too
             pool.jobs += self._read_pool(info, Job).jobs[known : numbers[-1] + 1]
             for number, job in zip(numbers, jobs, strict=True):
@@ -327,11 +376,12 @@ class Master:
                 dispatcher.extended(run, record)
         return numbers
 
-    def _note_large(self, pool: JobPool, records: Sequence[Record]) -> None:
+    def _note_parcels(self, pool: JobPool, records: Sequence[Record]) -> None:
         folder = self.base.run_folder(pool.run)
         for record in records:
             if record.file:
-                pool.large[record.number] = f"{folder}/{record.file}"
+                path = f"{folder}/{record.file}"
+                pool.parcels.add(record.number, record.jobs, path, record.size)
 
     def _append_log(self, info: RunInfo) -> AppendLogWriter:
         append_log = self._append_logs.get(info.run)
@@ -407,10 +457,12 @@ class Master:
     def _read_pool(self, info: RunInfo, job: type[Job]) -> JobPool:
         """The pool of a run, with its jobs and results as they are on disk."""
         jobs: list[Job] = []
-        large: dict[int, str] = {}
+        pool = JobPool(self._files, self.base, replace(info, recycled=False), jobs, self)
         for sheet in read_sheets(self._files, self.base, info.run):
-            if sheet.nbytes >= LARGE:
-                large[sheet.first] = sheet.parcel.path
+            if isinstance(sheet, GoneParcel):  # recycled: its jobs are done
+                jobs += [job(sheet.task or "postroom:recycled")] * sheet.jobs
+                continue
+            pool.parcels.add(sheet.first, sheet.count, sheet.parcel.path, sheet.nbytes)
             options = sheet.options._asdict()
             del options["rerun_of"]
             for number in range(sheet.first, sheet.first + sheet.count):
@@ -418,9 +470,8 @@ class Master:
                 made = job(sheet.task, sheet.name(number) or None, **arguments)
                 made.options = sheet.options
                 jobs.append(made)
-        pool = JobPool(self._files, self.base, info, jobs, self)
         pool.is_stored = True
-        pool.large = large
+        pool.jobs = jobs
         pool.refresh()
         pool.find_copies()
         return pool
@@ -573,6 +624,9 @@ class Master:
                 lock.release()
                 if self._dispatcher is not None:
                     self._dispatcher.hint({pool.run})
+            append_log = self._append_logs.pop(pool.run, None)
+            if append_log is not None:
+                append_log.close()
 
     @property
     def obstacle(self) -> str:
@@ -611,8 +665,13 @@ class Master:
                 now = self._clock.monotonic()
                 if deadline is not None and now >= deadline:
                     return
+                feeder = pool.source
                 if moved:
                     self._waiter.expect_more(now)
+                    if isinstance(feeder, Feeder):
+                        feeder.came(now)
+                elif isinstance(feeder, Feeder) and self._feed(pool, feeder, now):
+                    now = self._clock.monotonic()
                 else:
                     self._see_obstacle(now)
                     self._pause(now, deadline)

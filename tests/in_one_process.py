@@ -49,7 +49,7 @@ class InOneProcess:
         return inbox
 
     def run(self, jobs: Sequence[Job], shared: object = None) -> JobPool:
-        return self.finish(self.master.submit(jobs, shared))
+        return self.finish(self.master.start(jobs, shared))
 
     def finish(self, pool: JobPool) -> JobPool:
         for _ in self.master.rounds(pool, timeout_s=60):

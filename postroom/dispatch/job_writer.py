@@ -40,7 +40,11 @@ def log_jobs(
     records = []
     # A single job skips the generator, which would cost more than the rest.
     for batch in _batches(jobs) if len(jobs) != 1 else [[(job, job.deploy()) for job in jobs]]:
-        records.append(append_log.write(len(batch), _pack(batch, called=guess), apart=apart))
+        records.append(
+            append_log.write(
+                len(batch), _pack(batch, called=guess), apart=apart, task=batch[0][0].task
+            )
+        )
         guess = records[-1].stop
     append_log.settle()
     return records

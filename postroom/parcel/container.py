@@ -377,6 +377,11 @@ class Parcel:
             self._views[name] = view
         return view
 
+    def check(self) -> None:
+        """Check the data of all members now; BadFileError if any of it is wrong."""
+        for name in self.names:
+            self.member(name)
+
     def json(self, name: str) -> object:
         """A member that is JSON, parsed; anything wrong with it makes the parcel a bad file."""
         try:

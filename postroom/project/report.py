@@ -33,11 +33,15 @@ def progress(master: Master, pool: JobPool) -> Iterator[Callable[[JobPool], None
     def line() -> str:
         done = pool.n_done
         rate = (done - already) / max(time.monotonic() - started, 1e-9)
-        left = f"{(len(pool) - done) / rate:.0f} s left" if rate else "time left unknown"
+        total = pool.total
+        left = "time left unknown"
+        if rate and total is not None:
+            left = f"{(total - done) / rate:.0f} s left"
         if master.obstacle:
             left = f"waiting: {printable(master.obstacle)}"
+        of = "?" if total is None else total
         return (
-            f"{done}/{len(pool)} done, {count_running(master, pool)} running, "
+            f"{done}/{of} done, {count_running(master, pool)} running, "
             f"{pool.n_failed} failed, {rate:.1f}/s, {left}"
         )
 
@@ -59,14 +63,14 @@ def progress(master: Master, pool: JobPool) -> Iterator[Callable[[JobPool], None
     with Progress(
         BarColumn(), TextColumn("{task.description}", markup=False), console=Console(stderr=True)
     ) as bar:
-        task = bar.add_task(line(), total=len(pool), completed=already)
+        task = bar.add_task(line(), total=pool.total, completed=already)
 
         def show(_: JobPool) -> None:
             nonlocal last
             now = time.monotonic()
             if now - last >= TERMINAL_S or pool.done:
                 last = now
-                bar.update(task, completed=pool.n_done, description=line())
+                bar.update(task, total=pool.total, completed=pool.n_done, description=line())
 
         yield show
 

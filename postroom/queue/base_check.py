@@ -336,7 +336,9 @@ def _parcel(files: LocalFiles, path: str) -> Iterator[Finding]:
 
 def _append_log(files: LocalFiles, base: Base, run: str) -> Iterator[Finding]:
     try:
-        lost = lost_jobs(files, base, run)
+        lost = lost_jobs(files, base, run, recycled=read_run_info(files, base, run).recycled)
+    except FileNotFoundError:
+        return  # it is being removed
     except OtherVersionError as error:
         yield _other_version(error)
         return

@@ -22,7 +22,7 @@ from ..parcel.container import Buffer
 from ..parcel.sheets import Failure, JobEnd, JobOptions, JobSheet, Outcome, RanBy, pack_outcomes
 from ..store.append_log import RecordReader
 from ..store.base import Base
-from ..store.files import Box, Clock, Files
+from ..store.files import MAP_FROM_BYTES, Box, Clock, Files
 from ..store.journal import Journal
 from ..store.mailbox import InHand, Letter, put_up
 from ..store.runs import (
@@ -36,6 +36,7 @@ from ..store.runs import (
 )
 from ..system.absence import may_pass
 from ..system.page_cache import LARGE
+from .prefetch import Prefetcher
 
 # Results wait this long for more, so that short jobs share a parcel.
 PUBLISH_S = 0.03
@@ -87,6 +88,7 @@ class Inbox:
         journal: Journal,
         gpu: str = "",
         pid: int = 0,
+        prefetcher: Prefetcher | None = None,
     ) -> None:
         self._files = files
         self._base = base
@@ -96,6 +98,7 @@ class Inbox:
         self._journal = journal
         self._gpu = gpu
         self._pid = pid
+        self._prefetcher = prefetcher
         self._epoch = 0
         self._letter: Letter | None = None
         self._info: RunInfo | None = None
@@ -244,7 +247,9 @@ class Inbox:
         self._sheet = None
         if self._record_reader is not None:
             self._record_reader.close()
-        self._record_reader = RecordReader(self._files, self._base, info.run)
+        self._record_reader = RecordReader(
+            self._files, self._base, info.run, recycled=info.recycled
+        )
 
     def _run(self, letter: Letter, job: int) -> bool:
         """Run one job; False when the letter must end here because the job is requeued."""
@@ -314,12 +319,26 @@ class Inbox:
         sheet = self._sheet
         if sheet is None or not sheet.first <= job < sheet.first + sheet.count:
             assert self._record_reader is not None
+            self._sheet = None  # first, so that its memory can be used again
             place = letter.offset if job == letter.first else None
-            sheet = self._record_reader.open(job, place, ahead=letter.stop - job)
-            self._sheet = sheet
-            if sheet.nbytes >= LARGE:
-                self._large.append(sheet.parcel.path)
+            record = self._record_reader.find(job, place, ahead=letter.stop - job)
+            sheet = self._prefetcher.take(record.number) if self._prefetcher is not None else None
+            self._sheet = sheet = sheet or self._record_reader.open_record(record)
+            if sheet.nbytes >= MAP_FROM_BYTES:
+                self._open_ahead(letter, record.stop)
+                if sheet.nbytes >= LARGE and not self._record_reader.recycled:
+                    self._large.append(sheet.parcel.path)
         return sheet
+
+    def _open_ahead(self, letter: Letter, job: int) -> None:
+        """Have the parcel after a large one opened while its jobs run, if it is a file, too."""
+        if self._prefetcher is None or job >= letter.stop:
+            return
+        assert self._record_reader is not None
+        with contextlib.suppress(BadFileError, OSError):  # met again when it is opened
+            record = self._record_reader.peek(job)
+            if self._record_reader.is_apart(record):
+                self._prefetcher.begin(record.number, self._record_reader.prepare(record))
 
     def _attempt(self, letter: Letter, job: int) -> tuple[JobEnd | None, int]:
         assert self._info is not None

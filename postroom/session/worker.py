@@ -28,6 +28,7 @@ from ..system.process_tree import die_with_parent
 from .gpu_sharing import STAY_S
 from .inbox import Inbox, Step
 from .job_runner import JobRunner, RunCommand
+from .prefetch import Prefetcher
 from .process_state import mark
 
 # How long results that cannot be written wait before they are tried again.
@@ -119,6 +120,7 @@ def work(
         journal=journal,
         gpu=settings["gpu"],
         pid=os.getpid(),
+        prefetcher=Prefetcher() if settings["preload"] else None,
     )
     if isinstance(inbox.hand, LocalBox):
         runner.descriptor = mark(inbox.hand.fileno())

@@ -31,7 +31,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from isal.isal_zlib import crc32
@@ -49,6 +49,7 @@ RECORD_BYTES = 256 << 10
 
 _STAMP = b"jlog/"
 _SLIP = b"slip/1 "
+_SLIP_LINE = re.compile(rb"slip/1 ([!-~]+) ([0-9a-f]{8}) (.*)\n")
 _HEADER = re.compile(
     rb"jlog/1 ([0-9]{9}) ([0-9]{7}) ([0-9a-f]{11}) ([0-9a-f]{8}) ([0-9a-f]{8}) ([0-9a-f]{8})\n"
 )
@@ -71,7 +72,8 @@ class Record(NamedTuple):
     jobs: int
     at: int  # the byte of the log where its header begins
     length: int  # of its parcel, or of the slip that names it
-    file: str = ""  # the name of a large parcel that was just written
+    file: str = ""  # the name of a parcel that was just written to a file of its own
+    size: int = 0  # of that file
 
     @property
     def stop(self) -> int:
@@ -206,18 +208,21 @@ class AppendLogWriter:
         self.settle()
         return record
 
-    def write(self, count: int, chunks: Sequence[Buffer], *, apart: bool = False) -> Record:
+    def write(
+        self, count: int, chunks: Sequence[Buffer], *, apart: bool = False, task: str = ""
+    ) -> Record:
         """Append a parcel, but leave it to `settle` to make sure that it stays.
 
-        With `apart` it is a file of its own, however small.
+        With `apart` it is a file of its own, however small. A slip says what its jobs' `task` is.
         """
         length = sum(map(len, chunks))
         body = b"" if apart or length > RECORD_BYTES else b"".join(chunks)
-        file = ""
+        file, whole = "", 0
         if apart or length > RECORD_BYTES or _STAMP in body:
             name = self._write_file(chunks)
-            file = f"{name}{SUFFIX}" if length > RECORD_BYTES else ""
-            body = b"%b%b\n" % (_SLIP, name.encode())
+            file, whole = f"{name}{SUFFIX}", length
+            trailer = bytes(chunks[-1][-TRAILER_SIZE:])
+            body = b"%b%b %08x %b\n" % (_SLIP, name.encode(), crc32(trailer), task.encode())
             length = len(body)
         body += bytes(-length % ALIGNMENT)
         crc = crc32(body)
@@ -228,7 +233,8 @@ class AppendLogWriter:
                 self._number = last.stop if last is not None else 0
             self._size = -1
             filling = _FILLING * (-size % ALIGNMENT)
-            record = Record(self._number, count, size + len(filling), length, file)
+            place = size + len(filling)
+            record = Record(self._number, count, place, length, file, whole)
             if self._file.append([filling, _header(record, crc), body]) == size:
                 break
         self._size = record.end
@@ -309,10 +315,11 @@ class AppendLogReader:
 class RecordReader:
     """Opens the parcels of a log, one after another."""
 
-    def __init__(self, files: Files, base: Base, run: str) -> None:
+    def __init__(self, files: Files, base: Base, run: str, *, recycled: bool = False) -> None:
         self._files = files
         self._base = base
         self._run = run
+        self.recycled = recycled
         self._path = base.append_log(run)
         self._file: AppendFile | None = None
         self._data = b""
@@ -343,16 +350,37 @@ class RecordReader:
         self._each = record.end - record.at
         return record
 
+    def peek(self, job: int) -> Record:
+        """The record that holds the next job, without going on to it."""
+        behind = self._behind
+        try:
+            return self.find(job)
+        finally:
+            self._behind = behind
+
     def open_record(self, record: Record) -> JobSheet:
         """The parcel of the record that was found last."""
-        return open_record(self._files, self._base, self._run, record, self._content(record))
+        return self.prepare(record)()
+
+    def prepare(self, record: Record) -> Callable[[], JobSheet]:
+        """What opens the parcel of the record that was found last, in any thread."""
+        data = self._content(record)
+        files, base, run, recycled = self._files, self._base, self._run, self.recycled
+        return lambda: open_record(files, base, run, record, data, recycled=recycled)
+
+    def is_apart(self, record: Record) -> bool:
+        """Whether the parcel of the record that was found last is a file of its own."""
+        return self._content(record)[: len(_SLIP)] == _SLIP
 
     def trailer(self, record: Record) -> Trailer:
         """The trailer of the parcel of the record that was found last."""
         data = self._content(record)
-        path = _parcel_path(self._base, self._run, record, data)
-        tail = data if path is None else self._files.tail(path, TRAILER_SIZE)
-        return read_trailer(path or self._path, tail)
+        slip = _read_slip(self._base, self._run, record, data)
+        if slip is None:
+            return read_trailer(self._path, data)
+        tail = self._files.tail(slip.path, TRAILER_SIZE)
+        slip.check(tail)
+        return read_trailer(slip.path, tail)
 
     def _content(self, record: Record) -> bytes:
         body = record.at - self._start + _HEADER_SIZE
@@ -385,7 +413,15 @@ class RecordReader:
         return self._file
 
 
-def read_sheets(files: Files, base: Base, run: str) -> Iterator[JobSheet]:
+class GoneParcel(NamedTuple):
+    """A parcel that was recycled, because all its jobs are done."""
+
+    first: int
+    jobs: int
+    task: str
+
+
+def read_sheets(files: Files, base: Base, run: str) -> Iterator[JobSheet | GoneParcel]:
     """Every parcel of a log in order; BadFileError where one is lost."""
     file = files.open_append_file(base.append_log(run))
     if file is None:
@@ -395,7 +431,12 @@ def read_sheets(files: Files, base: Base, run: str) -> Iterator[JobSheet]:
         for record, part in _scan(file, base.append_log(run), 0):
             if record.number != number:
                 raise BadFileError(base.append_log(run), f"has lost job {number}")
-            yield open_record(files, base, run, record, part.content(record))
+            data = part.content(record)
+            try:
+                yield open_record(files, base, run, record, data)
+            except FileNotFoundError:
+                slip = _read_slip(base, run, record, data)
+                yield GoneParcel(number, record.jobs, slip.task if slip is not None else "")
             number = record.stop
     finally:
         file.close()
@@ -413,8 +454,11 @@ def logged_until(files: Files, path: str) -> int:
         file.close()
 
 
-def lost_jobs(files: Files, base: Base, run: str) -> list[int]:
-    """The jobs whose records (as the numbers behind them show) or parcels have rotted."""
+def lost_jobs(files: Files, base: Base, run: str, *, recycled: bool = False) -> list[int]:
+    """The jobs whose records (as the numbers behind them show) or parcels have rotted.
+
+    In a run whose parcels are `recycled`, one that is gone is not lost.
+    """
     file = files.open_append_file(base.append_log(run))
     lost: list[int] = []
     if file is not None:
@@ -423,22 +467,27 @@ def lost_jobs(files: Files, base: Base, run: str) -> list[int]:
             lost += range(number, record.number)
             number = record.stop
             try:
-                path = _parcel_path(base, run, record, part.content(record))
-                if path is not None:
-                    read_trailer(path, files.tail(path, TRAILER_SIZE))
-            except (FileNotFoundError, BadFileError):
+                slip = _read_slip(base, run, record, part.content(record))
+                if slip is not None:
+                    slip.check(files.tail(slip.path, TRAILER_SIZE))
+            except BadFileError:
                 lost += range(record.number, record.stop)
+            except FileNotFoundError:
+                lost += [] if recycled else range(record.number, record.stop)
         file.close()
     return lost
 
 
-def open_record(files: Files, base: Base, run: str, record: Record, data: Buffer) -> JobSheet:
-    """The parcel in a record, or the one that its slip names."""
-    path = _parcel_path(base, run, record, data)
-    if path is None:
-        path = base.append_log(run)
-    else:
-        data = files.view(path, PARCEL_LIMIT)
+def open_record(
+    files: Files, base: Base, run: str, record: Record, data: Buffer, *, recycled: bool = False
+) -> JobSheet:
+    """The parcel in a record, or the one that its slip names, which may be `recycled` later."""
+    path = base.append_log(run)
+    slip = _read_slip(base, run, record, data)
+    if slip is not None:
+        path = slip.path
+        data = files.view(path, PARCEL_LIMIT, recycled=recycled)
+        slip.check(bytes(data[-TRAILER_SIZE:]))
     sheet = JobSheet(path, data, number=record.number)
     if sheet.count != record.jobs:
         raise BadFileError(
@@ -447,11 +496,28 @@ def open_record(files: Files, base: Base, run: str, record: Record, data: Buffer
     return sheet
 
 
-def _parcel_path(base: Base, run: str, record: Record, data: Buffer) -> str | None:
-    """The file that the slip in a record names; None: the parcel is in the record."""
+class _Slip(NamedTuple):
+    """What a record says about a parcel that is a file of its own."""
+
+    path: str
+    crc: int  # of the parcel's trailer, which has the checksum of all else
+    task: str  # of its jobs
+
+    def check(self, trailer: bytes) -> None:
+        """Raise BadFileError if another parcel is at the path.
+
+        A file may be written over an older one. If the power fails then, the older one may be
+        found under the new name, whole and valid.
+        """
+        if crc32(trailer) != self.crc:
+            raise BadFileError(self.path, "is not the parcel that its append log names")
+
+
+def _read_slip(base: Base, run: str, record: Record, data: Buffer) -> _Slip | None:
+    """The slip in a record; None: the parcel itself is there."""
     if data[: len(_SLIP)] != _SLIP:
         return None
-    name = bytes(data[len(_SLIP) : -1]).decode("ascii", "replace")
-    if not is_plain_name(name):
+    match = _SLIP_LINE.fullmatch(bytes(data))
+    if match is None or not is_plain_name(name := match[1].decode()):
         raise BadFileError(base.append_log(run), f"has a slip at {record.at} that names no file")
-    return base.parcel(run, name)
+    return _Slip(base.parcel(run, name), int(match[2], 16), match[3].decode(errors="replace"))

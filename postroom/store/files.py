@@ -21,7 +21,15 @@ from typing import Protocol
 
 from ..errors import BadFileError
 from ..parcel.container import Buffer
-from ..system.page_cache import LARGE, PageCache, allocate, map_file, save_soon
+from ..system.page_cache import (
+    LARGE,
+    PageCache,
+    ReadBuffers,
+    Spares,
+    allocate,
+    map_file,
+    save_soon,
+)
 
 # Below this size, copying a file into memory is cheaper than mapping it.
 MAP_FROM_BYTES = 256 * 1024
@@ -116,8 +124,8 @@ class Files(Protocol):
     def read(self, path: str, limit: int) -> bytes:
         """Read a whole small file."""
 
-    def view(self, path: str, limit: int) -> Buffer:
-        """Read a whole file, memory-mapped when it is large."""
+    def view(self, path: str, limit: int, *, recycled: bool = False) -> Buffer:
+        """Read a whole file, memory-mapped when it is large, unless it may be `recycled`."""
 
     def tail(self, path: str, size: int) -> bytes:
         """Read the last bytes of a file."""
@@ -136,6 +144,12 @@ class Files(Protocol):
 
     def remove_tree(self, path: str) -> None:
         """Remove a folder and all that is in it, in any order; others may be at it, too."""
+
+    def recycle(self, path: str, temporary: str) -> None:
+        """Nobody will read this file again: take its name away, and write the next one over it."""
+
+    def remove_spares(self) -> None:
+        """Remove the files that were to be written over."""
 
     def let_go(self, path: str) -> None:
         """Nobody will read this file soon: its memory may be used for the next large one."""
@@ -315,6 +329,8 @@ class LocalFiles:
 
     def __init__(self) -> None:
         self._pages = PageCache()
+        self._spares = Spares()
+        self._buffers = ReadBuffers()
         self._prepared: str | None = None
         self._prepared_fd = -1  # until it is written
         self._prepared_by = 0  # a fork must not write through the descriptor of its parent
@@ -339,16 +355,22 @@ class LocalFiles:
 
     def write_new(self, path: str, chunks: Sequence[Buffer], *, sync: bool = False) -> None:
         size = sum(map(len, chunks))
+        spare = None
         if path == self._prepared and self._prepared_fd >= 0 and self._prepared_by == os.getpid():
             fd, self._prepared_fd = self._prepared_fd, -1
+        elif size >= MAP_FROM_BYTES and (spare := self._spares.take(size)) is not None:
+            os.rename(spare, path)
+            fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
         else:
             fd = os.open(path, _NEW, 0o600)
         try:
             try:
-                if size >= LARGE:
+                if size >= LARGE and spare is None:
                     self._pages.make_room(size)
                     allocate(fd, size)
                 _write_all(fd, chunks)
+                if spare is not None:
+                    os.ftruncate(fd, size)
                 if sync:
                     os.fsync(fd)
             finally:
@@ -385,11 +407,13 @@ class LocalFiles:
         finally:
             os.close(fd)
 
-    def view(self, path: str, limit: int) -> Buffer:
+    def view(self, path: str, limit: int, *, recycled: bool = False) -> Buffer:
         fd, size = _open_regular(path, limit)
         try:
             if size < MAP_FROM_BYTES:
                 return _read_exactly(fd, size, 0)
+            if recycled:
+                return self._buffers.read(fd, size)
             if size >= LARGE:
                 self._pages.make_room(size)
             return map_file(fd, size)
@@ -430,6 +454,16 @@ class LocalFiles:
                     shutil.rmtree(path)
                 else:
                     os.unlink(path)
+
+    def recycle(self, path: str, temporary: str) -> None:
+        try:
+            os.rename(path, temporary)
+        except FileNotFoundError:
+            return
+        self._spares.add(temporary)
+
+    def remove_spares(self) -> None:
+        self._spares.remove()
 
     def let_go(self, path: str) -> None:
         self._pages.let_go(path)

@@ -47,6 +47,7 @@ class RunInfo(JsonRecord):
     kernels: dict[str, str] = field(default_factory=dict)  # task: version of its source at submit
     one_job_per_letter: bool = False  # True: no job waits behind another in the same mailbox
     queue: bool = False  # True: part of a project's queue; its jobs have scheduling options
+    recycled: bool = False  # True: the parcels of done jobs are written over; so do not map them
 
     def check(self) -> None:
         """A run's name becomes part of paths."""

@@ -229,7 +229,7 @@ class TestFailures:
 
     def test_an_io_error_while_reading_is_not_the_jobs_fault(self, tmp_path: Path) -> None:
         class Sick(LocalFiles):
-            def view(self, path: str, limit: int) -> Any:
+            def view(self, path: str, limit: int, *, recycled: bool = False) -> Any:
                 raise OSError(5, "Input/output error")
 
         room = PostRoom(tmp_path, Sick())

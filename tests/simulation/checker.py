@@ -160,6 +160,11 @@ class Checker:
         """Whether each of these jobs has its number in a run that holds such tokens."""
         return all(tokens[n : n + 1] == [plan.token] for n, plan in jobs.items())
 
+    def recycled(self, submission: Submission, number: int, *, done: bool) -> None:
+        """The arguments of a job are gone: it must have a result, which a power loss may take."""
+        if not done and not submission.shaken:
+            raise Violation(f"the arguments of job {number} of {submission.run} are gone too early")
+
     def abandoned(self, submission: Submission) -> None:
         """The power failed, and what was not durable is gone: it will be submitted anew."""
         if submission.closed is not None:

@@ -301,6 +301,7 @@ class SimulatedFiles:
         self.process = process
         self._prepared = ""
         self._blank: Node | None = None  # what is prepared, until it is written
+        self._spares: list[str] = []
 
     def operation(self, path: str = "", *, grows: bool = False) -> None:
         """Pause before a system call, which may fail."""
@@ -336,6 +337,12 @@ class SimulatedFiles:
             folder, name = Folder(), ""
             with contextlib.suppress(FileNotFoundError):
                 folder, name = self.disk.place(path)
+        elif self._spares and self.disk.rng.random() < 0.9:
+            # Over an older file, whose bytes may be found here after a power loss.
+            self.move(self._spares.pop(), path)
+            folder, name = self.disk.place(path)
+            node = self.disk.file(path)
+            node.data = cut
         else:
             folder, name = self.disk.place(path)
             if name in folder.entries:
@@ -383,7 +390,7 @@ class SimulatedFiles:
             raise BadFileError(path, "is too long")
         return data
 
-    def view(self, path: str, limit: int) -> Buffer:
+    def view(self, path: str, limit: int, *, recycled: bool = False) -> Buffer:
         return self.read(path, limit)
 
     def tail(self, path: str, size: int) -> bytes:
@@ -427,6 +434,15 @@ class SimulatedFiles:
                 self.remove_tree(f"{path}/{self.disk.rng.choice(list(node.entries))}")
             if name in folder.entries:
                 self.disk.change((folder, name, None))
+
+    def recycle(self, path: str, temporary: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self.move(path, temporary)
+            self._spares.append(temporary)
+
+    def remove_spares(self) -> None:
+        while self._spares:
+            self.remove(self._spares.pop())
 
     def let_go(self, path: str) -> None:
         """Memory is no part of the simulation."""

@@ -7,7 +7,7 @@ import random
 
 from postroom.commands.attempt import LINGER_S
 from postroom.errors import BaseFolderError, OtherVersionError, PostroomError, RunRemovedError
-from postroom.jobs import Job, JobPool
+from postroom.jobs import Job, JobPool, Status
 from postroom.master import Master
 from postroom.parcel.sheets import Failure, JobEnd, JobSheet, Outcome
 from postroom.session.inbox import Inbox, Step, TryAgain
@@ -145,7 +145,9 @@ class Client:
     def _append(self, submission: Submission, pool: JobPool) -> None:
         plan = self._machine.rng.choice(submission.more)
         try:
-            number = pool.submit(_job(plan)).number
+            # As a file of its own, which is written over when its job is done, or in the log.
+            apart = self._machine.rng.random() < 0.5
+            (number,) = pool._master._append(pool, [_job(plan)], apart=apart)  # type: ignore[attr-defined]
         except RunRemovedError:
             if submission.run == pool.run:
                 self._machine.checker.abandoned(submission)
@@ -169,7 +171,11 @@ class Client:
             except PostroomError:
                 checker.abandoned(submission)
                 return None
-            tokens = [job.arguments["token"] for job in pool.jobs]
+            tokens = [job.arguments.get("token", 0) for job in pool.jobs]
+            for number, token in enumerate(tokens):
+                if not token and number in submission.jobs:  # its arguments are gone
+                    checker.recycled(submission, number, done=pool.status(number) is Status.DONE)
+                    tokens[number] = submission.jobs[number].token
             if submission.shaken and not checker.holds(tokens, submission.jobs):
                 checker.abandoned(submission)
                 return None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import errno
 import mmap
 import os
 import subprocess
@@ -13,6 +15,7 @@ import pytest
 
 from postroom.jobs import Job
 from postroom.store.files import LocalFiles
+from postroom.system import page_cache
 from postroom.system.page_cache import LARGE, MOST_FILES
 from tests.in_one_process import in_one_process
 
@@ -115,22 +118,103 @@ def test_only_so_many_files_are_remembered(disk: Path, files: LocalFiles) -> Non
 def test_a_large_argument_is_in_nobodys_way_when_its_job_is_done(tmp_path: Path) -> None:
     x = np.ones(LARGE // 8)
     with in_one_process(tmp_path, KERNELS) as room:
-        pool = room.master.open()
-        for number in range(3):
-            pool.submit(Job("kernels:total", x=x))
-            parcel = pool.large[number]
+        for _ in range(3):
+            pool = room.master.submit([Job("kernels:total", x=x)])
+            (parcel,) = map(str, Path(room.base.run_folder(pool.run)).glob("*.npz"))
             room.finish(pool)
             assert parcel not in Path("/proc/self/maps").read_text()
             assert parcel in room.master._files._pages._idle  # type: ignore[attr-defined]
-        assert pool.results() == [LARGE // 8] * 3
+            assert pool.results() == [LARGE // 8]
         again = room.master.resume(pool.run)
         np.testing.assert_array_equal(again.jobs[0].arguments["x"], x)
 
 
+class TestSpares:
+    def test_the_next_file_is_written_over_the_one_that_nobody_needs(self, tmp_path: Path) -> None:
+        files = LocalFiles()
+        first, spare, second = (str(tmp_path / name) for name in ("first", "spare", "second"))
+        files.write_new(first, [b"1" * LARGE])
+        inode = os.stat(first).st_ino
+        files.recycle(first, spare)
+        assert os.listdir(tmp_path) == ["spare"]
+        files.write_new(second, [b"2" * (LARGE - 7)])
+        assert os.listdir(tmp_path) == ["second"]
+        assert os.stat(second).st_ino == inode
+        assert Path(second).read_bytes() == b"2" * (LARGE - 7)
+
+    def test_small_files_are_new(self, tmp_path: Path) -> None:
+        files = LocalFiles()
+        files.write_new(str(tmp_path / "a"), [b"1" * LARGE])
+        files.recycle(str(tmp_path / "a"), str(tmp_path / "spare"))
+        files.write_new(str(tmp_path / "b"), [b"2"])
+        assert sorted(os.listdir(tmp_path)) == ["b", "spare"]
+        files.remove_spares()
+        assert os.listdir(tmp_path) == ["b"]
+
+    def test_only_so_many_bytes_are_kept(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(page_cache, "MOST_SPARE_BYTES", 2 * LARGE)
+        files = LocalFiles()
+        for name in "abc":
+            files.write_new(str(tmp_path / name), [b"1" * LARGE])
+        for name in "abc":
+            files.recycle(str(tmp_path / name), str(tmp_path / f"spare {name}"))
+        assert sorted(os.listdir(tmp_path)) == ["spare a", "spare b"]
+
+    def test_a_fork_writes_over_nothing_of_its_parent(self, tmp_path: Path) -> None:
+        files = LocalFiles()
+        files.write_new(str(tmp_path / "a"), [b"1" * LARGE])
+        files.recycle(str(tmp_path / "a"), str(tmp_path / "spare"))
+        pid = os.fork()
+        if pid == 0:
+            with contextlib.suppress(BaseException):
+                files.write_new(str(tmp_path / "child"), [b"2" * LARGE])
+                files.remove_spares()
+            os._exit(0)
+        os.waitpid(pid, 0)
+        assert sorted(os.listdir(tmp_path)) == ["child", "spare"]
+
+    def test_a_full_disk_leaves_nothing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        files = LocalFiles()
+        files.write_new(str(tmp_path / "a"), [b"1" * LARGE])
+        files.recycle(str(tmp_path / "a"), str(tmp_path / "spare"))
+
+        def fail(*_: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr("postroom.store.files._write_all", fail)
+        with pytest.raises(OSError, match="No space"):
+            files.write_new(str(tmp_path / "b"), [b"2" * LARGE])
+        assert os.listdir(tmp_path) == []
+
+
+class TestReadBuffers:
+    def test_what_was_read_stays_when_the_file_is_written_over(self, tmp_path: Path) -> None:
+        files, path = LocalFiles(), tmp_path / "file"
+        path.write_bytes(b"1" * LARGE)
+        view = files.view(str(path), LARGE, recycled=True)
+        path.write_bytes(b"2" * LARGE)
+        assert bytes(view) == b"1" * LARGE
+
+    def test_memory_is_used_again_when_nothing_refers_to_it(self, tmp_path: Path) -> None:
+        files, path = LocalFiles(), tmp_path / "file"
+        path.write_bytes(b"1" * LARGE)
+        kept = np.frombuffer(files.view(str(path), LARGE, recycled=True), np.uint8)
+        dropped = np.frombuffer(files.view(str(path), LARGE, recycled=True), np.uint8)
+        place = dropped.ctypes.data
+        del dropped
+        path.write_bytes(b"2" * (LARGE - 1))
+        again = np.frombuffer(files.view(str(path), LARGE, recycled=True), np.uint8)
+        assert again.ctypes.data == place != kept.ctypes.data
+        assert again.tobytes() == b"2" * (LARGE - 1) and kept.tobytes() == b"1" * LARGE
+
+
 def test_small_arguments_and_those_of_waiting_jobs_are_left_alone(tmp_path: Path) -> None:
     with in_one_process(tmp_path, KERNELS, inboxes=0) as room:
-        pool = room.master.open()
-        pool.submit(Job("kernels:total", x=np.ones(LARGE // 8)))
+        pool = room.master.submit([Job("kernels:total", x=np.ones(LARGE // 8))])
         room.master.step(1.0)
         assert not room.master._files._pages._idle  # type: ignore[attr-defined]
     with in_one_process(tmp_path, KERNELS) as room:
@@ -161,12 +245,13 @@ def test_a_worker_has_large_files_brought_to_the_disk_when_its_letter_is_done(
     saved: list[str] = []
     monkeypatch.setattr(LocalFiles, "save_soon", lambda _, path: saved.append(path))
     with in_one_process(tmp_path, KERNELS) as room:
-        pool = room.run(
+        pool = room.master.submit(
             [
                 Job("kernels:total", x=np.ones(LARGE // 8)),
                 Job("kernels:grow", n=1),
                 Job("kernels:total", x=np.ones(10)),
             ]
         )
+        room.finish(pool)
         parcel = str(min(Path(room.base.run_folder(pool.run)).glob("*.npz")))
         assert set(saved) == {parcel, room.base.result(pool.run, 1)}

@@ -1,0 +1,86 @@
+"""Writes the jobs of an iterable to its run while earlier ones are being worked on.
+
+    iterable --next batch--> the append log --letters--> agents --results--> pool
+                  ^                                                           |
+                  '------------- as long as the window has room <-------------'
+
+A window limits how far writing is ahead of the results, in jobs and in bytes. So a generator passes
+through constant memory and disk, and the parcels of large jobs are written over earlier ones. A
+list is to be resumable: when no result comes for a moment, the rest of it is written, too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ..errors import PostroomError
+from ..jobs import Job
+from ..parcel.jsonable import weight
+from .job_writer import PARCEL_BYTES, PARCEL_JOBS
+
+# The first parcels are small, so that all agents get work at once.
+FIRST_JOBS = 4
+# A batch is not longer in the making than this, if its jobs come slowly.
+BATCH_S = 0.01
+# If no result came for so long, a list is written on beyond the window.
+QUIET_S = 0.25
+
+
+@dataclass(frozen=True)
+class Window:
+    """How far writing may be ahead of the results."""
+
+    jobs: int = 10_000
+    nbytes: int = 256 << 20
+
+    def __post_init__(self) -> None:
+        if self.jobs < 1 or self.nbytes < 1:
+            raise PostroomError("a window has room for at least one job and one byte")
+
+
+class Feeder:
+    """The jobs that are still to be written."""
+
+    def __init__(self, jobs: Iterable[Job], window: Window) -> None:
+        self.total = len(jobs) if isinstance(jobs, Sequence) else None  # None: nobody knows
+        self.ended = False
+        self._jobs: Iterator[Job] = iter(jobs)
+        self._next: Job | None = None
+        self._window = window
+        self._most = FIRST_JOBS
+        self._quiet_since = 0.0
+
+    def came(self, now: float) -> None:
+        """A result has come."""
+        self._quiet_since = now
+
+    def has_room(self, jobs: int, nbytes: int, now: float) -> bool:
+        """Whether more may be written, if so much is written and has no result."""
+        if jobs < self._window.jobs and nbytes < self._window.nbytes:
+            return True
+        return self.total is not None and now >= self._quiet_since + QUIET_S
+
+    def next_batch(self) -> list[Job]:
+        """The next jobs that share a parcel; empty at the end."""
+        batch: list[Job] = []
+        size = 0
+        until = time.monotonic() + BATCH_S
+        while not self.ended and len(batch) < self._most:
+            job = self._next or next(self._jobs, None)
+            self._next = None
+            if job is None:
+                self.ended = True
+                break
+            if not isinstance(job, Job):
+                raise PostroomError(f"{job!r} is not a Job: write Job('module:function', x=...)")
+            size += weight(job.arguments)
+            if batch and size > PARCEL_BYTES:
+                self._next = job
+                break
+            batch.append(job)
+            if time.monotonic() >= until:
+                break
+        self._most = min(2 * self._most, PARCEL_JOBS)
+        return batch

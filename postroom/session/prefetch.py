@@ -1,0 +1,46 @@
+"""Opens the next parcel while a job runs: reading and checking large arguments takes time."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+
+from ..parcel.sheets import JobSheet
+
+
+class Prefetcher:
+    """A thread that opens one parcel at a time."""
+
+    def __init__(self) -> None:
+        self._asked: queue.SimpleQueue[Callable[[], JobSheet]] = queue.SimpleQueue()
+        self._opened: queue.SimpleQueue[JobSheet | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._first: int | None = None  # job of the parcel that is being opened
+
+    def begin(self, first: int, open_sheet: Callable[[], JobSheet]) -> None:
+        """Open the parcel that begins with a job."""
+        self.take(-1)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="prefetch", daemon=True)
+            self._thread.start()
+        self._first = first
+        self._asked.put(open_sheet)
+
+    def take(self, first: int) -> JobSheet | None:
+        """The parcel that begins with a job; None: it was not asked for, or cannot be opened."""
+        if self._first is None:
+            return None
+        sheet = self._opened.get()
+        asked, self._first = self._first, None
+        return sheet if asked == first else None
+
+    def _work(self) -> None:
+        while True:
+            try:
+                sheet = self._asked.get()()
+                sheet.parcel.check()
+            except Exception:  # whoever takes it opens it again, and gets the error
+                sheet = None
+            self._opened.put(sheet)
+            del sheet

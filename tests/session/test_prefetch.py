@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from postroom.errors import BadFileError
+from postroom.jobs import Job
+from postroom.parcel.sheets import JobSheet
+from postroom.session.prefetch import Prefetcher
+from postroom.system.page_cache import LARGE
+from tests.by_hand import jobs
+from tests.in_one_process import InOneProcess, in_one_process
+
+KERNELS = """
+import numpy as np
+
+kept = []
+
+def total(x):
+    kept.append(x)
+    return [int(one[0]) for one in kept]
+"""
+
+
+def sheet(first: int) -> JobSheet:
+    return JobSheet("parcel", b"".join(jobs(first, 1)), number=first)
+
+
+def test_a_parcel_is_opened_by_another_thread() -> None:
+    prefetcher, threads = Prefetcher(), []
+
+    def opening() -> JobSheet:
+        threads.append(threading.current_thread().name)
+        return sheet(7)
+
+    prefetcher.begin(7, opening)
+    found = prefetcher.take(7)
+    assert found is not None and found.arguments(7) == {"x": 7}
+    assert threads == ["prefetch"]
+    assert prefetcher.take(7) is None, "it was taken"
+
+
+def test_only_the_parcel_that_is_asked_for_is_handed_out() -> None:
+    prefetcher = Prefetcher()
+    assert prefetcher.take(0) is None
+    prefetcher.begin(7, lambda: sheet(7))
+    assert prefetcher.take(8) is None
+    prefetcher.begin(8, lambda: sheet(8))
+    prefetcher.begin(9, lambda: sheet(9))
+    found = prefetcher.take(9)
+    assert found is not None and found.first == 9
+
+
+def test_an_error_is_left_to_whoever_opens_it() -> None:
+    def opening() -> JobSheet:
+        raise BadFileError("parcel", "is bad")
+
+    prefetcher = Prefetcher()
+    prefetcher.begin(7, opening)
+    assert prefetcher.take(7) is None
+    prefetcher.begin(8, lambda: sheet(8))
+    assert prefetcher.take(8) is not None
+
+
+@pytest.fixture
+def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InOneProcess:
+    monkeypatch.setattr("postroom.dispatch.run_queue.RunQueue._length", lambda *_: 8)
+    with in_one_process(tmp_path, KERNELS) as made:
+        for inbox in made.inboxes:
+            inbox._prefetcher = Prefetcher()
+        yield made
+
+
+def test_the_next_large_argument_is_read_while_a_job_runs(room: InOneProcess) -> None:
+    begun: list[int] = []
+    (inbox,) = room.inboxes
+    assert inbox._prefetcher is not None
+    begin = inbox._prefetcher.begin
+    inbox._prefetcher.begin = lambda first, opening: (begun.append(first), begin(first, opening))  # type: ignore[method-assign, assignment, func-returns-value]
+    pool = room.master.submit([Job("kernels:total", x=np.full(LARGE // 8, n)) for n in range(6)])
+    assert room.finish(pool).results()[-1] == [0, 1, 2, 3, 4, 5]
+    assert begun == [1, 2, 3, 4, 5]
+
+
+def test_an_argument_that_a_kernel_keeps_never_changes(room: InOneProcess) -> None:
+    made = (Job("kernels:total", x=np.full(LARGE // 8, n)) for n in range(12))
+    pool = room.finish(room.master.start(made))
+    assert pool.results()[-1] == list(range(12))
+
+
+def test_a_bad_parcel_in_the_middle_fails_its_own_job_only(room: InOneProcess) -> None:
+    pool = room.master.submit([Job("kernels:total", x=np.full(LARGE // 8, n)) for n in range(4)])
+    sorted(Path(room.base.run_folder(pool.run)).glob("*.npz"))[1].write_bytes(b"torn")
+    room.finish(pool)
+    assert list(pool._failures) == [1] and pool[3].result() == [0, 2, 3]
