@@ -34,8 +34,9 @@ from .mirror import Mirror
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 # Who is struck, and how often each process of that role compared with one of another.
 ROLES = {"worker": 1, "guardian": 0.5, "master": 2, "client": 2, "submitter": 1, "cleaner": 1}
-# For so long after its last death a process is struck only seldom: it is still starting.
-UP_S, SELDOM = 1.0, 0.1
+# For so long after its last death a process is struck only seldom: it is still starting. A session
+# is, until it has a mailbox.
+UP_S, SELDOM = 1.5, 0.05
 # Of the faults, this part are kills; the others are stops, continued after at most so long.
 KILLS = 0.6
 LONGEST_STOP_S = 1.0
@@ -211,7 +212,7 @@ class Storm:
         roles += [("worker", each) for each in self.guardians]
         # Most have begun to work: only those who do can lose something.
         weights = [
-            ROLES[role] * (1.0 if now - each.since > UP_S else SELDOM) for role, each in roles
+            ROLES[role] * (1.0 if self._is_up(each, now) else SELDOM) for role, each in roles
         ]
         role, member = self.random.choices(roles, weights)[0]
         if member.process is None or member.process.poll() is not None:
@@ -234,12 +235,19 @@ class Storm:
             self._stopped.append((now + stop_s, pidfd))
         self.faults[f"{role} {'killed' if kill else 'stopped'}"] += 1
 
+    def _is_up(self, member: Member, now: float) -> bool:
+        if member.role == "guardian":
+            return os.path.exists(self._mailbox(member))
+        return now - member.since > UP_S
+
+    def _mailbox(self, guardian: Member) -> str:
+        return f"{self.base}/agent_pool/{self.guardians.index(guardian)}.POOL"
+
     def _note_kill(self, role: str, member: Member) -> Kill:
         kill = Kill(time.time(), role)
         if role in ("worker", "guardian"):
             with contextlib.suppress(OSError, ValueError, KeyError, IndexError):
-                number = self.guardians.index(member)
-                with open(f"{self.base}/agent_pool/{number}.POOL", encoding="ascii") as file:
+                with open(self._mailbox(member), encoding="ascii") as file:
                     letter = json.loads(file.read().split(maxsplit=3)[3])
                 kill.run, kill.first, kill.stop = letter["run"], letter["first"], letter["stop"]
         return kill
