@@ -25,7 +25,13 @@ from .dispatch.feeder import Feeder, Window
 from .dispatch.job_writer import log_jobs, put_data, referring_to_data
 from .dispatch.request_executor import SessionStarter
 from .dispatch.stall import Stall, find_obstacle
-from .errors import BadFileError, BaseFolderError, OtherVersionError, PostroomError
+from .errors import (
+    BadFileError,
+    BaseFolderError,
+    OtherVersionError,
+    PostroomError,
+    RunRemovedError,
+)
 from .jobs import Job, JobPool
 from .parcel.sheets import FAILED_FLAG, OutcomeSheet
 from .parcel.trailer import TRAILER_SIZE, read_trailer
@@ -633,9 +639,14 @@ class Master:
         """What has kept every job from running for some seconds; "": nothing."""
         return self._stall.said
 
-    def _see_obstacle(self, now: float) -> None:
+    def _see_obstacle(self, pool: JobPool, now: float) -> None:
         if now >= self._look_at and isinstance(self._files, LocalFiles):
             self._look_at = now + CHECK_BASE_S
+            if not self._files.exists(self.base.run_folder(pool.run)):
+                raise RunRemovedError(
+                    f"run {pool.run} was removed, and {len(pool) - pool.n_done} of its results were "
+                    "not collected before: submit its jobs again"
+                )
             reason = self._blocked or find_obstacle(self._files, self.base, acting=self.acting)
             self._stall.look(now, reason)
 
@@ -673,7 +684,7 @@ class Master:
                 elif isinstance(feeder, Feeder) and self._feed(pool, feeder, now):
                     now = self._clock.monotonic()
                 else:
-                    self._see_obstacle(now)
+                    self._see_obstacle(pool, now)
                     self._pause(now, deadline)
                     now = self._clock.monotonic()
             if pool.done and not pool.is_open:

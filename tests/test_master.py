@@ -16,7 +16,13 @@ import pytest
 from postroom import master
 from postroom.dispatch import dispatcher
 from postroom.dispatch.job_writer import PARCEL_JOBS
-from postroom.errors import JobFailed, KernelError, PayloadError, PostroomError
+from postroom.errors import (
+    JobFailed,
+    KernelError,
+    PayloadError,
+    PostroomError,
+    RunRemovedError,
+)
 from postroom.jobs import Job
 from postroom.master import Master
 from postroom.parcel.sheets import Outcome
@@ -482,3 +488,11 @@ def test_who_waits_beside_an_acting_master_hears_of_its_results(
         publish_results(room.files, room.base, pool.info, 0, 1, lambda first: results(first, [8]))
         wait_until(lambda: not waiting.is_alive(), timeout_s=20)
         assert pool.results() == [8]
+
+
+def test_a_wait_for_a_run_that_was_removed_ends_with_an_error(tmp_path: Path) -> None:
+    with in_one_process(tmp_path, DOUBLE, inboxes=0) as room:
+        pool = room.master.submit([Job("kernels:double", x=1)], keep=True)
+        os.rename(room.base.run_folder(pool.run), room.base.trashed(pool.run))
+        with pytest.raises(RunRemovedError, match="1 of its results"):
+            pool.wait(30)
