@@ -644,8 +644,8 @@ class Master:
             self._look_at = now + CHECK_BASE_S
             if not self._files.exists(self.base.run_folder(pool.run)):
                 raise RunRemovedError(
-                    f"run {pool.run} was removed, and {len(pool) - pool.n_done} of its results were "
-                    "not collected before: submit its jobs again"
+                    f"run {pool.run} was removed, and {len(pool) - pool.n_done} of its results "
+                    "were not collected before: submit its jobs again"
                 )
             reason = self._blocked or find_obstacle(self._files, self.base, acting=self.acting)
             self._stall.look(now, reason)

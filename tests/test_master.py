@@ -418,7 +418,10 @@ def test_a_closed_master_says_so_and_leaves_nothing_behind(tmp_path: Path) -> No
         assert list_runs(room.files, room.base) == [pool.run]
 
 
-def test_runs_that_are_done_keep_nothing_open(tmp_path: Path) -> None:
+def test_runs_that_are_done_keep_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("postroom.master.IDLE_S", 60.0)  # it keeps its lock and its mailboxes
     with in_one_process(tmp_path, "def kernel():\n    return 1\n") as room:
         for _ in range(5):  # each inbox keeps one log open, of the run that it served last
             room.run([Job("kernels:kernel") for _ in range(20)])
