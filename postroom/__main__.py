@@ -77,13 +77,16 @@ def _end(run: Callable[[], int]) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = codes.OK
     except (PostroomError, OSError) as error:
+        from .system.shortage import SHORTAGES, explain
         from .text.safe_text import printable
 
+        text = str(error)
+        if isinstance(error, OSError) and error.errno in SHORTAGES:
+            text = explain(error)
+        elif isinstance(error, OSError) and error.strerror:  # without its number
+            text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
         name = os.path.basename(sys.argv[0])
         name = "postroom" if name == "__main__.py" else name
-        text = str(error)
-        if isinstance(error, OSError) and error.strerror:  # without its number
-            text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
         print(f"{name}: {printable(text)}", file=sys.stderr)
         code = codes.USAGE
     sys.exit(code)

@@ -56,6 +56,7 @@ from .store.task_source import import_folder as folder_of_tasks
 from .store.task_source import program_folder, source_version
 from .system.file_events import FolderWatcher, Waiter
 from .system.processes import myself
+from .system.shortage import explain
 from .text.safe_text import printable
 
 # How often a Master that does not act tries to take the lock, and lists results.
@@ -356,6 +357,8 @@ class Master:
 
     def _append(self, pool: JobPool, jobs: Sequence[Job], *, apart: bool = False) -> list[int]:
         info, run, known, dispatcher = pool.info, pool.run, len(pool.jobs), self._dispatcher
+        records: list[Record] = []
+        failure: OSError | None = None
         if info.embedded and run not in self._wanted:  # it was done, and gets more jobs
             self._want(run)
         for job in jobs:
@@ -364,8 +367,12 @@ class Master:
         # An embedded run is wanted already.
         kept = contextlib.nullcontext() if info.embedded else appending(self._files, self.base, run)
         with kept:
-            records = log_jobs(self._append_log(info), jobs, guess=known, apart=apart)
+            try:
+                log_jobs(self._append_log(info), jobs, guess=known, apart=apart, records=records)
+            except OSError as error:
+                failure = error
         numbers = [n for record in records for n in range(record.number, record.stop)]
+        jobs = jobs[: len(numbers)]  # on a full disk, only some of them are in
         self._note_parcels(pool, records)
         if numbers and numbers[-1] >= known + len(jobs):  # others appended, too
             pool.jobs += self._read_pool(info, Job).jobs[known : numbers[-1] + 1]
@@ -377,9 +384,13 @@ class Master:
         if dispatcher is None:
             with contextlib.suppress(OSError):  # without the event it is found within a second
                 self._files.touch(self.base.run_folder(run))
+        elif failure is not None:  # what may not be synced is read again
+            dispatcher.hint({run})
         else:
             for record in records:
                 dispatcher.extended(run, record)
+        if failure is not None:
+            raise failure
         return numbers
 
     def _note_parcels(self, pool: JobPool, records: Sequence[Record]) -> None:
@@ -527,7 +538,7 @@ class Master:
             raise self._cannot(what, error) from error
 
     def _cannot(self, what: str, error: OSError) -> BaseFolderError:
-        why = error.strerror or str(error)
+        why = explain(error, self.base.root)
         return BaseFolderError(f"cannot {what} at {self.base.root}: {why}")
 
     # Working
@@ -552,8 +563,8 @@ class Master:
             # Where another version acts, this one cannot know the epoch of its letters.
             self._step_down()
             self._ask_at = now + STAND_BY_S
-            why = getattr(error, "strerror", "") or error
-            self._blocked = f"cannot work at {self.base.root}: {why}"
+            why = self._cannot("work", error) if isinstance(error, OSError) else error
+            self._blocked = str(why)
             self._journal.log("error", f"blocked, and trying again: {error}")
         return False
 
@@ -717,6 +728,7 @@ class Master:
                     if self.step(now):
                         self._waiter.expect_more(now)
                     else:
+                        self._stall.look(now, self._blocked)
                         self._pause(now, None)
         finally:
             self._leave_wait()

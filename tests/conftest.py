@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.leftovers import Leftovers
+
 if TYPE_CHECKING:
     from tests.groups import MemoryGroup
 
@@ -20,8 +22,25 @@ def pytest_configure() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _own_world(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    ledger: Path = tmp_path_factory.mktemp("ledger")
+def _leaves_nothing_behind(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
+    """Fail a test that leaves a descriptor, a process or a thread; give it a ledger of its own."""
+    ledger = tmp_path_factory.mktemp("ledger")
+    leftovers = Leftovers(str(ledger))
+    yield ledger
+    request.node.funcargs.clear()  # what only the test had is closed when it is dropped
+    found = leftovers.find()
+    assert not found, "this test has left behind:\n  " + "\n  ".join(found)
+
+
+@pytest.fixture(autouse=True)
+def _own_world(
+    _leaves_nothing_behind: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ledger = _leaves_nothing_behind
     ledger.chmod(0o700)
     monkeypatch.setenv("POSTROOM_LEDGER", str(ledger))
     monkeypatch.setenv("POSTROOM_PROFILES", str(tmp_path_factory.mktemp("profiles")))

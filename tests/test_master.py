@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import gc
 import json
 import os
@@ -17,6 +18,7 @@ from postroom import master
 from postroom.dispatch import dispatcher
 from postroom.dispatch.job_writer import PARCEL_JOBS
 from postroom.errors import (
+    BaseFolderError,
     JobFailed,
     KernelError,
     PayloadError,
@@ -26,7 +28,7 @@ from postroom.errors import (
 from postroom.jobs import Job
 from postroom.master import Master
 from postroom.parcel.sheets import Outcome
-from postroom.store.files import LocalFiles
+from postroom.store.files import LocalAppendFile, LocalFiles
 from postroom.store.runs import list_firsts, list_runs, publish_results
 from postroom.testing import wait_until
 from tests.by_hand import results
@@ -499,3 +501,24 @@ def test_a_wait_for_a_run_that_was_removed_ends_with_an_error(tmp_path: Path) ->
         os.rename(room.base.run_folder(pool.run), room.base.trashed(pool.run))
         with pytest.raises(RunRemovedError, match="1 of its results"):
             pool.wait(30)
+
+
+def test_of_jobs_that_a_full_disk_took_in_part_the_pool_has_that_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with in_one_process(tmp_path, DOUBLE) as room:
+        pool = room.master.open()
+        jobs = [Job("kernels:double", x=n, retries=n) for n in range(3)]  # a record for each
+        real, space = LocalAppendFile.append, iter([True, False])
+
+        def append(file: LocalAppendFile, chunks: Any) -> int:
+            if not next(space, True):
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return real(file, chunks)
+
+        monkeypatch.setattr(LocalAppendFile, "append", append)
+        with pytest.raises(BaseFolderError, match="is full: free some space"):
+            room.master.extend(pool, jobs)
+        assert pool.jobs == jobs[:1]
+        assert room.master.extend(pool, jobs[1:]) == [1, 2]
+        assert room.finish(pool).results() == [0, 2, 4]

@@ -7,6 +7,7 @@ runs the batch waits for it, if it failed it becomes a new job with the same fol
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..commands.command_source import AHEAD, Source
 from ..commands.job_folder import JobFolder
 from ..commands.spec import CommandSpec
+from ..errors import BaseFolderError
 from ..gpus.cards.gpu_list import MOST_SLOTS, GpuFile, cards_of
 from ..jobs import Finished, Job, JobPool, Status
 from ..master import Master
@@ -26,6 +28,7 @@ from ..store.files import LocalFiles
 from ..store.mailbox import is_plain_name
 from ..store.runs import list_runs
 from ..store.scheduling import SchedulingOptions
+from ..system.shortage import WAITED_FOR
 from .line_order import InOrder, Waiting
 
 if TYPE_CHECKING:
@@ -122,6 +125,7 @@ class Batch:
         self._names: set[str] = set(os.listdir(output))
         self._next = 1
         self._mine: set[int] = set()  # jobs that this repetition waits for
+        self._unsent: list[Job] = []  # jobs that a full disk has no room for
         self._seen = len(self.pool.arrived)
         self.feed: Source | None = None
         self._idle_since = self.started  # nothing runs although lines wait
@@ -171,12 +175,13 @@ class Batch:
     @property
     def outstanding(self) -> int:
         """How many jobs of this repetition wait or run."""
-        return len(self._mine) + len(self._held)
+        return len(self._mine) + len(self._held) + len(self._unsent)
 
     @property
     def ended_until(self) -> int:
         """All lines up to this number have ended."""
-        jobs = [*(self.pool.jobs[number] for number in self._mine), *self._held.jobs()]
+        jobs = [self.pool.jobs[number] for number in self._mine]
+        jobs += [*self._unsent, *self._held.jobs()]
         return min((job.arguments["number"] for job in jobs), default=self.counts.asked + 1) - 1
 
     @property
@@ -221,12 +226,22 @@ class Batch:
     def _submit(self, now: float) -> None:
         """Submit the jobs that begin next."""
         slots = MOST_SLOTS if self._packer is not None else len(self.sessions.slots)
-        jobs = self._held.begin(now, slots - len(self._mine))
+        jobs = self._unsent or self._held.begin(now, slots - len(self._mine))
         if jobs:
-            numbers = self.master.extend(self.pool, jobs)
-            self._mine.update(numbers)
-            for job, number in zip(jobs, numbers, strict=True):
-                self._job_of[job.arguments["key"]] = number
+            known = len(self.pool)
+            try:
+                self.master.extend(self.pool, jobs)
+            except BaseFolderError as error:
+                cause = error.__cause__
+                if not isinstance(cause, OSError) or cause.errno not in WAITED_FOR:
+                    raise
+                # The Master says that the disk is full, and these lines wait.
+            numbers = {id(job): known + n for n, job in enumerate(self.pool.jobs[known:])}
+            for job in jobs:
+                if id(job) in numbers:
+                    self._mine.add(numbers[id(job)])
+                    self._job_of[job.arguments["key"]] = numbers[id(job)]
+            self._unsent = [job for job in jobs if id(job) not in numbers]
         if self._packer is not None:
             self.sessions.grow(self._packer.cards, len(self._mine))
             self._tell_waiting(self._packer, now)
@@ -314,8 +329,9 @@ class Batch:
         """Write SUCCESS or FAILURE where the minder was killed before it did, or never ran."""
         if job.outcome is Outcome.CANCELLED or folder.finished:
             return
-        os.makedirs(folder.path, exist_ok=True)
-        folder.finish(ok=job.outcome is Outcome.OK)
+        with contextlib.suppress(OSError):  # on a full disk, the next call adds it
+            os.makedirs(folder.path, exist_ok=True)
+            folder.finish(ok=job.outcome is Outcome.OK)
 
     def _look_at_gpus(self, now: float) -> None:
         if self._gpu_file is None or now < self._gpu_file_at:

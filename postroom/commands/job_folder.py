@@ -24,6 +24,7 @@ import os
 import time
 from functools import lru_cache
 
+from ..system.absence import absent_is_fine
 from ..system.regular_file import open_regular
 
 SUCCESS, FAILURE = "SUCCESS", "FAILURE"
@@ -45,6 +46,9 @@ class JobFolder:
         self.timeline = f"{path}/timeline.csv"
         self.checkpoint = f"{path}/checkpoint"
         self._info = -1
+
+    def __del__(self) -> None:
+        self._close()  # an attempt that could not be begun, on a full disk, is never ended
 
     def begin(self) -> int:
         """Begin an attempt and return its number; files of an earlier one move to `attempts`."""
@@ -84,12 +88,15 @@ class JobFolder:
         """Write how an attempt ended. Errors are ignored: the result is what counts."""
         with contextlib.suppress(OSError):
             self.tell(facts)
-        if self._info >= 0:
-            os.close(self._info)
-            self._info = -1
+        self._close()
         if ok is not None:
             with contextlib.suppress(OSError):
                 self.finish(ok=ok)
+
+    def _close(self) -> None:
+        if self._info >= 0:
+            os.close(self._info)
+            self._info = -1
 
     def has_ended_well(self, job: str) -> bool:
         """Whether this very job, not an earlier one of the same command, succeeded here.
@@ -115,7 +122,7 @@ class JobFolder:
 
     def read_info(self) -> dict[str, str]:
         """The facts of INFO; none when there is no such file."""
-        with contextlib.suppress(OSError), open_regular(self.info) as file:
+        with absent_is_fine(), open_regular(self.info) as file:
             lines = file.read().decode(errors="replace").split("\n")
             parts = (line.partition(":") for line in lines)
             return {name: value.strip() for name, colon, value in parts if colon}

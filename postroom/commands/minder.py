@@ -23,7 +23,6 @@ If the minder itself is killed, the mark in the environment finds what it leaves
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import select
@@ -49,6 +48,7 @@ from ..system.fork import SIGNALS, ForkedProcess, fork_process, hear_signals
 from ..system.oom_kills import count_oom_kills
 from ..system.process_tree import MARK, adopt_orphans, below, mark_of, parent_of, reap, reap_orphans
 from ..system.processes import command_line, current_umask
+from ..system.shortage import WAITED_FOR
 from ..text.safe_text import printable
 from .attempt import CONTINUE_LATER, LINGER_S, AttemptEnd, CommandAttempt, Stopped
 from .failure import Cause, End, explain, is_out_of_memory
@@ -222,7 +222,7 @@ class Minder:
             self._context.base, attempt, self._context.environment.get("POSTROOM_GPU", "")
         )
         try:
-            if folder.has_ended_well(attempt.job_name):
+            if self._has_ended_well(folder, attempt.job_name):
                 return AttemptEnd(_ended_before(folder.read_info()))
             self._take_on_environment(attempt)
             if self._context.shares or attempt.elsewhere:
@@ -331,6 +331,17 @@ class Minder:
                 self._files, self._context.base, attempt.run, attempt.job, attempt.attempt
             )
 
+    def _has_ended_well(self, folder: JobFolder, job: str) -> bool:
+        """Whether a command need not run; while nobody can look, it is not run again."""
+        while True:
+            try:
+                return folder.has_ended_well(job)
+            except OSError as error:
+                self._journal.log("error", f"a command waits: {folder.info}: {error.strerror}")
+            if self._stops:
+                raise Stopped
+            time.sleep(BLOCKED_S)
+
     def _prepare(
         self, attempt: CommandAttempt, folder: JobFolder, started_at: float
     ) -> tuple[int, tuple[CappedLog, CappedLog]]:
@@ -354,7 +365,7 @@ class Minder:
             try:
                 return write()
             except OSError as error:
-                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                if error.errno not in WAITED_FOR:
                     raise
                 self._journal.log("error", f"a command waits for disk space: {error.strerror}")
             if self._stops:

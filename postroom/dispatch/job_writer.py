@@ -30,14 +30,20 @@ Batch = list[tuple[Job, dict[str, Any]]]
 
 
 def log_jobs(
-    append_log: AppendLogWriter, jobs: Sequence[Job], *, guess: int = 0, apart: bool = False
+    append_log: AppendLogWriter,
+    jobs: Sequence[Job],
+    *,
+    guess: int = 0,
+    apart: bool = False,
+    records: list[Record] | None = None,
 ) -> list[Record]:
     """Append jobs to the log of a run, in as few records as possible.
 
     When this returns, they survive the death of this process; in a durable run, also a power loss.
-    An error calls the first of them by the number `guess`. With `apart`, parcels are files.
+    An error calls the first of them by the number `guess`; `records` tells which of them are in.
+    With `apart`, parcels are files.
     """
-    records = []
+    records = [] if records is None else records
     # A single job skips the generator, which would cost more than the rest.
     for batch in _batches(jobs) if len(jobs) != 1 else [[(job, job.deploy()) for job in jobs]]:
         records.append(

@@ -11,6 +11,7 @@ from ..store.requests import no_orders, read_orders
 from ..store.snapshot import DEAD, acting_master, snapshot
 from ..system.oom_kills import OOM_MESSAGE
 from ..system.processes import is_stopped
+from ..system.shortage import full_disk
 
 # Agents that are just starting, or a disk that is freed at once, are not worth a line.
 SAY_AFTER_S = 3.0
@@ -61,8 +62,10 @@ def find_obstacle(files: Files, base: Base, *, acting: bool) -> str:
             f"no agent is running on {base.root}: "
             f"start one with `postroom agents start 1 {base.root}`"
         )
+    if full := full_disk(base.root):
+        return full
     if all(state == "blocked" for state in living):
-        return f"the agents of {base.root} cannot write their results: is its disk full?"
+        return f"the agents of {base.root} cannot write their results: its log says why"
     if all(state == "out of memory" for state in living):
         return f"the agents of {base.root} pause, and go on by themselves: {OOM_MESSAGE}"
     return ""

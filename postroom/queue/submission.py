@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from ..commands.job_environment import JobEnvironment, read_environment
 from ..commands.spec import COMMAND, CommandSpec
 from ..dispatch.job_writer import log_jobs
-from ..errors import BadFileError, PostroomError, RunRemovedError
+from ..errors import BadFileError, BaseFolderError, PostroomError, RunRemovedError
 from ..jobs import Job
 from ..store.append_log import AppendLogWriter, logged_until
 from ..store.base import Base, new_run_id
@@ -35,6 +35,7 @@ from ..store.runs import (
     user_name,
 )
 from ..store.scheduling import check_priority
+from ..system.shortage import explain
 
 if TYPE_CHECKING:
     from ..commands.code_snapshot import CodeSnapshot
@@ -91,15 +92,22 @@ def submit(
         job.run for spec in specs for job in spec.scheduling.after + spec.scheduling.after_any
     }
     leaving: set[str] = set()
-    with contextlib.ExitStack() as stack:
-        for run in sorted(awaited):  # they stay until it is on disk that somebody waits for them
-            stack.enter_context(appending(files, base, run))
-        while True:
-            info, asked = _open_run(files, base, project, leaving)
-            try:
-                return _append(files, base, info, jobs, asked, needs)
-            except RunRemovedError:
-                leaving.add(info.run)
+    try:
+        with contextlib.ExitStack() as stack:
+            # They stay until it is on disk that somebody waits for them.
+            for run in sorted(awaited):
+                stack.enter_context(appending(files, base, run))
+            while True:
+                info, asked = _open_run(files, base, project, leaving)
+                try:
+                    return _append(files, base, info, jobs, asked, needs)
+                except RunRemovedError:
+                    leaving.add(info.run)
+    except OSError as error:
+        some = "; `postroom jobs` shows whether some of them are in" if len(jobs) > 1 else ""
+        raise BaseFolderError(
+            f"cannot submit to {base.root}: {explain(error, base.root)}{some}"
+        ) from error
 
 
 def _append(
@@ -119,7 +127,8 @@ def _append(
             records = log_jobs(append_log, jobs, guess=asked)
         finally:
             append_log.close()
-        files.touch(base.run_folder(info.run))  # a Master that had finished the run looks again
+        with contextlib.suppress(OSError):  # they are in, and will be found without this event
+            files.touch(base.run_folder(info.run))  # a Master that had finished the run looks again
     return [JobId(info.run, n) for record in records for n in range(record.number, record.stop)]
 
 

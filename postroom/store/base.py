@@ -42,6 +42,7 @@ import time
 
 from ..errors import BaseFolderError
 from ..system.regular_file import open_regular
+from ..system.shortage import explain
 from .files import new_token
 
 FORMAT = "postroom 3\n"
@@ -264,7 +265,8 @@ def create_base(root: str | os.PathLike[str]) -> Base:
         raise
     except OSError as error:
         raise BaseFolderError(
-            f"cannot make a base at {base.root}: {error.strerror}; choose a folder you may write to"
+            f"cannot make a base at {base.root}: {explain(error, base.root)}; "
+            "choose another folder, if need be"
         ) from None
     return opened
 
@@ -368,8 +370,8 @@ def _check_writable(base: Base) -> None:
         os.unlink(probe)
     except OSError as error:
         raise BaseFolderError(
-            f"cannot write to the base at {base.root}: {error.strerror}; "
-            "make it writable or choose another"
+            f"cannot write to the base at {base.root}: {explain(error, base.root)}; "
+            "choose another folder, if need be"
         ) from None
 
 

@@ -14,7 +14,7 @@ import hashlib
 import os
 import time
 
-from .absence import absent_is_fine
+from .absence import absent_is_fine, means_absent
 
 # How long to wait until all are dead: a process may hang in a system call for a while.
 _PATIENCE_S = 10.0
@@ -96,10 +96,15 @@ def end(path: str, mark: str) -> int:
 def members(path: str) -> list[int]:
     """The processes in a group and in those below it."""
     found = []
-    for folder, _, _ in os.walk(path):
+    for folder, _, _ in os.walk(path, onerror=_unless_absent):
         with absent_is_fine(), open(f"{folder}/cgroup.procs", "rb") as file:
             found += [int(pid) for pid in file.read().split()]
     return found
+
+
+def _unless_absent(error: OSError) -> None:
+    if not means_absent(error):
+        raise error
 
 
 def _write(path: str, data: bytes) -> None:

@@ -22,6 +22,11 @@ MARK = "POSTROOM_SESSION"
 SHARES = "POSTROOM_SHARES"
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+# How long to look again at processes that are just being started.
+_START_S = 1.0
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+# Flags of a process in /proc/PID/stat (include/linux/sched.h).
+_EXITING, _FORKED_NO_EXEC, _KERNEL_THREAD = 0x4, 0x40, 0x200000
 # A process in an uninterruptible system call outlives even SIGKILL for a while.
 _PATIENCE_S = 10.0
 
@@ -47,16 +52,49 @@ def mark_of(base_root: str, agent_id: str) -> str:
     return f"{os.path.realpath(base_root)}:{inode}:{agent_id}"
 
 
-def marked(mark: str) -> list[int]:
-    """Every living process of this user that carries the mark, but this one."""
+def marked(mark: str, *, starting: bool = True) -> list[int]:
+    """Every living process of this user that carries the mark, but this one.
+
+    A process that is just being started cannot show its own environment yet: it is looked at again,
+    unless `starting` ones are found by descent.
+    """
     wanted = f"{MARK}={mark}".encode()
-    found = []
-    for name in os.listdir("/proc"):
-        if name.isdigit() and int(name) != os.getpid():
-            with absent_is_fine(), open(f"/proc/{name}/environ", "rb") as file:
-                if wanted in file.read().split(b"\0"):
-                    found.append(int(name))
+    found: list[int] = []
+    look_at = {int(name) for name in os.listdir("/proc") if name.isdigit()} - {os.getpid()}
+    give_up_at = time.monotonic() + _START_S
+    while look_at:
+        unsure = set()
+        for pid in look_at:
+            with absent_is_fine(), open(f"/proc/{pid}/environ", "rb") as file:
+                environ = file.read()
+                if wanted in environ.split(b"\0"):
+                    found.append(pid)
+                elif starting and _is_starting(pid, bool(environ)):
+                    unsure.add(pid)
+        look_at = unsure if time.monotonic() < give_up_at else set()
+        if look_at:
+            time.sleep(0.001)
     return found
+
+
+def _is_starting(pid: int, has_environ: bool) -> bool:
+    """Whether the environment of a process may still change: it is before or within its exec."""
+    seen = stat(pid)
+    if seen is None or seen.state in "ZX" or seen.flags & (_EXITING | _KERNEL_THREAD):
+        return False
+    if not has_environ:
+        return not seen.environ_end
+    if not seen.flags & _FORKED_NO_EXEC:
+        return False
+    # It shows the environment of the process that forked it. If that is alive, it answers for it.
+    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - seen.started_ticks / _TICKS_PER_S
+    return age_s < _START_S and _command_line(pid) != _command_line(seen.parent)
+
+
+def _command_line(pid: int) -> bytes:
+    with absent_is_fine(), open(f"/proc/{pid}/cmdline", "rb") as file:
+        return file.read()
+    return b""
 
 
 def holders(path: str) -> list[int]:
@@ -115,8 +153,8 @@ def sweep(mark: str, *, held: str = "", own_but: Collection[int] | None = None) 
     killed: set[int] = set()
     give_up_at = time.monotonic() + _PATIENCE_S
     while time.monotonic() < give_up_at:
-        left = {*marked(mark), *(below(os.getpid()) if own else ())}.difference(own_but or ())
-        left = left or set(holders(held) if held else ())
+        found = {*marked(mark, starting=not own), *(below(os.getpid()) if own else ())}
+        left = found.difference(own_but or ()) or set(holders(held) if held else ())
         if own:
             reap()
         if not left:

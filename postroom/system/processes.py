@@ -44,6 +44,8 @@ class Stat(NamedTuple):
     parent: int
     session: int
     started_ticks: int
+    flags: int
+    environ_end: int  # where its environment ends; 0: it has none yet (exec), or no memory any more
 
 
 def stat(pid: int) -> Stat | None:
@@ -64,6 +66,8 @@ def stat(pid: int) -> Stat | None:
         parent=int(fields[1]),
         session=int(fields[3]),
         started_ticks=int(fields[19]),
+        flags=int(fields[6]),
+        environ_end=int(fields[48]),
     )
 
 

@@ -13,5 +13,5 @@ def open_regular(path: str) -> BinaryIO:
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise OSError(errno.EINVAL, "it is not a regular file", path)
+        raise OSError(errno.ENXIO, "it is not a regular file", path)
     return open(fd, "rb")

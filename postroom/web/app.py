@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from ..errors import PostroomError
 from ..store.base import Base
 from ..store.job_ids import UnknownJobError
+from ..system.shortage import explain
 from .access_token import AccessToken
 from .api import api, outside
 from .context import AppContext, Context
@@ -77,7 +78,7 @@ async def _refused(request: Request, error: Exception) -> Response:
     elif isinstance(error, UnknownJobError):
         status, sentence = 404, str(error)
     elif isinstance(error, OSError):
-        status, sentence = 503, f"the base cannot be read or written: {error.strerror or error}"
+        status, sentence = 503, f"the base cannot be read or written: {explain(error)}"
     else:
         status, sentence = 400, str(error)
     return _answer(request, status, sentence)

@@ -79,6 +79,7 @@ def test_a_yielder_is_asked_for_little_more_than_is_taken() -> None:
     for _ in range(5):
         wait_until(feed.take)
     assert len(asked) <= 5 + 2 + 1 + 1
+    wait_until(lambda: feed.take() is None and feed.ended)  # its thread ends
 
 
 def test_a_slow_yielder_loses_nothing() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
+
+import pytest
 
 from postroom.commands.job_folder import CappedLog, JobFolder, tail
 
@@ -74,3 +77,18 @@ def test_the_tail_of_a_missing_file_is_empty(tmp_path: Path) -> None:
 def test_a_fifo_for_a_log_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "log")
     assert tail(str(tmp_path / "log")) == ""
+
+
+def test_a_folder_that_cannot_be_read_does_not_say_that_it_did_not_end_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = JobFolder(str(tmp_path / "job"))
+    folder.begin()
+    folder.end({}, ok=True)
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("postroom.commands.job_folder.open_regular", fails)
+    with pytest.raises(OSError, match="Too many"):
+        folder.has_ended_well("r/3")

@@ -40,7 +40,11 @@ def at_the_top(x: int) -> int:
 def use(memory_mib: int) -> Claim:
     """Take memory of the card that was granted, and have it seen."""
     claim = Claim(os.environ["POSTROOM_GPU"], memory_mib)
-    seen_by_the_meter(memory_mib)
+    try:
+        seen_by_the_meter(memory_mib)
+    except BaseException:  # it is told off as soon as it is seen
+        claim.close()
+        raise
     return claim
 
 

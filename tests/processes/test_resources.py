@@ -16,8 +16,9 @@ import pytest
 
 from postroom import Job, testing
 from postroom.errors import BaseFolderError
+from postroom.store.base import create_base
 from postroom.store.snapshot import snapshot
-from postroom.testing import RealSessions
+from postroom.testing import RealSessions, wait_until
 
 from .conftest import drive
 
@@ -124,12 +125,56 @@ def test_a_full_disk_at_submit_is_one_sentence_and_nothing_is_handed_in(
     with sessions.master() as master:
         fill(disk / "filler", leave=4096)
         with pytest.raises(
-            BaseFolderError, match=r"cannot submit jobs .*: No space left on device"
+            BaseFolderError, match=r"cannot submit jobs .* is full: free some space"
         ):
             master.submit(Job("kernels:double", x=bytes(9000)) for _ in range(3))
         assert os.listdir(sessions.base.job_pool) == []
         (disk / "filler").unlink()
         assert len(master.submit([Job("kernels:double", x=1)])) == 1
+
+
+@pytest.mark.parametrize("disk", ["size=1m"], indirect=True)
+def test_a_batch_on_a_full_disk_waits_says_so_and_goes_on(disk: Path, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    jobs = "".join(f"until [ -e {go} ]; do sleep 0.02; done; test {n} -gt 0\n" for n in (1, 2))
+    batch = subprocess.Popen(
+        [sys.executable, "-m", "postroom", "run", "-", "--gpus", "0", "--output-dir", disk / "out"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert batch.stdin is not None and batch.stderr is not None
+    batch.stdin.write(jobs)
+    batch.stdin.flush()
+    wait_until(lambda: list(disk.glob("out/*/INFO")), what="the first line")
+    fill(disk / "filler", leave=0)
+    assert "is full: free some space on it" in batch.stderr.readline()
+    batch.stdin.write("true\n" * 100)  # there is no room for these
+    batch.stdin.close()
+    (disk / "filler").unlink()
+    assert "it goes on" in batch.stderr.readline()
+    go.touch()
+    said = batch.stderr.read()
+    assert batch.wait(60) == 0 and "102 ok, 0 failed" in said
+    assert batch.stdout is not None
+    batch.stdout.close()
+    batch.stderr.close()
+
+
+@pytest.mark.parametrize("disk", ["size=1m"], indirect=True)
+def test_a_scheduler_on_a_full_disk_says_so_and_goes_on(disk: Path) -> None:
+    base = create_base(disk / "base")
+    fill(disk / "filler", leave=0)
+    command = [sys.executable, "-m", "postroom", "master", base.root]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as master:
+        assert master.stderr is not None
+        assert master.stderr.readline().startswith("scheduler of")
+        assert "is full: free some space on it" in master.stderr.readline()
+        (disk / "filler").unlink()
+        assert "it goes on" in master.stderr.readline()
+        assert "active" in master.stderr.readline()
+        master.terminate()
 
 
 @pytest.mark.parametrize("disk", ["size=1m"], indirect=True)
@@ -149,11 +194,11 @@ def test_a_read_only_base_is_refused_in_a_sentence_and_works_again_later(
     with sessions.master() as master:
         run = master.submit(blobs()).run
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-    with pytest.raises(BaseFolderError, match="Read-only file system"):
+    with pytest.raises(BaseFolderError, match="is read-only: make it writable"):
         sessions.master()
     sessions.start(wait=False)
     assert sessions.guardians["0"].wait(60) == 2
-    assert "Read-only file system" in Path(sessions.words("0")).read_text()
+    assert "is read-only: make it writable" in Path(sessions.words("0")).read_text()
     assert "Traceback" not in Path(sessions.words("0")).read_text()
     assert listed(sessions) == []
     subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)

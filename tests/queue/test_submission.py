@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 
 import pytest
 
 from postroom.commands.job_environment import JobEnvironment
 from postroom.commands.spec import CommandSpec
-from postroom.errors import PostroomError
+from postroom.errors import BaseFolderError, PostroomError
 from postroom.queue.submission import check, rerun, submit
 from postroom.store.append_log import RecordReader
 from postroom.store.base import Base
@@ -62,3 +63,17 @@ def test_a_rerun_is_not_held_and_names_what_it_repeats(base: Base) -> None:
     spec = read(base, again)
     assert spec.rerun_of == job
     assert spec.scheduling == SchedulingOptions(priority=2)
+
+
+def test_a_full_disk_is_a_sentence(base: Base, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("postroom.store.files.LocalAppendFile.append", full)
+    with pytest.raises(
+        BaseFolderError, match=r"cannot submit to .* is full: free some space"
+    ) as one:
+        submit(FILES, base, [CommandSpec("true", cwd="/")])
+    assert "postroom jobs" not in str(one.value)
+    with pytest.raises(BaseFolderError, match="whether some of them are in"):
+        submit(FILES, base, [CommandSpec("true", cwd="/")] * 2)

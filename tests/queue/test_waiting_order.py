@@ -92,6 +92,7 @@ def sent(base: Base) -> list[JobId]:
         dispatcher.step(now)
         letter = read_letter(FILES, base, "0")
         if letter is None:
+            inbox.take_down()
             lock.release()
             return found
         found += [JobId(letter.run, number) for number in range(letter.first, letter.stop)]

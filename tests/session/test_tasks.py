@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from postroom.jobs import Job
 from postroom.session.tasks import own, to_device
 from tests.in_one_process import in_one_process
+
+torch = pytest.importorskip("torch")
 
 TENSORS = """
 from __future__ import annotations

@@ -135,7 +135,7 @@ class _Thread:
     def __init__(self) -> None:
         self._work = threading.Lock()
         self._work.acquire()
-        threading.Thread(target=self._loop, daemon=True).start()
+        threading.Thread(target=self._loop, daemon=True, name="simulated process").start()
 
     @classmethod
     def take(cls) -> _Thread:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -63,3 +64,16 @@ def test_where_no_group_can_be_had_it_goes_without(
     assert os.listdir(tmp_path) == []
     cgroups.enter("")
     cgroups.enter(f"{tmp_path}/gone/for/good")
+
+
+def test_a_group_that_cannot_be_listed_is_not_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cgroups.members(str(tmp_path / "removed")) == []
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "scandir", fails)
+    with pytest.raises(OSError, match="Too many"):
+        cgroups.members(str(tmp_path))

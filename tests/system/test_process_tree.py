@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from postroom.system.process_tree import (
     MARK,
+    _is_starting,
     below,
     holders,
     mark_of,
@@ -16,6 +20,8 @@ from postroom.system.process_tree import (
     parent_of,
     sweep,
 )
+from postroom.system.processes import stat
+from postroom.testing import wait_until
 
 SLEEP = "import time; print('up', flush=True); time.sleep(60)"
 
@@ -48,6 +54,60 @@ def test_a_marked_process_is_found_and_ended(tmp_path: Path) -> None:
     finally:
         finish(process)
         finish(stranger)
+
+
+def test_a_process_that_is_just_being_started_is_found(tmp_path: Path) -> None:
+    mark = mark_of(str(tmp_path), "0")
+    for _ in range(20):
+        # It is within its exec when this returns, and has no environment for a moment.
+        process = subprocess.Popen(["sleep", "60"], env={**os.environ, MARK: mark})
+        try:
+            assert marked(mark) == [process.pid]
+        finally:
+            process.kill()
+            process.wait()
+
+
+def test_an_orphan_that_has_not_begun_its_program_yet_is_found(tmp_path: Path) -> None:
+    mark = mark_of(str(tmp_path), "0")
+    code = (
+        "import os, sys, time\n"
+        "if os.fork():\n    os._exit(0)\n"
+        "print(os.getpid(), flush=True)\n"
+        "time.sleep(0.3)\n"
+        f"os.execve('/bin/sleep', ['sleep', '60'], {{{MARK!r}: {mark!r}}})\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        orphan = int(parent.stdout.readline())
+        parent.wait()
+        try:
+            assert marked(mark) == [orphan]
+        finally:
+            os.kill(orphan, signal.SIGKILL)
+
+
+def test_an_empty_environment_is_no_reason_to_wait() -> None:
+    with subprocess.Popen(["sleep", "60"], env={}) as process:
+        try:
+            wait_until(lambda: (seen := stat(process.pid)) and seen.environ_end)
+            assert not _is_starting(process.pid, False)
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize(
+    ("state", "flags", "starting"),
+    [("R", 0, True), ("D", 0, True), ("Z", 0, False), ("R", 0x4, False), ("S", 0x200000, False)],
+)
+def test_who_has_no_environment_is_within_its_exec_or_will_never_have_one(
+    monkeypatch: pytest.MonkeyPatch, state: str, flags: int, starting: bool
+) -> None:
+    seen = stat(os.getpid())
+    assert seen is not None
+    made = seen._replace(state=state, flags=flags, environ_end=0)
+    monkeypatch.setattr("postroom.system.process_tree.stat", lambda pid: made)
+    assert _is_starting(os.getpid(), False) == starting
 
 
 def test_descendants_are_found_below_their_ancestor(tmp_path: Path) -> None:

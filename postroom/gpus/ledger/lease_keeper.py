@@ -26,6 +26,7 @@ from contextlib import suppress
 
 from ...errors import GpuError
 from ...system import processes
+from ...system.absence import absent_is_fine
 from ...system.processes import Process
 from .protocol import Lease
 
@@ -85,7 +86,7 @@ def _destination(pid: int, fd: int, above: list[int], limit: int) -> int | None:
 
 def _pipe(pid: int, fd: int) -> str | None:
     """Return the name of the pipe that a process writes to, or None if it is not a pipe."""
-    with suppress(OSError):
+    with absent_is_fine():
         name = os.readlink(f"/proc/{pid}/fd/{fd}")
         return name if name.startswith("pipe:") else None
     return None
@@ -93,9 +94,9 @@ def _pipe(pid: int, fd: int) -> str | None:
 
 def _reads(pid: int, pipe: str) -> bool:
     """Whether a process has a pipe open for reading."""
-    with suppress(OSError):
+    with absent_is_fine():
         for name in os.listdir(f"/proc/{pid}/fd"):
-            with suppress(OSError):
+            with absent_is_fine():
                 path = f"/proc/{pid}/fd/{name}"
                 # The mode of the link shows how the descriptor was opened: r--, -w- or rw-.
                 if os.readlink(path) == pipe and os.lstat(path).st_mode & stat.S_IRUSR:
@@ -111,29 +112,39 @@ class OwnerProcesses:
         self._fds: dict[int, int] = {}  # pid: pidfd, which never means another process
         self._sessions: set[int] = set()
         self._just_died = False  # one has just died, and others are alive
+        self._ended: list[int] = []  # the pidfds of the dead whose orphans were not looked for yet
+        self._ended_ticks = 0
         self._since_ticks = self._noted_ticks = _now_ticks()
         self._adopt(head.pid, head.started_ticks)
 
     def step(self, wait_s: float) -> bool:
         """Note the processes, then wait for a death or `wait_s`; False when all are gone."""
-        self._note_descendants()
-        if not self._fds:
-            return False
-        if self._just_died:
-            # A script may start a thousand programs: do not look after each death.
+        try:
+            return self._step(wait_s)
+        except OSError:  # no descriptor is free: nobody is taken for gone
             time.sleep(wait_s)
-        poll = select.poll()
+            return True
+
+    def _step(self, wait_s: float) -> bool:
         pids = {fd: pid for pid, fd in self._fds.items()}
-        for fd in pids:
-            poll.register(fd, select.POLLIN)
-        ended = [fd for fd, _ in poll.poll(wait_s * 1000)]
-        now_ticks = _now_ticks()
-        for fd in ended:
+        if not self._ended:
+            self._note_descendants()
+            pids = {fd: pid for pid, fd in self._fds.items()}
+            if self._just_died:
+                # A script may start a thousand programs: do not look after each death.
+                time.sleep(wait_s)
+            poll = select.poll()
+            for fd in pids:
+                poll.register(fd, select.POLLIN)
+            self._ended = [fd for fd, _ in poll.poll(wait_s * 1000)]
+            self._ended_ticks = _now_ticks()
+        if self._ended:
+            self._adopt_orphans(self._ended_ticks)
+        for fd in self._ended:
             del self._fds[pids[fd]]
             os.close(fd)
-        if ended:
-            self._adopt_orphans(now_ticks)
-        self._just_died = bool(ended)
+        self._just_died = bool(self._ended)
+        self._ended = []
         return bool(self._fds)
 
     def _adopt(self, pid: int, started_ticks: int | None = None) -> None:
@@ -141,7 +152,7 @@ class OwnerProcesses:
             return
         try:
             fd = os.pidfd_open(pid)
-        except OSError:
+        except ProcessLookupError:
             return
         # Read after the descriptor is open, so that it cannot be another process.
         seen = processes.stat(pid)
@@ -243,7 +254,7 @@ def dismiss(keeper: Process) -> bool:
     """Tell a keeper to release its lease; False if it is gone already."""
     try:
         fd = os.pidfd_open(keeper.pid)
-    except OSError:
+    except ProcessLookupError:
         return False
     try:
         if processes.alive(keeper) is not True:
@@ -261,9 +272,9 @@ def _children(pid: int) -> list[int]:
         # Linux was built without that file: read all processes instead, which is slower.
         return [seen.pid for seen in _all_processes() if seen.parent == pid]
     found: list[int] = []
-    with suppress(OSError):
+    with absent_is_fine():
         for task in os.listdir(f"/proc/{pid}/task"):
-            with suppress(OSError), open(f"/proc/{pid}/task/{task}/children") as file:
+            with absent_is_fine(), open(f"/proc/{pid}/task/{task}/children") as file:
                 found += [int(child) for child in file.read().split()]
     return found
 

@@ -15,6 +15,7 @@ import time
 from contextlib import suppress
 
 from ...errors import GpuError
+from ...system.absence import means_absent
 from ...system.shared_folder import lock_is_free
 from .redis_store import TTL_S, RedisLease, RedisStore
 
@@ -50,6 +51,17 @@ def start_renewal(url: str, lease_path: str, row: RedisLease) -> None:
     child.returncode = 0  # it outlives us: subprocess must not warn that nobody waited for it
 
 
+def _open_lease(path: str) -> int | None:
+    """Open the file of a lease; None: the lease has ended already."""
+    while True:
+        try:
+            return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError as error:
+            if means_absent(error):
+                return None
+        time.sleep(LOOK_S)
+
+
 def main() -> None:
     """Renew one entry until its lease ends."""
     settings = json.load(sys.stdin)
@@ -58,11 +70,8 @@ def main() -> None:
         settings["text"].encode(), settings["number"].encode(), settings["token"].encode()
     )
     renewed = 0.0
-    try:
-        fd = os.open(settings["lease_path"], os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
-        fd = -1  # the lease has ended already
-    while fd >= 0 and not lock_is_free(fd):
+    fd = _open_lease(settings["lease_path"])
+    while fd is not None and not lock_is_free(fd):
         if time.monotonic() - renewed > TTL_S / 5:
             with suppress(GpuError):  # try again when the server is back
                 store.renew(row)

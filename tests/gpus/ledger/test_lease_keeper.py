@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 import subprocess
@@ -77,3 +78,31 @@ def test_a_keeper_that_dies_at_its_start_is_an_error(monkeypatch: pytest.MonkeyP
     with pytest.raises(GpuError, match="no GPU is held"):
         lease_keeper.keep(lease, processes.myself())
     assert open_ledger().holders() == []
+
+
+def no_descriptors(*_: object) -> None:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+@pytest.mark.parametrize("unable", ["_all_processes", "_children"])
+def test_a_keeper_that_cannot_look_takes_nobody_for_gone(
+    monkeypatch: pytest.MonkeyPatch, unable: str
+) -> None:
+    with subprocess.Popen(["sleep", "60"]) as head:
+        owner = processes.identify(head.pid)
+        assert owner is not None
+        owned = lease_keeper.OwnerProcesses(owner)
+        assert owned.step(0.0)
+        head.kill()
+    with monkeypatch.context() as short:
+        short.setattr(lease_keeper, unable, no_descriptors)
+        assert owned.step(0.0) and owned.step(0.0)
+    assert not owned.step(1.0)
+
+
+def test_a_keeper_that_cannot_be_reached_is_not_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "pidfd_open", no_descriptors)
+    with pytest.raises(OSError, match="Too many"):
+        lease_keeper.dismiss(processes.myself())
+    with pytest.raises(OSError, match="Too many"):
+        lease_keeper.OwnerProcesses(processes.myself())._adopt(os.getppid())

@@ -56,7 +56,8 @@ def test_every_card_is_handed_out_once(ledger: Ledger) -> None:
     with pytest.raises(CardHeld):
         ledger.try_acquire(LeaseRequest())
     leases[2].release()
-    assert ledger.try_acquire(LeaseRequest()).cards == leases[2].cards
+    with ledger.try_acquire(LeaseRequest()) as again:
+        assert again.cards == leases[2].cards
     for lease in leases:
         lease.release()
 
@@ -149,7 +150,8 @@ def test_a_killed_owner_frees_its_card(ledger: Ledger, python: Start) -> None:
     child.kill()
     child.wait()
     # Not even a tidy-up is needed: Linux has released the lock before wait() returned.
-    assert ledger.try_acquire(LeaseRequest(cards=("FAKE-2",))).cards == ("FAKE-2",)
+    with ledger.try_acquire(LeaseRequest(cards=("FAKE-2",))) as lease:
+        assert lease.cards == ("FAKE-2",)
 
 
 def test_the_card_stays_held_until_the_last_child_with_the_lock_is_gone(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import time
@@ -13,7 +14,7 @@ import pytest
 
 from postroom.errors import CardHeld, GpuError
 from postroom.gpus.cards import inventory
-from postroom.gpus.ledger import redis_ledger
+from postroom.gpus.ledger import redis_ledger, redis_renewal
 from postroom.gpus.ledger.folder_ledger import FolderLedger
 from postroom.gpus.ledger.protocol import Lease, LeaseRequest, open_ledger
 from postroom.gpus.ledger.redis_ledger import RedisLedger
@@ -168,3 +169,22 @@ def test_without_redis_a_lease_lives_on_and_nothing_is_handed_out(
         ledger.try_acquire(LeaseRequest())
     assert [entry.cards for entry in FolderLedger(str(folder)).holders()] == [("FAKE-0",)]
     lease.release()
+
+
+def test_a_lease_that_could_not_be_opened_has_not_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert redis_renewal._open_lease(str(tmp_path / "ended")) is None
+    lease, real, tries = tmp_path / "lease", os.open, iter([errno.EMFILE, errno.ENFILE])
+    lease.touch()
+
+    def open_at_last(path: str, flags: int) -> int:
+        if number := next(tries, 0):
+            raise OSError(number, os.strerror(number))
+        return real(path, flags)
+
+    monkeypatch.setattr(redis_renewal, "LOOK_S", 0.0)
+    monkeypatch.setattr(os, "open", open_at_last)
+    fd = redis_renewal._open_lease(str(lease))
+    assert fd is not None
+    os.close(fd)

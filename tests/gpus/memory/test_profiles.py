@@ -137,7 +137,9 @@ def test_the_right_to_measure_ends_with_its_holders_death(
     assert other is not None
     other.close()
     os.kill(holder.pid, signal.SIGKILL)
-    wait_until(lambda: profiles.try_measure("t"), show="the right is still held")
+    right = wait_until(lambda: profiles.try_measure("t"), show="the right is still held")
+    assert right is not None
+    right.close()
 
 
 def test_a_reservation_is_the_larger_of_declared_and_learned_with_the_context() -> None:
