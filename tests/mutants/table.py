@@ -418,8 +418,8 @@ MUTANTS = [
     Mutant(
         "a command that ended well is not run again",
         "postroom/commands/minder.py",
-        "if folder.has_ended_well(attempt.job_name):",
-        "if folder.has_ended_well(attempt.name):",
+        "if self._has_ended_well(folder, attempt.job_name):",
+        "if self._has_ended_well(folder, attempt.name):",
         "tests/commands/test_minder.py",
     ),
     Mutant(

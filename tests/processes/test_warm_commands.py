@@ -72,7 +72,11 @@ def test_a_killed_worker_costs_its_command_nothing(sessions: RealSessions, tmp_p
         pool = master.submit([shell(sessions, line), shell(sessions, "true")])
         drive(master, log.exists, what="the command")
         mind = minder(sessions)
-        os.kill(sessions.worker(), signal.SIGKILL)
+        worker, guardian = sessions.worker(), psutil.Process(sessions.guardians["0"].pid)
+        os.kill(worker, signal.SIGKILL)
+        sessions.wait_until(lambda: not psutil.pid_exists(worker), what="its guardian seeing that")
+        rounds = guardian.num_ctx_switches().voluntary  # it sleeps once in each
+        sessions.wait_until(lambda: guardian.num_ctx_switches().voluntary >= rounds + 5)
         assert mind.is_running()
         go.touch()
         pool.wait()
