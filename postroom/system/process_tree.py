@@ -15,7 +15,7 @@ import time
 from collections.abc import Collection
 
 from .absence import absent_is_fine
-from .processes import stat
+from .processes import Stat, stat
 
 MARK = "POSTROOM_SESSION"
 # In a session that shares GPUs: the guardian's pid. Its ancestors hold no GPU for it.
@@ -65,11 +65,12 @@ def marked(mark: str, *, starting: bool = True) -> list[int]:
     while look_at:
         unsure = set()
         for pid in look_at:
+            before = stat(pid) if starting else None
             with absent_is_fine(), open(f"/proc/{pid}/environ", "rb") as file:
                 environ = file.read()
                 if wanted in environ.split(b"\0"):
                     found.append(pid)
-                elif starting and _is_starting(pid, bool(environ)):
+                elif before is not None and _is_starting(before, bool(environ)):
                     unsure.add(pid)
         look_at = unsure if time.monotonic() < give_up_at else set()
         if look_at:
@@ -77,18 +78,18 @@ def marked(mark: str, *, starting: bool = True) -> list[int]:
     return found
 
 
-def _is_starting(pid: int, has_environ: bool) -> bool:
-    """Whether the environment of a process may still change: it is before or within its exec."""
-    seen = stat(pid)
-    if seen is None or seen.state in "ZX" or seen.flags & (_EXITING | _KERNEL_THREAD):
+def _is_starting(before: Stat, had_environ: bool) -> bool:
+    """Whether a process was before or within its exec when its environment was read."""
+    if not had_environ:
+        now = stat(before.pid)
+        if now is None or now.state in "ZX" or now.flags & (_EXITING | _KERNEL_THREAD):
+            return False
+        return not now.environ_end or now.environ_end > now.environ_start
+    if not before.flags & _FORKED_NO_EXEC:
         return False
-    if not has_environ:
-        return not seen.environ_end
-    if not seen.flags & _FORKED_NO_EXEC:
-        return False
-    # It shows the environment of the process that forked it. If that is alive, it answers for it.
-    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - seen.started_ticks / _TICKS_PER_S
-    return age_s < _START_S and _command_line(pid) != _command_line(seen.parent)
+    # It showed the environment of the process that forked it. If that is alive, it answers for it.
+    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - before.started_ticks / _TICKS_PER_S
+    return age_s < _START_S and _command_line(before.pid) != _command_line(before.parent)
 
 
 def _command_line(pid: int) -> bytes:

@@ -45,7 +45,8 @@ class Stat(NamedTuple):
     session: int
     started_ticks: int
     flags: int
-    environ_end: int  # where its environment ends; 0: it has none yet (exec), or no memory any more
+    environ_start: int  # where its environment is in memory
+    environ_end: int  # 0: it has none yet (exec), or no memory any more
 
 
 def stat(pid: int) -> Stat | None:
@@ -67,6 +68,7 @@ def stat(pid: int) -> Stat | None:
         session=int(fields[3]),
         started_ticks=int(fields[19]),
         flags=int(fields[6]),
+        environ_start=int(fields[47]),
         environ_end=int(fields[48]),
     )
 

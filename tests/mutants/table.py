@@ -87,14 +87,14 @@ MUTANTS = [
     Mutant(
         "a process within its exec is looked at again",
         "postroom/system/process_tree.py",
-        "        return not seen.environ_end\n",
+        "        return not now.environ_end or now.environ_end > now.environ_start\n",
         "        return False\n",
         "tests/system/test_process_tree.py",
     ),
     Mutant(
         "an orphan that has not begun its program is looked at again",
         "postroom/system/process_tree.py",
-        "    return age_s < _START_S and _command_line(pid) != _command_line(seen.parent)\n",
+        "    return age_s < _START_S and _command_line(before.pid) != _command_line(before.parent)\n",
         "    return False\n",
         "tests/system/test_process_tree.py",
     ),

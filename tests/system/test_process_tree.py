@@ -91,7 +91,8 @@ def test_an_empty_environment_is_no_reason_to_wait() -> None:
     with subprocess.Popen(["sleep", "60"], env={}) as process:
         try:
             wait_until(lambda: (seen := stat(process.pid)) and seen.environ_end)
-            assert not _is_starting(process.pid, False)
+            seen = stat(process.pid)
+            assert seen is not None and not _is_starting(seen, False)
         finally:
             process.kill()
 
@@ -107,7 +108,7 @@ def test_who_has_no_environment_is_within_its_exec_or_will_never_have_one(
     assert seen is not None
     made = seen._replace(state=state, flags=flags, environ_end=0)
     monkeypatch.setattr("postroom.system.process_tree.stat", lambda pid: made)
-    assert _is_starting(os.getpid(), False) == starting
+    assert _is_starting(seen, False) == starting
 
 
 def test_descendants_are_found_below_their_ancestor(tmp_path: Path) -> None:
