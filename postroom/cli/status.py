@@ -44,7 +44,9 @@ def command(view: QueueView, json_: bool) -> None:
             click.echo(f"\n{title}" + (f" ({len(rows)} of {more})" if more > len(rows) else ""))
             print_jobs(rows, indent="  ")
     if seen.failed:
-        click.echo("\nsee why: postroom show JOB; run them again: postroom rerun --failed")
+        click.echo(
+            "\nsee why: postroom show JOB; again: postroom rerun JOB; all commands: rerun --failed"
+        )
 
 
 def head(seen: Overview) -> list[str]:
