@@ -12,6 +12,7 @@ import numpy as np
 LARGE_BYTES = 64 << 20
 PAGE_ITEMS = 4096 // 8
 LAYERS = 4
+NAP_S = 0.01
 
 
 def double(x: np.ndarray) -> np.ndarray:
@@ -66,7 +67,7 @@ _made: dict[int, Any] = {}
 
 def nap(x: Any, nbytes: int = 0) -> Any:
     """Work of 10 ms on an array, and a result of so many bytes."""
-    time.sleep(0.01)
+    time.sleep(NAP_S)
     if not nbytes:
         return float(x[0])
     if nbytes not in _made:

@@ -27,11 +27,12 @@ class Sizes:
     cold: int  # processes that import torch for one job each
     shell: int  # shell lines
     synced: int  # files written and synced one by one
+    stream: int  # jobs of 10 ms with arguments of 16 MB; five times as many of 1 MB
     memory: int = 0  # bytes of memory to touch before
 
 
-FULL = Sizes(5, 500, 2000, 10, 200, 100_000, 20.0, 100, 500, 300, 8 << 30)
-QUICK = Sizes(2, 100, 1000, 3, 200, 10_000, 4.0, 2, 200, 100, 2 << 30)
+FULL = Sizes(5, 500, 2000, 10, 200, 100_000, 20.0, 100, 500, 300, 200, 8 << 30)
+QUICK = Sizes(2, 100, 1000, 3, 200, 10_000, 4.0, 2, 200, 100, 50, 2 << 30)
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,9 @@ LINES = (
     Line("one list", "small jobs, submitted in one list", "jobs/s", True, target=0),
     Line("large", "64 MB argument, one job", "ms", reference="Ray tasks"),
     Line("large result", "64 MB result, one job", "ms", reference="Ray tasks", target=0),
+    Line("stream 16", "16 MB and 10 ms each: workers busy", "%", True, "Ray actors"),
+    Line("stream 4", "the same, with results of 4 MB", "%", True, "Ray actors"),
+    Line("stream 1", "1 MB and 10 ms each: workers busy", "%", True, "Ray actors"),
     Line("shared", "64 MB shared by many jobs, each", "ms", reference="Ray tasks", target=3.0),
     Line("growth", "cost of a job, long queue", "µs", reference="1,000 queued", target=1 / 1.2),
     Line("growth submit", "submit into a long queue, each", "µs", reference="1,000 queued"),

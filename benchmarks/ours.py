@@ -60,6 +60,9 @@ class Postroom:
     def batch(self, kernel: Kernel, jobs: Sequence[dict[str, Any]]) -> list[Any]:
         return self._master.run([Job(kernel, **arguments) for arguments in jobs]).results()
 
+    def stream(self, kernel: Kernel, jobs: Sequence[dict[str, Any]]) -> list[Any]:
+        return self.batch(kernel, jobs)
+
     def share(self, kernel: Kernel, data: Any, jobs: Sequence[dict[str, Any]]) -> list[Any]:
         listed = [Job(kernel, **arguments) for arguments in jobs]
         return self._master.run(listed, shared=data).results()

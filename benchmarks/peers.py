@@ -9,9 +9,8 @@ from typing import Any
 
 from . import kernels
 from .lines import Figures, Sizes
-from .systems import Kernel, cpu_share, measure
+from .systems import WORKERS, Kernel, cpu_share, measure
 
-WORKERS = 2
 # What lies idle: long enough for start-up work to be over.
 SETTLE_S = 0.5
 
@@ -33,6 +32,9 @@ class FutureSystem:
 
     def batch(self, kernel: Kernel, jobs: Jobs) -> list[Any] | None:
         return None
+
+    def stream(self, kernel: Kernel, jobs: Jobs) -> list[Any]:
+        return self.each(kernel, jobs)
 
     def share(self, kernel: Kernel, data: Any, jobs: Jobs) -> list[Any] | None:
         return None
@@ -97,6 +99,9 @@ class _RayTasks:
 
     def batch(self, kernel: Kernel, jobs: Jobs) -> list[Any] | None:
         return None
+
+    def stream(self, kernel: Kernel, jobs: Jobs) -> list[Any]:
+        return self.each(kernel, jobs)
 
     def share(self, kernel: Kernel, data: Any, jobs: Jobs) -> list[Any]:
         import ray

@@ -14,6 +14,7 @@ from . import kernels
 from .lines import Figures, Sizes
 
 Kernel = Callable[..., Any]
+WORKERS = 2
 
 # Linux counts a process's time in such steps: less than one is seen as none.
 TICK_S = 0.01
@@ -31,6 +32,9 @@ class System(Protocol):
     def batch(self, kernel: Kernel, jobs: Sequence[dict[str, Any]]) -> list[Any] | None:
         """Submit a list at once; None where there is no such thing."""
 
+    def stream(self, kernel: Kernel, jobs: Sequence[dict[str, Any]]) -> list[Any]:
+        """Run many jobs with large arguments, in the way that suits the system best."""
+
     def share(self, kernel: Kernel, data: Any, jobs: Sequence[dict[str, Any]]) -> list[Any] | None:
         """Run jobs that all read `data`; None where there is no such thing."""
 
@@ -43,6 +47,12 @@ def measure(name: str, system: System, sizes: Sizes) -> Figures:
         "large": {name: large(system, sizes.large) * 1e3},
         "large result": {name: large_result(system, sizes.large) * 1e3},
     }
+    for line, nbytes, result, jobs in (
+        ("stream 16", 16 << 20, 0, sizes.stream),
+        ("stream 4", 16 << 20, 4 << 20, sizes.stream),
+        ("stream 1", 1 << 20, 0, 5 * sizes.stream),
+    ):
+        figures[line] = {name: 100 * stream(system, nbytes, result, jobs)}
     in_one = one_list(system, sizes.jobs)
     if in_one is not None:
         figures["one list"] = {name: in_one}
@@ -107,6 +117,17 @@ def large_result(system: System, calls: int) -> float:
         assert kernels.touch(result) == number * (len(result) // kernels.PAGE_ITEMS)
         taken.append(time.perf_counter() - started)
     return statistics.median(taken[1:])
+
+
+def stream(system: System, nbytes: int, result: int, jobs: int) -> float:
+    """The share of the time that two workers are busy with jobs of 10 ms and large arguments."""
+    x = kernels.large_array(1).view("u1")[:nbytes]
+    arguments = [{"x": x, "nbytes": result} for _ in range(jobs)]
+    started = time.perf_counter()
+    results = system.stream(kernels.nap, arguments)
+    taken = time.perf_counter() - started
+    assert len(results) == jobs
+    return jobs * kernels.NAP_S / WORKERS / taken
 
 
 def shared(system: System, jobs: int) -> float | None:

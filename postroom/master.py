@@ -211,6 +211,8 @@ class Master:
         batch = feeder.next_batch()
         with self._using("submit jobs"):
             self._append(pool, batch, apart=True)
+            if self._dispatcher is not None:
+                self._dispatcher.expect_more(pool.run, not feeder.ended)
         return bool(batch)
 
     def submit(

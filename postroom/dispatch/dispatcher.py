@@ -100,6 +100,12 @@ class Dispatcher:
         else:
             self.hint({run})
 
+    def expect_more(self, run: str, more: bool) -> None:
+        """Say whether more jobs of a run are about to come: letters are shorter near its end."""
+        active = self.runs.get(run)
+        if active is not None:
+            active.queue.grows = more
+
     def is_due(self, run: str) -> bool:
         """Whether what this process appended is worth a round: a mailbox is empty.
 

@@ -83,6 +83,7 @@ class RunQueue:
         self._parcels = array("q")  # the first numbers of all
         self._offsets = array("q")  # of their records in the append log, if there is one
         self._waiting: list[tuple[int, int]] = []  # a heap of disjoint ranges
+        self.grows = False  # True: more jobs are about to come, so the end is not near
         self.priority = 0
         self._held: set[int] = set()  # not to be sent
         self._aside: set[int] = set()  # those of them that would wait otherwise
@@ -228,7 +229,7 @@ class RunQueue:
         # Near the end, share what is left, so that no agent has to finish alone.
         first, stop = self._waiting[0] if self._waiting else (0, 0)
         remaining = max(stop - first, self.n_jobs - self.done)
-        by_share = -(-remaining // (2 * max(agents, 1)))
+        by_share = -(-remaining // ((1 if self.grows else 2) * max(agents, 1)))
         least = int(LEAST_S / max(self.mean_s, 1e-6))
         return max(1, min(by_time, max(by_share, least), MOST_JOBS))
 
