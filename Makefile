@@ -7,7 +7,7 @@ PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 PEERS := $(VENV)/.peers
 
-.PHONY: run test test-root lint docs pictures bench chaos mutants clean
+.PHONY: run test test-root lint docs pictures bench chaos mutants compat clean
 
 run: $(READY)  ## set up, then run the main job
 	$(PY) main.py
@@ -55,6 +55,9 @@ chaos: $(READY)  ## kill it at every turn, and count what is lost; about half an
 
 mutants: $(READY)  ## take out each rule once, and see its test go red
 	$(PY) -m tests.mutants
+
+compat: $(READY)  ## the quick tests, with each Python that is here, and the lowest and newest releases
+	$(PY) -m tests.compatibility
 
 $(READY): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "no Python 3.11 or later with venv was found: install one" \

@@ -85,6 +85,20 @@ MUTANTS = [
         "tests/processes/test_host_memory.py",
     ),
     Mutant(
+        "without descriptors, a run that could not be locked is not taken for a removed one",
+        RUNS,
+        "    with contextlib.suppress(FileNotFoundError):\n        lock = share_lock",
+        "    with contextlib.suppress(OSError):\n        lock = share_lock",
+        "sim 0-99",
+    ),
+    Mutant(
+        "without descriptors, a run that could not be read can still be resumed",
+        MASTER,
+        "        except (FileNotFoundError, BadFileError):\n",
+        "        except (OSError, BadFileError):\n",
+        "sim 0-99",
+    ),
+    Mutant(
         "a process within its exec is looked at again",
         "postroom/system/process_tree.py",
         "        return not now.environ_end or now.environ_end > now.environ_start\n",

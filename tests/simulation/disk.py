@@ -57,6 +57,7 @@ class Disk:
         self.rng = rng
         self.root = Folder()
         self.full = False
+        self.starved = False  # no process of the machine gets a descriptor
         self.listing_lag = 0.0  # how often a listing of runs is an earlier one
         self._old_listings: dict[str, list[str]] = {}
         self._unsynced: list[Change] = []
@@ -303,10 +304,12 @@ class SimulatedFiles:
         self._blank: Node | None = None  # what is prepared, until it is written
         self._spares: list[str] = []
 
-    def operation(self, path: str = "", *, grows: bool = False) -> None:
+    def operation(self, path: str = "", *, grows: bool = False, opens: bool = False) -> None:
         """Pause before a system call, which may fail."""
         process = self.process
         process.point()
+        if opens and (process.starved or self.disk.starved):
+            raise _error(errno.EMFILE if process.starved else errno.ENFILE, path)
         if grows and self.disk.full:
             raise _error(errno.ENOSPC, path)
         if process.fault is not None and process.budget <= 0:
@@ -320,14 +323,14 @@ class SimulatedFiles:
                 self.remove(before)
         with contextlib.suppress(OSError):
             if path is not None:
-                self.operation(path, grows=True)
+                self.operation(path, grows=True, opens=True)
                 folder, name = self.disk.place(path)
                 self._blank = Node()
                 self.disk.change((folder, name, self._blank))
                 self._prepared = path
 
     def write_new(self, path: str, chunks: Sequence[Buffer], *, sync: bool = False) -> None:
-        self.operation(path, grows=True)
+        self.operation(path, grows=True, opens=path != self._prepared)
         data = b"".join(chunks)
         cut = data[: self.disk.rng.randrange(len(data) + 1)]
         if path == self._prepared and self._blank is not None:
@@ -380,11 +383,11 @@ class SimulatedFiles:
         return won
 
     def names(self, folder: str) -> list[str]:
-        self.operation(folder)
+        self.operation(folder, opens=True)
         return self.disk.listing(folder, self.process)
 
     def read(self, path: str, limit: int) -> bytes:
-        self.operation(path)
+        self.operation(path, opens=True)
         data = self.disk.file(path).data
         if len(data) > limit:
             raise BadFileError(path, "is too long")
@@ -394,7 +397,7 @@ class SimulatedFiles:
         return self.read(path, limit)
 
     def tail(self, path: str, size: int) -> bytes:
-        self.operation(path)
+        self.operation(path, opens=True)
         return self.disk.file(path).data[-size:]
 
     def exists(self, path: str) -> bool:
@@ -426,7 +429,7 @@ class SimulatedFiles:
             self.disk.change((folder, name, None))
 
     def remove_tree(self, path: str) -> None:
-        self.operation(path)
+        self.operation(path, opens=True)
         with contextlib.suppress(FileNotFoundError):
             folder, name = self.disk.place(path)
             node = folder.entries.get(name)
@@ -454,16 +457,16 @@ class SimulatedFiles:
         self.operation(path)
 
     def sync_file(self, path: str) -> None:
-        self.operation(path)
+        self.operation(path, opens=True)
         node = self.disk.file(path)
         node.stable = node.data
 
     def sync_folder(self, path: str) -> None:
-        self.operation(path)
+        self.operation(path, opens=True)
         self.disk.sync_names(self.disk.folder(path))
 
     def try_lock(self, path: str, *, shared: bool = False) -> SimulatedLock | None:
-        self.operation(path)
+        self.operation(path, opens=True)
         folder, name = self.disk.place(path)
         if name not in folder.entries:
             self.disk.change((folder, name, Node()))
@@ -476,7 +479,7 @@ class SimulatedFiles:
         return lock
 
     def create_box(self, path: str) -> SimulatedBox:
-        self.operation(path, grows=True)
+        self.operation(path, grows=True, opens=True)
         folder, name = self.disk.place(path)
         if name in folder.entries:
             raise _error(errno.EEXIST, path)
@@ -485,21 +488,21 @@ class SimulatedFiles:
         return SimulatedBox(self, node)
 
     def open_box(self, path: str) -> SimulatedBox | None:
-        self.operation(path)
+        self.operation(path, opens=True)
         try:
             return SimulatedBox(self, self.disk.file(path))
         except FileNotFoundError:
             return None
 
     def make_append_file(self, path: str) -> SimulatedAppendFile:
-        self.operation(path, grows=True)
+        self.operation(path, grows=True, opens=True)
         folder, name = self.disk.place(path)
         if name not in folder.entries:
             self.disk.change((folder, name, Node()))
         return SimulatedAppendFile(self, self.disk.file(path))
 
     def open_append_file(self, path: str) -> SimulatedAppendFile | None:
-        self.operation(path)
+        self.operation(path, opens=True)
         try:
             return SimulatedAppendFile(self, self.disk.file(path))
         except FileNotFoundError:

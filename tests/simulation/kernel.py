@@ -32,6 +32,7 @@ class Process:
         self.parent = parent
         self.alive = True
         self.survives = False  # the death of its parent
+        self.starved = False  # it gets no descriptor: what it has open, it can use
         self.stopped = False  # SIGSTOP: alive, and holding its locks, but not running
         self.wake_at = kernel.now
         self.budget = 0  # operations until its turn ends

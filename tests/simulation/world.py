@@ -132,10 +132,10 @@ class World(Machine):
             for member in [process, *self.kernel.children(process)]:
                 if member.alive:
                     self._doomed[member] = self.rng.randrange(100)
-        self.disk.full = False
+        self.disk.full = self.disk.starved = False
         self.disk.listing_lag = 0.0
         for process in self.kernel.processes:
-            process.stopped = False
+            process.stopped = process.starved = False
 
     def _finished(self) -> bool:
         accepted = all(s.run is not None and not s.more for s in self.checker.submissions)
@@ -218,6 +218,8 @@ class Story(World):
         self._fill = rng.choice((0.0, 0.0, 0.01))
         self._longest = rng.choice((1, 4, 20))
         self.disk.listing_lag = rng.choice((0.0, 0.3))
+        self._descriptors = random.Random(f"descriptors {seed}")
+        self._starve = self._descriptors.choice((0.0, 0.0, 0.02, 0.1))
 
     def _plan(self, token: int, poisonous: bool) -> Plan:
         rng = self.rng
@@ -260,6 +262,8 @@ class Story(World):
             self.lose_power()
         if rng.random() < self._fill:
             self.disk.full = not self.disk.full
+        if self._descriptors.random() < self._starve:
+            self._starve_or_feed()
         if rng.random() < self._stop:
             self._stop_or_continue()
         if rng.random() < self._suspect and self.sessions():
@@ -267,6 +271,14 @@ class Story(World):
             for member in [process, *self.kernel.children(process)]:
                 member.stopped = rng.random() < 0.5
             self.suspect(process)
+
+    def _starve_or_feed(self) -> None:
+        """Take all free descriptors from a process, or from the machine, or give them back."""
+        if self._descriptors.random() < 0.2:
+            self.disk.starved = not self.disk.starved
+        elif self.kernel.processes:
+            process = self._descriptors.choice(self.kernel.processes)
+            process.starved = not process.starved
 
     def _stop_or_continue(self) -> None:
         rng = self.rng
