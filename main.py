@@ -75,7 +75,7 @@ def main() -> int:
             if settings.resume is None and not settings.failed:
                 size = settings.size
                 shared = {"weights": np.ones((size, size), dtype=np.float32) / size}
-                pool = master.submit(build_jobs(settings.n_tasks, size), shared)
+                pool = master.start(build_jobs(settings.n_tasks, size), shared)
             else:
                 pool = master.resume(settings.resume or None, job=Job, failed=settings.failed)
             again = f"python main.py --resume {pool.run} --base {shlex.quote(settings.base)}"

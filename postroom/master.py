@@ -117,7 +117,8 @@ class Master:
         self._is_watched = False  # by a thread that lets go when it is idle
         self._closed = threading.Event()
         self._blocked = ""  # why the last round failed
-        self._stall = Stall(say or _tell, raise_after_s=raise_after_s)
+        self._say = say or _tell
+        self._stall = Stall(self._say, raise_after_s=raise_after_s)
         self._look_at = 0.0
         with self._explaining("work"):
             watched = [self.base.agent_pool, self.base.job_pool, self.base.control]
@@ -192,12 +193,20 @@ class Master:
         """
         if keep not in ("", "arguments"):
             raise PostroomError(f"keep={keep!r} is not known: write keep='arguments', or nothing")
+        if isinstance(jobs, Sequence):
+            _check_jobs(jobs)
         feeder = Feeder(jobs, window or Window())
         first = feeder.next_batch()
-        listed = [job for job in jobs if isinstance(job, Job)] if feeder.total else first
         with self._using("submit jobs"):
-            pool = self._submit([], shared, project=project, keep=False, tasks_of=listed,
-                                recycled=not keep)  # fmt: skip
+            pool = self._submit(
+                [],
+                shared,
+                project=project,
+                keep=False,
+                tasks_of=jobs if isinstance(jobs, Sequence) else first,
+                recycled=not keep,
+                planned=feeder.total or 0,
+            )
             pool.source = feeder
             pool.parcels.keep_small = feeder.total is not None
             self._append(pool, first, apart=True)
@@ -220,9 +229,7 @@ class Master:
     ) -> JobPool:
         """Submit a run. It is served while this process waits for it; with `keep`, always."""
         listed = list(jobs)
-        for job in listed:
-            if not isinstance(job, Job):
-                raise PostroomError(f"{job!r} is not a Job: write Job('module:function', x=...)")
+        _check_jobs(listed)
         with self._using("submit jobs"):
             return self._submit(listed, shared, project=project, keep=keep)
 
@@ -236,6 +243,7 @@ class Master:
         one_job_per_letter: bool = False,
         tasks_of: Sequence[Job] = (),
         recycled: bool = False,
+        planned: int = 0,
     ) -> JobPool:
         tasks = dict.fromkeys(job.task for job in [*listed, *tasks_of])
         folder = self.import_folder
@@ -261,6 +269,7 @@ class Master:
                 kernels={task: source_version(folder, task) for task in tasks},
                 one_job_per_letter=one_job_per_letter,
                 recycled=recycled,
+                planned=planned,
             )
             return self._begin(info, listed)
 
@@ -338,8 +347,7 @@ class Master:
         It is on disk when this returns. Others may append to the same run: their jobs between ours
         join the pool.
         """
-        if not isinstance(job, Job):
-            raise PostroomError(f"{job!r} is not a Job: write Job('module:function', x=...)")
+        _check_jobs([job])
         # What `_using` does, in place: a context manager costs a tenth of a small job.
         with self._guard:
             self._check_open("submit jobs")
@@ -461,6 +469,11 @@ class Master:
         kept = contextlib.nullcontext() if info.embedded else appending(self._files, self.base, run)
         with kept:
             pool = self._read_pool(info, job)
+        if info.planned > len(pool.jobs):
+            self._say(
+                f"run {run} has {len(pool.jobs)} of {info.planned} jobs: its program ended while "
+                "it was writing them; submit the others again"
+            )
         return self._watch(pool)
 
     def _want(self, run: str) -> None:
@@ -805,6 +818,12 @@ class Master:
         pool = self._pools.get(run)
         if pool is not None:
             pool.deliver(sheet)
+
+
+def _check_jobs(jobs: Sequence[Job]) -> None:
+    for job in jobs:
+        if not isinstance(job, Job):
+            raise PostroomError(f"{job!r} is not a Job: write Job('module:function', x=...)")
 
 
 def _tell(text: str) -> None:

@@ -48,6 +48,7 @@ class RunInfo(JsonRecord):
     one_job_per_letter: bool = False  # True: no job waits behind another in the same mailbox
     queue: bool = False  # True: part of a project's queue; its jobs have scheduling options
     recycled: bool = False  # True: the parcels of done jobs are written over; so do not map them
+    planned: int = 0  # how many jobs a list has, if it is written while its first jobs run
 
     def check(self) -> None:
         """A run's name becomes part of paths."""

@@ -12,6 +12,7 @@ from postroom.dispatch.feeder import FIRST_JOBS, QUIET_S, Feeder, Window
 from postroom.dispatch.job_writer import PARCEL_BYTES, PARCEL_JOBS
 from postroom.errors import PostroomError
 from postroom.jobs import Job, JobPool
+from postroom.master import Master
 from postroom.store.append_log import logged_until
 from postroom.system.page_cache import LARGE
 from tests.in_one_process import InOneProcess, in_one_process
@@ -125,6 +126,22 @@ class TestStreaming:
         with in_one_process(tmp_path, KERNELS) as room:
             assert room.master.run([]).results() == []
             assert room.master.run(jobs(0)).results() == []
+
+    def test_a_list_that_holds_something_else_is_refused_before_anything_is_written(
+        self, tmp_path: Path
+    ) -> None:
+        with in_one_process(tmp_path, KERNELS) as room:
+            with pytest.raises(PostroomError, match="is not a Job"):
+                room.master.start([*jobs(1000), 7])  # type: ignore[list-item]
+            assert os.listdir(room.base.job_pool) == []
+
+    def test_whoever_resumes_half_a_list_is_told(self, tmp_path: Path) -> None:
+        said: list[str] = []
+        with in_one_process(tmp_path, KERNELS, inboxes=0) as room:
+            pool = room.master.start(list(jobs(300)))  # and its program is killed
+        with Master(room.base.root, import_folder="/", say=said.append) as master:
+            assert len(master.resume(pool.run)) == FIRST_JOBS
+        assert f"{FIRST_JOBS} of 300 jobs" in said[0]
 
     def test_an_unknown_word_for_keep_is_refused(self, tmp_path: Path) -> None:
         with (
