@@ -307,7 +307,7 @@ class Storm:
             f"{run}/{job}"
             for run, salt in salts.items()
             for job in range(accepted[run])
-            if (str(salt), str(job)) not in begun
+            if (str(salt), str(job)) not in begun and job not in told[run].poisoned
         ]
         written = {run: findings.written_at for run, findings in told.items()}
         gaps = sorted({at for times in written.values() for at in times.values()})
