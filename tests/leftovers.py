@@ -32,6 +32,7 @@ class Leftovers:
         """What is new, and does not go away."""
         if not (found := self._new()):
             return []
+        gc.unfreeze()  # a verb that was called in this process has frozen what was there
         gc.collect()
         give_up_at = time.monotonic() + PATIENCE_S
         while (found := self._new()) and time.monotonic() < give_up_at:

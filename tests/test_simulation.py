@@ -15,7 +15,7 @@ from .simulation.kernel import Kernel, Process
 from .simulation.roles import ROOT, Client, Session
 from .simulation.world import World, seeded, tell
 
-SEEDS = 1000  # more: python -m tests.simulation 0-9999
+SEEDS = 400  # more: python -m tests.simulation 0-9999
 CHUNK = 50
 
 

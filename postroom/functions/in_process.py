@@ -22,7 +22,7 @@ from ..gpus.ledger.protocol import open_ledger
 from ..gpus.memory.booking import Booking, Need, book, held_for_us, prune_timelines
 from ..gpus.memory.meter import cuda_is_up, limit_torch
 from ..gpus.memory.profiles import Profiles
-from ..system.process_tree import MARK, SHARES
+from ..system.process_tree import MARK, SHARES, base_of_mark
 from ..text.safe_text import printable
 
 R = TypeVar("R")
@@ -220,7 +220,7 @@ def _limited(timeout_s: float | None) -> Iterator[Callable[[type[BaseException] 
 
 def _timeline(booking: Booking) -> str:
     """Return the file of a job's timeline: in a session beside its log, else with the profiles."""
-    base = os.environ.get("POSTROOM_SESSION", "").rpartition(":")[0]
+    base = base_of_mark(os.environ.get(MARK, ""))
     job = os.environ.get("POSTROOM_JOB", "").replace("/", "-")
     if base and job:
         return os.path.join(base, "log", "timelines", f"{job}.csv")

@@ -217,6 +217,8 @@ class Inbox:
             self._files.remove(f"{self._outbox}/mailbox")
         self._box.close()
         self._files.prepare(None)
+        if self._prefetcher is not None:
+            self._prefetcher.close()
         self._say("idle")
 
     def _take(self) -> bool:

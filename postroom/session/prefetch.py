@@ -13,7 +13,7 @@ class Prefetcher:
     """A thread that opens one parcel at a time."""
 
     def __init__(self) -> None:
-        self._asked: queue.SimpleQueue[Callable[[], JobSheet]] = queue.SimpleQueue()
+        self._asked: queue.SimpleQueue[Callable[[], JobSheet] | None] = queue.SimpleQueue()
         self._opened: queue.SimpleQueue[JobSheet | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._first: int | None = None  # job of the parcel that is being opened
@@ -35,10 +35,19 @@ class Prefetcher:
         asked, self._first = self._first, None
         return sheet if asked == first else None
 
+    def close(self) -> None:
+        """End the thread."""
+        self.take(-1)
+        if self._thread is not None:
+            self._asked.put(None)
+            self._thread.join()
+            self._thread = None
+
     def _work(self) -> None:
-        while True:
+        while (open_sheet := self._asked.get()) is not None:
+            sheet: JobSheet | None
             try:
-                sheet = self._asked.get()()
+                sheet = open_sheet()
                 sheet.parcel.check()
             except Exception:  # whoever takes it opens it again, and gets the error
                 sheet = None

@@ -52,6 +52,11 @@ def mark_of(base_root: str, agent_id: str) -> str:
     return f"{os.path.realpath(base_root)}:{inode}:{agent_id}"
 
 
+def base_of_mark(mark: str) -> str:
+    """The base that a mark names."""
+    return mark.rsplit(":", 2)[0]
+
+
 def marked(mark: str, *, starting: bool = True) -> list[int]:
     """Every living process of this user that carries the mark, but this one.
 

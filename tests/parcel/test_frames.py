@@ -58,6 +58,12 @@ def test_a_series_keeps_its_name_and_its_index() -> None:
         pd.testing.assert_series_equal(round_trip(series), series)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _event_loop_of_polars() -> None:
+    """Polars starts it with the first frame, and keeps its descriptors."""
+    test_frames_of_polars_and_arrow_come_back_as_they_were()
+
+
 def test_frames_of_polars_and_arrow_come_back_as_they_were() -> None:
     frame = pl.DataFrame({"a": [1, None], "b": ["x", "y"], "c": [[1], [2, 3]], "d": [TIMES[0]] * 2})
     assert round_trip(frame).equals(frame)

@@ -10,6 +10,7 @@ import decimal
 import enum
 import fractions
 import io
+import os
 import struct
 import subprocess
 import sys
@@ -181,7 +182,7 @@ def test_equal_sets_make_equal_parcels() -> None:
     made = {
         subprocess.run(
             [sys.executable, "-c", program],
-            env={"PYTHONHASHSEED": seed},
+            env={**os.environ, "PYTHONHASHSEED": seed},
             capture_output=True,
             check=True,
         ).stdout

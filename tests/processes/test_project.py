@@ -18,7 +18,7 @@ import pytest
 
 from postroom.parcel.sheets import OutcomeSheet
 from postroom.store.base import Base
-from postroom.system.process_tree import marked
+from postroom.system.process_tree import mark_of, marked
 from postroom.testing import wait_until
 
 ROOT = Path(__file__).parent.parent.parent
@@ -47,7 +47,7 @@ def project(tmp_path: Path) -> Iterator[Path]:
     for base in folder.glob("*/FORMAT"):
         python(folder, "agent.py", "stop", str(base.parent), "--now")
         for agent in "0123":
-            assert marked(f"{base.parent}:{agent}") == []
+            assert marked(mark_of(str(base.parent), agent)) == []
 
 
 def python(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -104,7 +104,7 @@ def test_main_starts_its_own_agents_runs_and_leaves_no_process(project: Path) ->
     assert done.returncode == 0, done.stderr
     assert "12 of 12 ok, 0 failed" in done.stdout
     assert "agent 0 started" in done.stdout and "agent 1 stopped" in done.stdout
-    assert [agent for agent in "01" if marked(f"{project}/base:{agent}")] == []
+    assert [agent for agent in "01" if marked(mark_of(f"{project}/base", agent))] == []
     assert list((project / "base" / "agent_pool").glob("*.POOL")) == []
     assert list((project / "base" / "agent_pool").glob("*.json")) == []
 
@@ -286,7 +286,7 @@ def test_failed_jobs_run_again_once_the_kernel_is_mended(project: Path) -> None:
 
 
 def kill_worker(base: Base) -> None:
-    os.kill(min(marked(f"{base.root}:0")), signal.SIGKILL)
+    os.kill(min(marked(mark_of(base.root, "0"))), signal.SIGKILL)
 
 
 def kill_guardian(base: Base) -> None:
@@ -316,7 +316,7 @@ def test_killing_the_master_with_9_leaves_a_run_that_resumes(project: Path) -> N
         wait_until(lambda: results_of(base) >= 3, folder=base)
         main.kill()
     # Its own agents end with it, however it ends.
-    wait_until(lambda: not (marked(f"{base}:0") or marked(f"{base}:1")), folder=base)
+    wait_until(lambda: not any(marked(mark_of(str(base), agent)) for agent in "01"), folder=base)
     resumed = python(project, "main.py", "--resume")
     assert resumed.returncode == 0, resumed.stderr
     assert covered(base, the_run(base)) == list(range(30))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -25,12 +26,19 @@ def total(x):
 """
 
 
+@pytest.fixture
+def prefetcher() -> Iterator[Prefetcher]:
+    made = Prefetcher()
+    yield made
+    made.close()
+
+
 def sheet(first: int) -> JobSheet:
     return JobSheet("parcel", b"".join(jobs(first, 1)), number=first)
 
 
-def test_a_parcel_is_opened_by_another_thread() -> None:
-    prefetcher, threads = Prefetcher(), []
+def test_a_parcel_is_opened_by_another_thread(prefetcher: Prefetcher) -> None:
+    threads = []
 
     def opening() -> JobSheet:
         threads.append(threading.current_thread().name)
@@ -43,8 +51,7 @@ def test_a_parcel_is_opened_by_another_thread() -> None:
     assert prefetcher.take(7) is None, "it was taken"
 
 
-def test_only_the_parcel_that_is_asked_for_is_handed_out() -> None:
-    prefetcher = Prefetcher()
+def test_only_the_parcel_that_is_asked_for_is_handed_out(prefetcher: Prefetcher) -> None:
     assert prefetcher.take(0) is None
     prefetcher.begin(7, lambda: sheet(7))
     assert prefetcher.take(8) is None
@@ -54,11 +61,10 @@ def test_only_the_parcel_that_is_asked_for_is_handed_out() -> None:
     assert found is not None and found.first == 9
 
 
-def test_an_error_is_left_to_whoever_opens_it() -> None:
+def test_an_error_is_left_to_whoever_opens_it(prefetcher: Prefetcher) -> None:
     def opening() -> JobSheet:
         raise BadFileError("parcel", "is bad")
 
-    prefetcher = Prefetcher()
     prefetcher.begin(7, opening)
     assert prefetcher.take(7) is None
     prefetcher.begin(8, lambda: sheet(8))
@@ -66,11 +72,13 @@ def test_an_error_is_left_to_whoever_opens_it() -> None:
 
 
 @pytest.fixture
-def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InOneProcess:
+def room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefetcher: Prefetcher
+) -> Iterator[InOneProcess]:
     monkeypatch.setattr("postroom.dispatch.run_queue.RunQueue._length", lambda *_: 8)
     with in_one_process(tmp_path, KERNELS) as made:
         for inbox in made.inboxes:
-            inbox._prefetcher = Prefetcher()
+            inbox._prefetcher = prefetcher
         yield made
 
 
