@@ -65,6 +65,9 @@ def wait_for(
         for job in left:
             reader = base_state.readers.get(job.run)
             outcome = "gone" if reader is None else reader.outcome(job.number)
+            if reader is not None and outcome is None and base_state.is_abandoned(job.run):
+                # Its program is gone: unless it runs now, nobody will ever send it.
+                outcome = "abandoned" if base_state.state(reader, job.number) != "running" else None
             if outcome is None:
                 unended.append(job)
                 continue
@@ -79,5 +82,5 @@ def wait_for(
             return codes.TIMED_OUT
         time.sleep(LOOK_S)
     if failed:
-        talk(f"{failed} of {len(jobs)} jobs failed")
+        talk(f"{failed} of {len(jobs)} jobs did not end well")
     return codes.JOB_FAILED if failed else codes.OK
