@@ -668,6 +668,7 @@ class Master:
     def _see_obstacle(self, pool: JobPool, now: float) -> None:
         if now >= self._look_at and isinstance(self._files, LocalFiles):
             self._look_at = now + CHECK_BASE_S
+            self._check_base()
             if not self._files.exists(self.base.run_folder(pool.run)):
                 raise RunRemovedError(
                     f"run {pool.run} was removed, and {len(pool) - pool.n_done} of its results "

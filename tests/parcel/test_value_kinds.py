@@ -182,6 +182,7 @@ def test_equal_sets_make_equal_parcels() -> None:
     made = {
         subprocess.run(
             [sys.executable, "-c", program],
+            cwd=Path(__file__).parents[2],
             env={**os.environ, "PYTHONHASHSEED": seed},
             capture_output=True,
             check=True,
