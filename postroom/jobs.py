@@ -95,6 +95,12 @@ class Job:
         return f"<Job{label} {self.task}({', '.join(self.arguments)})>"
 
 
+def check_job(job: Any) -> None:
+    """Refuse what is not a Job."""
+    if not isinstance(job, Job):
+        raise PostroomError(f"{job!r} is not a Job: write Job('module:function', x=...)")
+
+
 def task_name(task: str | Callable[..., Any]) -> str:
     """Return the `module:function` that a session can import."""
     if isinstance(task, str):
@@ -454,7 +460,7 @@ class JobPool:
         ]
 
     def retry(self) -> JobPool:
-        """Run every job that failed once more, with its kernel as it is now; then wait for them.
+        """Submit every job that failed once more, with its kernel as it is now.
 
         They are appended to the run as copies. `results`, `failures` and `pool[3]` then say what
         came of the copies; the earlier outcomes stay on disk.
@@ -598,7 +604,8 @@ class JobPool:
     def _forget(self, number: int) -> None:
         """Give back the memory and the disk space of a result that was handed out."""
         first = self._first_of.pop(number)
-        self.jobs[number] = _HANDED_OUT
+        if number not in self._failures:  # a failed one may be run again
+            self.jobs[number] = _HANDED_OUT
         self._not_taken[first] -= 1
         if not self._not_taken[first]:
             del self._not_taken[first]

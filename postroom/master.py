@@ -32,7 +32,7 @@ from .errors import (
     PostroomError,
     RunRemovedError,
 )
-from .jobs import Job, JobPool
+from .jobs import Job, JobPool, check_job
 from .parcel.sheets import FAILED_FLAG, OutcomeSheet
 from .parcel.trailer import TRAILER_SIZE, read_trailer
 from .store.agents import MasterInfo, list_agents, read_agent_info
@@ -194,7 +194,8 @@ class Master:
         if keep not in ("", "arguments"):
             raise PostroomError(f"keep={keep!r} is not known: write keep='arguments', or nothing")
         if isinstance(jobs, Sequence):
-            _check_jobs(jobs)
+            for job in jobs:
+                check_job(job)
         feeder = Feeder(jobs, window or Window())
         first = feeder.next_batch()
         with self._using("submit jobs"):
@@ -229,7 +230,8 @@ class Master:
     ) -> JobPool:
         """Submit a run. It is served while this process waits for it; with `keep`, always."""
         listed = list(jobs)
-        _check_jobs(listed)
+        for job in listed:
+            check_job(job)
         with self._using("submit jobs"):
             return self._submit(listed, shared, project=project, keep=keep)
 
@@ -347,7 +349,7 @@ class Master:
         It is on disk when this returns. Others may append to the same run: their jobs between ours
         join the pool.
         """
-        _check_jobs([job])
+        check_job(job)
         # What `_using` does, in place: a context manager costs a tenth of a small job.
         with self._guard:
             self._check_open("submit jobs")
@@ -819,12 +821,6 @@ class Master:
         pool = self._pools.get(run)
         if pool is not None:
             pool.deliver(sheet)
-
-
-def _check_jobs(jobs: Sequence[Job]) -> None:
-    for job in jobs:
-        if not isinstance(job, Job):
-            raise PostroomError(f"{job!r} is not a Job: write Job('module:function', x=...)")
 
 
 def _tell(text: str) -> None:

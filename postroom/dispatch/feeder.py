@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ..errors import PostroomError
-from ..jobs import Job
+from ..jobs import Job, check_job
 from ..parcel.jsonable import weight
 from .job_writer import PARCEL_BYTES, PARCEL_JOBS
 
@@ -73,8 +73,7 @@ class Feeder:
             if job is None:
                 self.ended = True
                 break
-            if not isinstance(job, Job):
-                raise PostroomError(f"{job!r} is not a Job: write Job('module:function', x=...)")
+            check_job(job)
             size += weight(job.arguments)
             if batch and size > PARCEL_BYTES:
                 self._next = job

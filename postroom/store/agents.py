@@ -18,8 +18,28 @@ INFO_LIMIT = 64 << 10
 PROTOCOL = 2
 
 
+class _NamesProcess:
+    """A record that names a process: a guardian, or the acting Master's."""
+
+    pid: int
+    started: int
+    boot_id: str
+    pid_namespace: str
+    host: str
+
+    @property
+    def process(self) -> Process:
+        """The process."""
+        return Process(self.pid, self.started, self.boot_id, self.pid_namespace)
+
+    @property
+    def pid_words(self) -> str:
+        """Its pid, and where that is one."""
+        return describe_pid(self.pid, self.pid_namespace, self.host)
+
+
 @dataclass(frozen=True)
-class AgentInfo(JsonRecord):
+class AgentInfo(JsonRecord, _NamesProcess):
     """A session, as it describes itself in `agent_pool/<id>.json`."""
 
     CALLED: ClassVar[str] = "a session's info"
@@ -39,19 +59,9 @@ class AgentInfo(JsonRecord):
     out_of_memory: bool = False  # it pauses, because the machine ran out of memory (RAM)
     protocol: int = PROTOCOL  # which letters it understands
 
-    @property
-    def process(self) -> Process:
-        """Its guardian."""
-        return Process(self.pid, self.started, self.boot_id, self.pid_namespace)
-
-    @property
-    def pid_words(self) -> str:
-        """Its guardian's pid, and where that is one."""
-        return describe_pid(self.pid, self.pid_namespace, self.host)
-
 
 @dataclass(frozen=True)
-class MasterInfo(JsonRecord):
+class MasterInfo(JsonRecord, _NamesProcess):
     """The acting Master, as it describes itself in `master.json`."""
 
     CALLED: ClassVar[str] = "a Master's info"
@@ -62,16 +72,6 @@ class MasterInfo(JsonRecord):
     started: int = 0
     boot_id: str = ""
     pid_namespace: str = ""
-
-    @property
-    def process(self) -> Process:
-        """The process that it is in."""
-        return Process(self.pid, self.started, self.boot_id, self.pid_namespace)
-
-    @property
-    def pid_words(self) -> str:
-        """Its pid, and where that is one."""
-        return describe_pid(self.pid, self.pid_namespace, self.host)
 
 
 def list_agents(files: Files, base: Base) -> list[str]:

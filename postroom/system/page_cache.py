@@ -27,7 +27,7 @@ from functools import cache
 LARGE = 4 << 20
 # A process keeps at most so many bytes of spare files, and so many free buffers.
 MOST_SPARE_BYTES = 512 << 20
-MOST_BUFFERS = 3
+MOST_FREE_BUFFERS = 3
 # At most this many files are remembered.
 MOST_FILES = 16
 
@@ -88,7 +88,7 @@ class Spares:
 
     def _forget_those_of_parent(self) -> None:
         if self._pid != os.getpid():
-            self.__init__()  # type: ignore[misc]
+            self._spares, self._bytes, self._pid = [], 0, os.getpid()
 
 
 class ReadBuffers:
@@ -121,7 +121,7 @@ class ReadBuffers:
 
     def _give_back(self, room: int, address: int) -> None:
         self._free.append((room, address))
-        if len(self._free) > MOST_BUFFERS:
+        if len(self._free) > MOST_FREE_BUFFERS:
             room, address = self._free.pop(0)
             _libc().munmap(address, room)
 

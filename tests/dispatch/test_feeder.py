@@ -115,6 +115,15 @@ class TestStreaming:
             assert parcels(room, pool) == []
             assert not any(pool.jobs[n].arguments for n in range(700))
 
+    def test_failed_jobs_of_a_generator_can_be_run_again(self, tmp_path: Path) -> None:
+        with in_one_process(tmp_path, KERNELS) as room:
+            pool = room.master.start(large(4, "kernels:fail_odd"))
+            with_worker(room)
+            assert [done.number for done in pool.as_completed(60) if done.error] == [1, 3]
+            room.write_kernels(KERNELS.replace("    assert x[0] % 2 == 0\n", ""))
+            pool.retry()
+            assert [pool.result(number, 60) for number in (1, 3)] == [1, 3]
+
     def test_results_of_a_list_are_kept(self, tmp_path: Path) -> None:
         with in_one_process(tmp_path, KERNELS) as room:
             pool = room.master.start(list(jobs(20)))

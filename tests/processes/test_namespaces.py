@@ -118,13 +118,19 @@ def kill_ours(containers: Containers, container: Container) -> None:
     containers.sessions.wait_until(lambda: not holders(lock))
 
 
+def container_at_work(containers: Containers, folder: Path) -> Container:
+    """A container whose session runs a command that a Master elsewhere has sent."""
+    container = containers.session("0")
+    queue_command(containers, folder)
+    containers.start("postroom", "master", containers.base.root)
+    containers.sessions.wait_until(lambda: began(folder) == 1)
+    return container
+
+
 def test_a_command_that_its_master_cannot_see_is_not_begun_again_before_it_has_ended(
     containers: Containers, tmp_path: Path
 ) -> None:
-    container = containers.session("0")
-    queue_command(containers, tmp_path)
-    containers.start("postroom", "master", containers.base.root)
-    containers.sessions.wait_until(lambda: began(tmp_path) == 1)
+    container = container_at_work(containers, tmp_path)
     containers.session("1")  # beside the Master: it would take the job
     kill_ours(containers, container)
     log = Path(containers.base.log)
@@ -144,10 +150,7 @@ def test_a_command_that_its_master_cannot_see_is_not_begun_again_before_it_has_e
 def test_a_container_that_ends_with_all_in_it_gives_its_job_back(
     containers: Containers, tmp_path: Path
 ) -> None:
-    container = containers.session("0")
-    queue_command(containers, tmp_path)
-    containers.start("postroom", "master", containers.base.root)
-    containers.sessions.wait_until(lambda: began(tmp_path) == 1)
+    container = container_at_work(containers, tmp_path)
     container.kill()
     containers.session("1")
     containers.sessions.wait_until(lambda: began(tmp_path) == 2)
@@ -158,10 +161,7 @@ def test_a_container_that_ends_with_all_in_it_gives_its_job_back(
 def test_a_new_session_waits_for_a_command_that_it_cannot_see(
     containers: Containers, tmp_path: Path
 ) -> None:
-    container = containers.session("0")
-    queue_command(containers, tmp_path)
-    containers.start("postroom", "master", containers.base.root)
-    containers.sessions.wait_until(lambda: began(tmp_path) == 1)
+    container = container_at_work(containers, tmp_path)
     kill_ours(containers, container)
     containers.start("postroom.session", "0", containers.base.root, "--agent", "0", "--preload", "")
     said = Path(f"{containers.base.root}/log/containers.txt")
