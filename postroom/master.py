@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from .dispatch.background_writer import THREADS, BackgroundWriter, Writing
 from .dispatch.dispatcher import Dispatcher
 from .dispatch.feeder import Feeder, Window
 from .dispatch.job_writer import log_jobs, put_data, referring_to_data
@@ -36,7 +37,13 @@ from .jobs import Job, JobPool, check_job
 from .parcel.sheets import FAILED_FLAG, OutcomeSheet
 from .parcel.trailer import TRAILER_SIZE, read_trailer
 from .store.agents import MasterInfo, list_agents, read_agent_info
-from .store.append_log import AppendLogWriter, GoneParcel, Record, logged_until, read_sheets
+from .store.append_log import (
+    AppendLogWriter,
+    GoneParcel,
+    Record,
+    logged_until,
+    read_sheets,
+)
 from .store.base import Base, create_base, new_run_id
 from .store.files import Clock, Files, LocalFiles, LocalLock, Lock, SystemClock
 from .store.journal import Journal
@@ -123,6 +130,7 @@ class Master:
         with self._explaining("work"):
             watched = [self.base.agent_pool, self.base.job_pool, self.base.control]
             self._waiter = Waiter(watched, spin=spin)
+        self._writer = BackgroundWriter(self._waiter.nudge)
 
     def __enter__(self) -> Master:
         return self
@@ -136,6 +144,7 @@ class Master:
         if self._waits:
             self._waiter.wake()
         with self._guard, self._polling:
+            self._writer.close()
             self._waiter.close()
             for lock in self._wanted.values():
                 lock.release()
@@ -215,15 +224,26 @@ class Master:
 
     def _feed(self, pool: JobPool, feeder: Feeder, now: float) -> bool:
         """Write the next jobs of a pool; False: there are no more, or they have to wait."""
-        ahead = len(pool.jobs) - pool.n_done
-        if feeder.ended or not feeder.has_room(ahead, pool.parcels.nbytes, now):
-            return False
-        batch = feeder.next_batch()
+        moved = False
         with self._using("submit jobs"):
-            self._append(pool, batch, apart=True)
+            while feeder.writing and feeder.writing[0].files.done():
+                self._append(pool, [], written=feeder.writing.popleft())
+                moved = True
+            while len(feeder.writing) < THREADS and feeder.has_room(
+                len(pool.jobs) - pool.n_done, pool.parcels.nbytes, now
+            ):
+                batch = feeder.next_batch()
+                if feeder.writing or (feeder.is_large and isinstance(self._files, LocalFiles)):
+                    called = len(pool.jobs) + sum(len(ahead.jobs) for ahead in feeder.writing)
+                    append_log = self._append_log(pool.info)
+                    feeder.writing.append(self._writer.begin(append_log, batch, called=called))
+                else:
+                    self._append(pool, batch, apart=True)
+                    moved |= bool(batch)
+                    break
             if self._dispatcher is not None:
                 self._dispatcher.expect_more(pool.run, not feeder.ended)
-        return bool(batch)
+        return moved
 
     def submit(
         self, jobs: Iterable[Job], shared: Any = None, *, project: str = "", keep: bool = False
@@ -367,7 +387,16 @@ class Master:
         with self._using("submit jobs"):
             return self._append(pool, jobs)
 
-    def _append(self, pool: JobPool, jobs: Sequence[Job], *, apart: bool = False) -> list[int]:
+    def _append(
+        self,
+        pool: JobPool,
+        jobs: Sequence[Job],
+        *,
+        apart: bool = False,
+        written: Writing | None = None,
+    ) -> list[int]:
+        """Append jobs to the log of a run, or those that are `written` in files already."""
+        jobs = jobs if written is None else written.jobs
         info, run, known, dispatcher = pool.info, pool.run, len(pool.jobs), self._dispatcher
         records: list[Record] = []
         failure: OSError | None = None
@@ -380,7 +409,14 @@ class Master:
         kept = contextlib.nullcontext() if info.embedded else appending(self._files, self.base, run)
         with kept:
             try:
-                log_jobs(self._append_log(info), jobs, guess=known, apart=apart, records=records)
+                append_log = self._append_log(info)
+                if written is not None:
+                    files = written.files.result()
+                    for parcel, file in zip(written.parcels, files, strict=True):
+                        records.append(append_log.name_file(parcel.jobs, file, task=parcel.task))
+                    append_log.settle()
+                else:
+                    log_jobs(append_log, jobs, guess=known, apart=apart, records=records)
             except OSError as error:
                 failure = error
         numbers = [n for record in records for n in range(record.number, record.stop)]

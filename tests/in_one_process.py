@@ -69,3 +69,15 @@ def in_one_process(folder: Path, kernels: str, *, inboxes: int = 1) -> Iterator[
         for inbox in opened.inboxes:
             inbox.lock.release()  # type: ignore[attr-defined]
         opened.master.close()
+
+
+def with_worker(room: InOneProcess) -> None:
+    """Have the inboxes stepped in every round of the Master."""
+    step = room.master.step
+
+    def both(now: float) -> bool:
+        for inbox in room.inboxes:
+            inbox.step()
+        return step(now)
+
+    room.master.step = both  # type: ignore[method-assign]

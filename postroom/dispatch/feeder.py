@@ -12,12 +12,15 @@ list is to be resumable: when no result comes for a moment, the rest of it is wr
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ..errors import PostroomError
 from ..jobs import Job, check_job
 from ..parcel.jsonable import weight
+from ..store.files import MAP_FROM_BYTES
+from .background_writer import Writing
 from .job_writer import PARCEL_BYTES, PARCEL_JOBS
 
 # The first parcels are small, so that all agents get work at once.
@@ -45,19 +48,28 @@ class Feeder:
 
     def __init__(self, jobs: Iterable[Job], window: Window) -> None:
         self.total = len(jobs) if isinstance(jobs, Sequence) else None  # None: nobody knows
-        self.ended = False
+        self._used_up = False
         self._jobs: Iterator[Job] = iter(jobs)
         self._next: Job | None = None
         self._window = window
         self._most = FIRST_JOBS
         self._quiet_since = 0.0
+        self.writing: deque[Writing] = deque()  # batches that are being written, in order
+        self.is_large = False  # whether the last batch is a large one
 
     def came(self, now: float) -> None:
         """A result has come."""
         self._quiet_since = now
 
+    @property
+    def ended(self) -> bool:
+        """Whether all are written."""
+        return self._used_up and not self.writing
+
     def has_room(self, jobs: int, nbytes: int, now: float) -> bool:
-        """Whether more may be written, if so much is written and has no result."""
+        """Whether there are more, and may be written, if so much is written and has no result."""
+        if self._used_up:
+            return False
         if jobs < self._window.jobs and nbytes < self._window.nbytes:
             return True
         return self.total is not None and now >= self._quiet_since + QUIET_S
@@ -67,11 +79,11 @@ class Feeder:
         batch: list[Job] = []
         size = 0
         until = time.monotonic() + BATCH_S
-        while not self.ended and len(batch) < self._most:
+        while not self._used_up and len(batch) < self._most:
             job = self._next or next(self._jobs, None)
             self._next = None
             if job is None:
-                self.ended = True
+                self._used_up = True
                 break
             check_job(job)
             size += weight(job.arguments)
@@ -82,4 +94,5 @@ class Feeder:
             if time.monotonic() >= until:
                 break
         self._most = min(2 * self._most, PARCEL_JOBS)
+        self.is_large = size >= MAP_FROM_BYTES
         return batch

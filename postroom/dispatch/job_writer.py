@@ -6,8 +6,9 @@ import contextlib
 import hashlib
 import itertools
 import os
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 from ..errors import BadFileError, PostroomError
 from ..jobs import Job, check_name
@@ -47,13 +48,31 @@ def log_jobs(
     # A single job skips the generator, which would cost more than the rest.
     for batch in _batches(jobs) if len(jobs) != 1 else [[(job, job.deploy()) for job in jobs]]:
         records.append(
-            append_log.write(
-                len(batch), _pack(batch, called=guess), apart=apart, task=batch[0][0].task
-            )
+            append_log.write(len(batch), _pack(batch, guess), apart=apart, task=batch[0][0].task)
         )
         guess = records[-1].stop
     append_log.settle()
     return records
+
+
+def deployed(jobs: Sequence[Job], *, called: int) -> list[UnwrittenParcel]:
+    """The parcels of these jobs, to be packed and written in any thread.
+
+    An error calls the first of the jobs by the number `called`.
+    """
+    parcels = []
+    for batch in _batches(jobs):
+        parcels.append(UnwrittenParcel(len(batch), batch[0][0].task, partial(_pack, batch, called)))
+        called += len(batch)
+    return parcels
+
+
+class UnwrittenParcel(NamedTuple):
+    """A parcel whose jobs are deployed."""
+
+    jobs: int
+    task: str
+    pack: Callable[[], list[Buffer]]
 
 
 @contextlib.contextmanager
@@ -119,7 +138,7 @@ def _holds(files: Files, path: str, chunks: Sequence[Buffer]) -> bool:
     return at == len(view)
 
 
-def _pack(batch: Batch, *, called: int) -> list[Buffer]:
+def _pack(batch: Batch, called: int) -> list[Buffer]:
     model = batch[0][0]
     given = [job.name for job, _ in batch]
     names = None

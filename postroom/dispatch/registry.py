@@ -32,8 +32,9 @@ from ..store.runs import (
     reject,
 )
 from ..store.scheduling import SchedulingOptions
+from ..system.page_cache import LARGE
 from .project_queue import ProjectQueue
-from .run_queue import JobRange, RunQueue
+from .run_queue import LARGE_LETTER_S, JobRange, RunQueue
 from .send_order import RunAge, run_age
 
 # How many of the runs that are over are looked at in each round, in turn.
@@ -345,6 +346,8 @@ class Registry:
             return False
         active.append_log.passed(record)
         active.queue.extend([record.number], record.stop, [record.at])
+        if record.size >= LARGE:
+            active.queue.letter_s = LARGE_LETTER_S
         self._await_for(active.queue)
         return True
 

@@ -15,6 +15,8 @@ MOST_LOST = 3
 # A letter holds about this much work: long enough to hide the cost of a round trip, short enough
 # that agents finish together and a progress bar moves.
 LETTER_S = 0.03
+# With large arguments a little longer: the first of a letter is read while nothing is computed.
+LARGE_LETTER_S = 0.05
 # Less work than this in a letter, so that another agent gets some, costs more than it gains.
 LEAST_S = 0.0005
 # Never more jobs in one letter, however short they are.
@@ -83,6 +85,7 @@ class RunQueue:
         self._parcels = array("q")  # the first numbers of all
         self._offsets = array("q")  # of their records in the append log, if there is one
         self._waiting: list[tuple[int, int]] = []  # a heap of disjoint ranges
+        self.letter_s = LETTER_S
         self.grows = False  # True: more jobs are about to come, so the end is not near
         self.priority = 0
         self._held: set[int] = set()  # not to be sent
@@ -225,7 +228,7 @@ class RunQueue:
     def _length(self, agents: int) -> int:
         if self.mean_s is None or self._one_job_per_letter:
             return 1
-        by_time = int(LETTER_S / max(self.mean_s, 1e-6))
+        by_time = int(self.letter_s / max(self.mean_s, 1e-6))
         # Near the end, share what is left, so that no agent has to finish alone.
         first, stop = self._waiting[0] if self._waiting else (0, 0)
         remaining = max(stop - first, self.n_jobs - self.done)

@@ -11,7 +11,7 @@ from isal.isal_zlib import crc32
 __all__ = ["checksum", "crc32"]
 
 # Below this a thread costs more than it saves; more threads than this only wait for memory.
-_LARGE = 8 << 20
+_LARGE = 32 << 20
 _MOST_THREADS = 4
 # The polynomial of CRC-32; the highest bit is x to the power of 0.
 _POLYNOMIAL = 0xEDB88320

@@ -185,6 +185,14 @@ def last_record(file: AppendFile, path: str) -> Record | None:
         window *= 16
 
 
+class ParcelFile(NamedTuple):
+    """A parcel that is a file of its own, and that no slip names yet."""
+
+    name: str
+    crc: int  # of its trailer
+    size: int
+
+
 class AppendLogWriter:
     """Appends to the log of one run."""
 
@@ -217,13 +225,17 @@ class AppendLogWriter:
         """
         length = sum(map(len, chunks))
         body = b"" if apart or length > RECORD_BYTES else b"".join(chunks)
-        file, whole = "", 0
         if apart or length > RECORD_BYTES or _STAMP in body:
-            name = self._write_file(chunks)
-            file, whole = f"{name}{SUFFIX}", length
-            trailer = bytes(chunks[-1][-TRAILER_SIZE:])
-            body = b"%b%b %08x %b\n" % (_SLIP, name.encode(), crc32(trailer), task.encode())
-            length = len(body)
+            return self.name_file(count, self.write_file(chunks), task=task)
+        return self._append(count, body)
+
+    def name_file(self, count: int, file: ParcelFile, *, task: str) -> Record:
+        """Append the slip of a file that `write_file` has written; `settle` as after `write`."""
+        body = b"%b%b %08x %b\n" % (_SLIP, file.name.encode(), file.crc, task.encode())
+        return self._append(count, body, f"{file.name}{SUFFIX}", file.size)
+
+    def _append(self, count: int, body: bytes, file: str = "", whole: int = 0) -> Record:
+        length = len(body)
         body += bytes(-length % ALIGNMENT)
         crc = crc32(body)
         while True:
@@ -255,8 +267,8 @@ class AppendLogWriter:
         """Close the log."""
         self._file.close()
 
-    def _write_file(self, chunks: Sequence[Buffer]) -> str:
-        """Write a parcel to a file of its own; return its name."""
+    def write_file(self, chunks: Sequence[Buffer]) -> ParcelFile:
+        """Write a parcel to a file of its own, in any thread; its jobs count from its slip on."""
         temporary = self._base.temporary()
         self._files.write_new(temporary, chunks, sync=self._durable)
         # The number is a guess, for people who look: another writer may be faster.
@@ -265,7 +277,8 @@ class AppendLogWriter:
         self._files.move(temporary, f"{self._folder}/{name}{SUFFIX}")
         if self._durable and self._visible:
             self._files.sync_folder(self._folder)  # before the record that names it
-        return name
+        trailer = bytes(chunks[-1][-TRAILER_SIZE:])
+        return ParcelFile(name, crc32(trailer), sum(map(len, chunks)))
 
 
 class AppendLogReader:

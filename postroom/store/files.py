@@ -23,8 +23,8 @@ from ..errors import BadFileError
 from ..parcel.container import Buffer
 from ..system.page_cache import (
     LARGE,
+    LockedMaps,
     PageCache,
-    ReadBuffers,
     Spares,
     allocate,
     map_file,
@@ -125,7 +125,9 @@ class Files(Protocol):
         """Read a whole small file."""
 
     def view(self, path: str, limit: int, *, recycled: bool = False) -> Buffer:
-        """Read a whole file, memory-mapped when it is large, unless it may be `recycled`."""
+        """Read a whole file, memory-mapped when it is large; one that may be `recycled` is not,
+        as long as the view is in use.
+        """
 
     def tail(self, path: str, size: int) -> bytes:
         """Read the last bytes of a file."""
@@ -330,7 +332,7 @@ class LocalFiles:
     def __init__(self) -> None:
         self._pages = PageCache()
         self._spares = Spares()
-        self._buffers = ReadBuffers()
+        self._locked = LockedMaps()
         self._prepared: str | None = None
         self._prepared_fd = -1  # until it is written
         self._prepared_by = 0  # a fork must not write through the descriptor of its parent
@@ -358,9 +360,8 @@ class LocalFiles:
         spare = None
         if path == self._prepared and self._prepared_fd >= 0 and self._prepared_by == os.getpid():
             fd, self._prepared_fd = self._prepared_fd, -1
-        elif size >= MAP_FROM_BYTES and (spare := self._spares.take(size)) is not None:
-            os.rename(spare, path)
-            fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
+        elif size >= MAP_FROM_BYTES and (spare := self._spares.take(size, path)) is not None:
+            fd = spare.fd
         else:
             fd = os.open(path, _NEW, 0o600)
         try:
@@ -374,7 +375,7 @@ class LocalFiles:
                 if sync:
                     os.fsync(fd)
             finally:
-                os.close(fd)
+                spare.close() if spare is not None else os.close(fd)
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(path)
@@ -413,7 +414,7 @@ class LocalFiles:
             if size < MAP_FROM_BYTES:
                 return _read_exactly(fd, size, 0)
             if recycled:
-                return self._buffers.read(fd, size)
+                return self._locked.map(fd, size)
             if size >= LARGE:
                 self._pages.make_room(size)
             return map_file(fd, size)

@@ -138,6 +138,10 @@ class Waiter:
         self._anything = True
         os.eventfd_write(self._wake_fd, 1)
 
+    def nudge(self) -> None:
+        """End a wait from another thread: nothing has changed that a listing would show."""
+        os.eventfd_write(self._wake_fd, 1)
+
     def notify(self, name: str) -> None:
         """End a wait from another thread: something of this name has changed."""
         self._names.add(name)
@@ -196,7 +200,7 @@ class Waiter:
         for fd, _ in happened:
             if fd == self._wake_fd:
                 os.eventfd_read(fd)
-                listed = True
+                listed |= self._anything or bool(self._names)
                 continue
             data = os.read(fd, _EVENTS_SIZE)
             at = 0

@@ -4,9 +4,10 @@ A file that was written stays in memory, and a new file needs new memory. A virt
 that from its host page by page, at a tenth of the speed of a copy. There are two ways around it:
 
 - `Spares`: a file that nobody needs any more loses its name, and the next file is written over it,
-  into the same pages and blocks. Whoever has mapped such a file would see it change. So files that
-  may become spares are read into `ReadBuffers`, which are reused in the same way: a buffer belongs
-  to its process alone, and is free when no object uses it.
+  into the same pages and blocks. Whoever maps a file that may become a spare holds a shared lock on
+  it while any object uses the mapping. A spare is written over only under the exclusive lock; if
+  somebody has it mapped, it is removed instead. So no array ever changes under its user, whoever
+  believes to be alone.
 - `PageCache`: of files that stay, a process remembers those that nobody needs in memory, and
   releases their memory just before it writes the next large one. This is advice to Linux and
   changes no byte: what is not on the disk yet, or is mapped, stays in memory.
@@ -16,18 +17,24 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
+import fcntl
 import mmap
 import os
+import threading
 import weakref
 from collections import deque
 from collections.abc import Iterator
 from functools import cache
+from typing import NamedTuple
 
 # Smaller files are not worth it.
 LARGE = 4 << 20
-# A process keeps at most so many bytes of spare files, and so many free buffers.
+# A process keeps at most so many spare files, and so many bytes of them; each has a descriptor.
+MOST_SPARES = 64
 MOST_SPARE_BYTES = 512 << 20
-MOST_FREE_BUFFERS = 3
+# ... and so many mappings with a descriptor.
+MOST_MAPPED = 64
 # At most this many files are remembered.
 MOST_FILES = 16
 
@@ -53,77 +60,132 @@ class PageCache:
 
 
 class Spares:
-    """Files without use, to write the next ones over. A fork does not inherit them."""
+    """Files without a use, to write the next ones over. A fork does not inherit them."""
 
     def __init__(self) -> None:
-        self._spares: list[tuple[int, str]] = []  # size, path
+        self._spares: list[Spare] = []
         self._bytes = 0
         self._pid = os.getpid()
+        self._guard = threading.Lock()  # one thread writes files while another gives some back
 
     def add(self, path: str) -> None:
-        """Keep a file, whose name nobody else knows; or remove it, if there are enough."""
-        self._forget_those_of_parent()
-        size = os.lstat(path).st_size
-        if self._bytes + size > MOST_SPARE_BYTES:
-            os.unlink(path)
-            return
-        self._spares.append((size, path))
-        self._bytes += size
+        """Keep a file, whose name nobody else knows; or remove it, if it cannot be used."""
+        with self._guard:
+            self._forget_those_of_parent()
+            full = len(self._spares) >= MOST_SPARES or self._bytes >= MOST_SPARE_BYTES
+            spare = None if full else _take_over(path)
+            if spare is None:
+                os.unlink(path)
+            else:
+                self._spares.append(spare)
+                self._bytes += spare.size
 
-    def take(self, size: int) -> str | None:
-        """A file to write over with so many bytes, the nearest in size; None: there is none."""
-        self._forget_those_of_parent()
-        if not self._spares:
+    def take(self, size: int, path: str) -> Spare | None:
+        """A file to write over with so many bytes, under a new name; None: there is none."""
+        spare = self._take(size)
+        if spare is None:
             return None
-        found = min(self._spares, key=lambda spare: abs(spare[0] - size))
-        self._spares.remove(found)
-        self._bytes -= found[0]
-        return found[1]
+        try:
+            os.rename(spare.path, path)
+        except OSError:  # somebody has cleaned up: write a new one
+            spare.close()
+            return None
+        return spare
 
     def remove(self) -> None:
         """Remove them all."""
-        while (path := self.take(0)) is not None:
+        while (spare := self._take(0)) is not None:
             with contextlib.suppress(OSError):
-                os.unlink(path)
+                os.unlink(spare.path)
+            spare.close()
+
+    __del__ = remove
+
+    def _take(self, size: int) -> Spare | None:
+        """The spare that is nearest in size."""
+        with self._guard:
+            self._forget_those_of_parent()
+            if not self._spares:
+                return None
+            found = min(self._spares, key=lambda spare: abs(spare.size - size))
+            self._spares.remove(found)
+            self._bytes -= found.size
+            return found
 
     def _forget_those_of_parent(self) -> None:
         if self._pid != os.getpid():
             self._spares, self._bytes, self._pid = [], 0, os.getpid()
 
 
-class ReadBuffers:
-    """Memory that files are read into, used again when no object refers to it."""
+class Spare(NamedTuple):
+    """A file that this process alone may write over: it holds the exclusive lock."""
+
+    size: int
+    path: str
+    fd: int
+
+    def close(self) -> None:
+        """Let others read it."""
+        # A child may have inherited the descriptor: closing ours would not release the lock.
+        fcntl.flock(self.fd, fcntl.LOCK_UN)
+        os.close(self.fd)
+
+
+def _take_over(path: str) -> Spare | None:
+    """Lock a file in order to write over it; None: somebody has it mapped, or it cannot be done."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return Spare(os.fstat(fd).st_size, path, fd)
+    except OSError:
+        os.close(fd)
+        return None
+
+
+class LockedMaps:
+    """Maps files that may become spares, and keeps them from being written over meanwhile."""
 
     def __init__(self) -> None:
-        self._free: list[tuple[int, int]] = []  # size, address
+        self._mapped = 0
 
-    def read(self, fd: int, size: int) -> memoryview:
-        """Read a file; the memory stays as it is while the view, or an array on it, is alive."""
-        room, address = self._take(size)
-        region = (ctypes.c_char * size).from_address(address)
-        weakref.finalize(region, self._give_back, room, address)
-        view = memoryview(region).cast("B")
-        at = 0
-        while at < size:
-            count = os.preadv(fd, [view[at:]], at)
-            if not count:
-                break  # somebody has cut it short
-            at += count
-        return view[:at].toreadonly()
+    def map(self, fd: int, size: int) -> memoryview:
+        """Map a file; FileNotFoundError if it is being written over: its name is gone.
 
-    def _take(self, size: int) -> tuple[int, int]:
-        for number, (room, _) in enumerate(self._free):
-            if size <= room <= 2 * size:
-                return self._free.pop(number)
-        room = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-        return room, _map(room, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1)
+        Each mapping keeps a descriptor. Where there are many, because a kernel keeps what it gets,
+        the file is read into memory instead.
+        """
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)) from None
+        if self._mapped >= MOST_MAPPED:
+            return _copy(fd, size)
+        kept = os.dup(fd)
+        try:
+            region, address = _region(fd, size)
+        except BaseException:
+            os.close(kept)
+            raise
+        self._mapped += 1
+        weakref.finalize(region, self._unmap, address, size, kept)
+        return memoryview(region).cast("B").toreadonly()
 
-    def _give_back(self, room: int, address: int) -> None:
-        self._free.append((room, address))
-        if len(self._free) > MOST_FREE_BUFFERS:
-            room, address = self._free.pop(0)
-            _libc().munmap(address, room)
+    def _unmap(self, address: int, size: int, fd: int) -> None:
+        self._mapped -= 1
+        _libc().munmap(address, size)
+        os.close(fd)
+
+
+def _copy(fd: int, size: int) -> memoryview:
+    """Read a file into memory that begins at a page: anywhere else, a copy takes four times."""
+    memory = memoryview(mmap.mmap(-1, size))
+    at = 0
+    while at < size and (count := os.preadv(fd, [memory[at:]], at)):
+        at += count
+    return memory[:at].toreadonly()
 
 
 def save_soon(path: str) -> None:
@@ -138,17 +200,17 @@ def map_file(fd: int, size: int) -> memoryview:
     Python's own mmap keeps a descriptor for each mapping, so that a thousand large results would
     exhaust them.
     """
-    address = _map(size, mmap.PROT_READ, mmap.MAP_SHARED, fd)
-    region = (ctypes.c_char * size).from_address(address)
+    region, address = _region(fd, size)
     weakref.finalize(region, _libc().munmap, address, size)
     return memoryview(region).cast("B").toreadonly()
 
 
-def _map(size: int, protection: int, flags: int, fd: int) -> int:
-    address = _libc().mmap(None, size, protection, flags, fd, 0)
+def _region(fd: int, size: int) -> tuple[ctypes.Array[ctypes.c_char], int]:
+    """Map a file for reading; return the mapping and its address."""
+    address = _libc().mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
     if address == ctypes.c_void_p(-1).value:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    return int(address)
+    return (ctypes.c_char * size).from_address(address), int(address)
 
 
 def _drop(path: str) -> int:

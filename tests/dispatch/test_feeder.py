@@ -15,7 +15,7 @@ from postroom.jobs import Job, JobPool
 from postroom.master import Master
 from postroom.store.append_log import logged_until
 from postroom.system.page_cache import LARGE
-from tests.in_one_process import InOneProcess, in_one_process
+from tests.in_one_process import InOneProcess, in_one_process, with_worker
 
 KERNELS = """
 def double(x):
@@ -202,15 +202,3 @@ class TestRecycling:
             room.finish(pool)
             assert pool[0].result() == 0
             assert "is not the parcel that its append log names" in str(pool[1].error)
-
-
-def with_worker(room: InOneProcess) -> None:
-    """Have the inboxes stepped in every round of the Master."""
-    step = room.master.step
-
-    def both(now: float) -> bool:
-        for inbox in room.inboxes:
-            inbox.step()
-        return step(now)
-
-    room.master.step = both  # type: ignore[method-assign]

@@ -1482,11 +1482,32 @@ MUTANTS = [
         "tests/dispatch/test_feeder.py",
     ),
     Mutant(
-        "a file that may be written over is not mapped",
+        "a file that may be written over is mapped under a lock",
         FILES,
         "            if recycled:\n",
         "            if False:\n",
         "tests/session/test_prefetch.py",
+    ),
+    Mutant(
+        "whoever maps a file that may be written over holds its lock",
+        "postroom/system/page_cache.py",
+        "            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)\n",
+        "            pass\n",
+        "tests/system/test_page_cache.py",
+    ),
+    Mutant(
+        "a file that is mapped is not written over",
+        "postroom/system/page_cache.py",
+        "        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)\n",
+        "        pass\n",
+        "tests/system/test_page_cache.py",
+    ),
+    Mutant(
+        "the lock of a spare is released, though a child has inherited it",
+        "postroom/system/page_cache.py",
+        "        fcntl.flock(self.fd, fcntl.LOCK_UN)\n",
+        "",
+        "tests/system/test_page_cache.py",
     ),
     Mutant(
         "a fork writes over no file of its parent",

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -80,6 +81,8 @@ def room(
         for inbox in made.inboxes:
             inbox._prefetcher = prefetcher
         yield made
+    if "kernels" in sys.modules:
+        sys.modules["kernels"].kept.clear()  # each holds a mapping, with its descriptor
 
 
 def test_the_next_large_argument_is_read_while_a_job_runs(room: InOneProcess) -> None:

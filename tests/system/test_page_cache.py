@@ -191,25 +191,107 @@ class TestSpares:
         assert os.listdir(tmp_path) == []
 
 
-class TestReadBuffers:
-    def test_what_was_read_stays_when_the_file_is_written_over(self, tmp_path: Path) -> None:
-        files, path = LocalFiles(), tmp_path / "file"
-        path.write_bytes(b"1" * LARGE)
-        view = files.view(str(path), LARGE, recycled=True)
-        path.write_bytes(b"2" * LARGE)
-        assert bytes(view) == b"1" * LARGE
+class TestLockedMaps:
+    @staticmethod
+    def written_over(files: LocalFiles, tmp_path: Path) -> bool:
+        """Whether the next file is written over `old`."""
+        inode = os.stat(tmp_path / "old").st_ino
+        files.recycle(str(tmp_path / "old"), str(tmp_path / "spare"))
+        files.write_new(str(tmp_path / "new"), [b"2" * LARGE])
+        return os.stat(tmp_path / "new").st_ino == inode
 
-    def test_memory_is_used_again_when_nothing_refers_to_it(self, tmp_path: Path) -> None:
-        files, path = LocalFiles(), tmp_path / "file"
-        path.write_bytes(b"1" * LARGE)
-        kept = np.frombuffer(files.view(str(path), LARGE, recycled=True), np.uint8)
-        dropped = np.frombuffer(files.view(str(path), LARGE, recycled=True), np.uint8)
-        place = dropped.ctypes.data
-        del dropped
-        path.write_bytes(b"2" * (LARGE - 1))
-        again = np.frombuffer(files.view(str(path), LARGE, recycled=True), np.uint8)
-        assert again.ctypes.data == place != kept.ctypes.data
-        assert again.tobytes() == b"2" * (LARGE - 1) and kept.tobytes() == b"1" * LARGE
+    @pytest.fixture
+    def files(self, tmp_path: Path) -> LocalFiles:
+        made = LocalFiles()
+        made.write_new(str(tmp_path / "old"), [b"1" * LARGE])
+        return made
+
+    def test_a_file_that_somebody_reads_is_not_written_over(
+        self, tmp_path: Path, files: LocalFiles
+    ) -> None:
+        view = LocalFiles().view(str(tmp_path / "old"), LARGE, recycled=True)
+        assert not self.written_over(files, tmp_path)
+        assert bytes(view) == b"1" * LARGE
+        assert os.listdir(tmp_path) == ["new"]
+
+    def test_an_array_on_it_keeps_it_as_it_is(self, tmp_path: Path, files: LocalFiles) -> None:
+        array = np.frombuffer(files.view(str(tmp_path / "old"), LARGE, recycled=True), np.uint8)[5:]
+        assert not self.written_over(files, tmp_path)
+        assert array.tobytes() == b"1" * (LARGE - 5)
+
+    def test_it_is_written_over_when_nobody_reads_it_any_more(
+        self, tmp_path: Path, files: LocalFiles
+    ) -> None:
+        view = files.view(str(tmp_path / "old"), LARGE, recycled=True)
+        del view
+        assert self.written_over(files, tmp_path)
+
+    def test_a_child_that_has_inherited_a_mapping_keeps_it_as_it_is(
+        self, tmp_path: Path, files: LocalFiles
+    ) -> None:
+        view = files.view(str(tmp_path / "old"), LARGE, recycled=True)
+        until, end = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(end)
+            os.read(until, 1)
+            os._exit(bytes(view) != b"1" * LARGE)
+        del view
+        try:
+            assert not self.written_over(files, tmp_path)
+        finally:
+            os.close(end)
+            os.close(until)
+            assert os.waitpid(pid, 0)[1] == 0
+
+    def test_a_child_of_the_writer_keeps_nobody_from_reading(
+        self, tmp_path: Path, files: LocalFiles
+    ) -> None:
+        files.recycle(str(tmp_path / "old"), str(tmp_path / "spare"))
+        until, end = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(end)
+            os.read(until, 1)
+            os._exit(0)
+        try:
+            files.write_new(str(tmp_path / "new"), [b"2" * LARGE])
+            view = files.view(str(tmp_path / "new"), LARGE, recycled=True)
+            assert bytes(view) == b"2" * LARGE
+        finally:
+            os.close(end)
+            os.close(until)
+            os.waitpid(pid, 0)
+
+    def test_who_opened_it_before_it_lost_its_name_finds_it_gone(
+        self, tmp_path: Path, files: LocalFiles
+    ) -> None:
+        files.recycle(str(tmp_path / "old"), str(tmp_path / "spare"))
+        with pytest.raises(FileNotFoundError):
+            files.view(str(tmp_path / "spare"), LARGE, recycled=True)
+
+    def test_a_kernel_that_keeps_much_does_not_use_up_descriptors(
+        self, tmp_path: Path, files: LocalFiles, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(page_cache, "MOST_MAPPED", 2)
+        before = len(os.listdir("/proc/self/fd"))
+        kept = [files.view(str(tmp_path / "old"), LARGE, recycled=True) for _ in range(5)]
+        assert len(os.listdir("/proc/self/fd")) == before + 2
+        assert [bytes(view) for view in kept] == [b"1" * LARGE] * 5
+        kept[:2] = []
+        assert len(os.listdir("/proc/self/fd")) == before
+        assert self.written_over(files, tmp_path)
+        assert bytes(kept[-1]) == b"1" * LARGE
+
+    def test_spares_that_somebody_has_cleaned_away_are_written_anew(
+        self, tmp_path: Path, files: LocalFiles
+    ) -> None:
+        before = len(os.listdir("/proc/self/fd"))
+        files.recycle(str(tmp_path / "old"), str(tmp_path / "spare"))
+        (tmp_path / "spare").unlink()
+        files.write_new(str(tmp_path / "new"), [b"2" * LARGE])
+        assert (tmp_path / "new").read_bytes() == b"2" * LARGE
+        assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_small_arguments_and_those_of_waiting_jobs_are_left_alone(tmp_path: Path) -> None:

@@ -1,0 +1,52 @@
+"""Writes the next large parcels while the Master sends letters and collects results.
+
+A parcel of 16 MB takes some 4 ms to check and to write. An agent that asks for its next letter
+meanwhile would wait that long, and two agents with jobs of 10 ms would wait for the next parcel.
+Here the files are written by threads. What decides, the record in the append log, is written by the
+thread that the Master runs in, in the order of the jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from ..jobs import Job
+from ..store.append_log import AppendLogWriter, ParcelFile
+from .job_writer import UnwrittenParcel, deployed
+
+# More would only wait for memory.
+THREADS = 2
+
+
+@dataclass(frozen=True)
+class Writing:
+    """Jobs whose parcels are being written."""
+
+    jobs: Sequence[Job]
+    parcels: Sequence[UnwrittenParcel]
+    files: Future[list[ParcelFile]]
+
+
+class BackgroundWriter:
+    """Threads that write parcels to files of their own; they start with the first parcels."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="parcels")
+
+    def begin(self, append_log: AppendLogWriter, jobs: Sequence[Job], *, called: int) -> Writing:
+        """Write jobs, the first of which errors call by a number; then `wake` is called."""
+        parcels = deployed(jobs, called=called)
+
+        def write() -> list[ParcelFile]:
+            return [append_log.write_file(parcel.pack()) for parcel in parcels]
+
+        files = self._threads.submit(write)
+        files.add_done_callback(lambda _: self._wake())
+        return Writing(jobs, parcels, files)
+
+    def close(self) -> None:
+        """Wait for what is being written, and end the threads."""
+        self._threads.shutdown()

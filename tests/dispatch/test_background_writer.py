@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from postroom.dispatch.background_writer import BackgroundWriter
+from postroom.dispatch.job_writer import PARCEL_BYTES
+from postroom.errors import PayloadError
+from postroom.jobs import Job
+from postroom.store.append_log import AppendLogWriter
+from postroom.store.files import LocalFiles
+from tests.in_one_process import InOneProcess, in_one_process, with_worker
+
+KERNELS = """
+def first(x):
+    return int(x[0])
+"""
+ITEMS = PARCEL_BYTES // 8
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Iterator[InOneProcess]:
+    with in_one_process(tmp_path, KERNELS) as made:
+        yield made
+
+
+def large(numbers: range) -> list[Job]:
+    return [Job("kernels:first", x=np.full(ITEMS, n)) for n in numbers]
+
+
+def test_jobs_count_only_from_their_slip_on(room: InOneProcess) -> None:
+    woken = threading.Event()
+    writer = BackgroundWriter(woken.set)
+    pool = room.master.start(large(range(1)))
+    log = AppendLogWriter(LocalFiles(), room.base, pool.run, durable=False)
+    writing = writer.begin(log, large(range(1, 3)), called=1)
+    assert woken.wait(10)
+    assert len(writing.files.result()) == 2, "each of them is as large as a parcel may be"
+    size = Path(room.base.append_log(pool.run)).stat().st_size
+    for parcel, file in zip(writing.parcels, writing.files.result(), strict=True):
+        log.name_file(parcel.jobs, file, task=parcel.task)
+    log.close()
+    assert Path(room.base.append_log(pool.run)).stat().st_size > size
+    writer.close()
+    room.finish(pool)
+    assert room.master.look(pool.run).jobs[2].arguments["x"][0] == 2
+
+
+def test_jobs_keep_their_order_whichever_file_is_written_first(
+    room: InOneProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second = threading.Event()
+    write = AppendLogWriter.write_file
+    calls = []
+
+    def out_of_order(self: AppendLogWriter, chunks: list[bytes]) -> object:
+        if threading.current_thread() is threading.main_thread():
+            return write(self, chunks)
+        calls.append(1)
+        if len(calls) == 1:
+            assert second.wait(20)
+            return write(self, chunks)
+        written = write(self, chunks)
+        second.set()
+        return written
+
+    monkeypatch.setattr(AppendLogWriter, "write_file", out_of_order)
+    pool = room.master.start(large(range(12)))
+    with_worker(room)
+    assert pool.results() == list(range(12)) and len(calls) == 11
+
+
+def test_what_cannot_travel_is_named_with_its_job(room: InOneProcess) -> None:
+    jobs = large(range(6))
+    jobs.insert(5, Job("kernels:first", x=np.zeros(ITEMS), y=object()))
+    pool = room.master.start(iter(jobs))
+    with_worker(room)
+    with pytest.raises(PayloadError, match=r"job 5: .*y"):
+        pool.wait()
+
+
+def test_small_jobs_behind_large_ones_keep_their_place(room: InOneProcess) -> None:
+    small = [Job("kernels:first", x=np.full(3, n)) for n in range(100, 140)]
+    mixed = [job for pair in zip(large(range(40)), small, strict=True) for job in pair]
+    pool = room.master.start(iter(mixed))
+    with_worker(room)
+    assert pool.results() == [
+        n for pair in zip(range(40), range(100, 140), strict=True) for n in pair
+    ]
