@@ -89,14 +89,15 @@ def info(ledger: Ledger, *, json_: bool) -> None:
         say(f"\ncard {card.index}: {printable(card.name)}, {state}")
         say(f"  uuid {card.uuid}, {card.kind}")
         say(
-            f"  memory {card.memory_mib} MiB, used {show(card.used_mib)}, "
+            f"  memory {card.memory_mib} MiB and {card.driver_mib} for the driver, used "
+            f"{show(card.used_mib)}, "
             f"leased {view.reserved_mib}; {show(card.utilisation, ' %')}, "
             f"{show(card.temperature, ' °C')}, {show(card.power, ' W')}"
         )
         for lease in view.leases:
             say(f"  lease {lease.lease_id}: {printable(lease.describe())}")
         for process in card.processes:
-            say(f"  process {process.pid} ({process.user}): {process.used_mib} MiB")
+            say(f"  process {process.pid} ({process.user}): {show(process.used_mib, ' MiB')}")
 
 
 def queue(ledger: Ledger, *, json_: bool) -> None:

@@ -31,6 +31,9 @@ BRIEF_S = 1.0  # in a session, shorter jobs are measured only KNOWN_RUNS times
 KNOWN_RUNS = 3
 PATIENCE_S = 1.0  # a call that waits longer for another thread says why
 
+CUDA_LIBRARIES = ("jax", "cupy", "numba.cuda", "tensorflow")  # torch says itself if it uses CUDA
+
+_last_card = ""  # of the last job of this process
 _turn = threading.RLock()  # one job at a time in this process
 _within = threading.local()  # whether this thread is inside a job
 
@@ -64,6 +67,7 @@ def run(
             with _limited(timeout_s):
                 return function()  # no GPU: it runs on the CPU
         booking = _book(need, cards)
+        _remember(booking)
         _within.job = True
         try:
             return _run_booked(function, booking, over=over, timeout_s=timeout_s)
@@ -109,6 +113,7 @@ def measure(stand_in: Callable[[], object], need: Need) -> None:
             )
             with booking:
                 if booking.measuring:
+                    _remember(booking)
                     _within.job = True
                     try:
                         # Once, whatever was seen of it: it is there to be run only once.
@@ -126,12 +131,22 @@ def _book(need: Need, cards: list[Card]) -> Booking:
     return book(need, ledger=ledger, profiles=profiles, cards=cards, home=_home(cards), say=say)
 
 
+def _remember(booking: Booking) -> None:
+    global _last_card
+    _last_card = booking.cards[0].uuid
+
+
 def _home(cards: list[Card]) -> Card | None:
-    """Return the card on which this process has initialised CUDA; it cannot change it."""
+    """Return the card on which this process has initialised CUDA; it cannot change it.
+
+    In a container the driver may not show our process. Then it is the card of the job before.
+    """
     ours = [c for c in cards if any(usage.pid == os.getpid() for usage in c.processes)]
-    if not ours and not cuda_is_up():
+    before = [card for card in cards if card.uuid == _last_card]
+    loaded = any(name in sys.modules for name in CUDA_LIBRARIES)
+    if not ours and not cuda_is_up() and not (before and loaded):
         return None
-    candidates = ours or cards
+    candidates = ours or before or cards
     if len(candidates) == 1:
         return candidates[0]
     raise PostroomError(

@@ -93,8 +93,9 @@ def _take(
     strangers = [usage for card in cards for usage in card.processes if usage.compute]
     for usage in strangers:
         say(
-            f"note: {usage.command} (pid {usage.pid} of {usage.user}) uses {usage.used_mib} MiB of "
-            f"this card, and has no lease"
+            f"note: {usage.command} (pid {usage.pid} of {usage.user}) uses "
+            f"{'memory' if usage.used_mib is None else f'{usage.used_mib} MiB'} of this card, and "
+            "has no lease"
         )
     return lease
 

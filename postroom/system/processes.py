@@ -6,6 +6,8 @@ import os
 from functools import cache
 from typing import Any, NamedTuple
 
+FIRST_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO of Linux, the same on every machine
+
 
 class Process(NamedTuple):
     """One process; no other process of any boot or container is equal to it."""
@@ -103,6 +105,11 @@ def pid_namespace() -> str:
         return os.readlink("/proc/self/ns/pid")
     except OSError:
         return ""
+
+
+def in_first_pid_namespace() -> bool:
+    """Whether pids here are those of the machine: not in a container, nor under WSL."""
+    return pid_namespace() == FIRST_PID_NAMESPACE
 
 
 def identify(pid: int | None = None) -> Process | None:

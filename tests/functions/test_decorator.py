@@ -18,9 +18,11 @@ import postroom
 from postroom.errors import GpuError, PostroomError
 from postroom.functions.function_kind import type_of
 from postroom.functions.in_process import MemoryExceeded
+from postroom.gpus.cards import simulated
 from postroom.gpus.cards.simulated import Claim, OutOfMemory
 from postroom.gpus.ledger.protocol import LeaseRequest, open_ledger
 from postroom.gpus.memory import packing
+from postroom.gpus.memory.booking import UNSEEN_RUNS
 from postroom.gpus.memory.profiles import Profiles
 from postroom.testing import wait_until
 
@@ -30,6 +32,7 @@ def _cards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "cards").mkdir()
     monkeypatch.setenv("POSTROOM_FAKE_GPUS_FOLDER", str(tmp_path / "cards"))
     monkeypatch.setenv("POSTROOM_PROFILES", str(tmp_path / "profiles"))
+    monkeypatch.setattr("postroom.functions.in_process._last_card", "")
 
 
 @postroom.job
@@ -126,6 +129,30 @@ def test_a_job_that_was_not_seen_to_use_memory_is_not_taken_for_small_at_once() 
         return held()
 
     assert [train() for _ in range(4)] == [[None], [None], [None], [576]]
+
+
+@pytest.mark.parametrize(
+    "shown", [{"pids": "elsewhere"}, {"pids": "none"}, {"memory": "unknown"}], ids=str
+)
+def test_where_the_driver_does_not_say_who_uses_what_no_job_is_taken_for_small(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: dict[str, Any]
+) -> None:
+    monkeypatch.setenv("POSTROOM_FAKE_GPUS", "24G")
+    simulated.script(str(tmp_path / "cards"), {"FAKE-0": shown})
+
+    @postroom.job
+    def alone() -> None:
+        use(3000).close()
+
+    @postroom.job(memory="2G")
+    def beside() -> None: ...
+
+    alone()
+    assert peaks(alone) == [3000], "alone on its card, the card's own use tells"
+    with Claim("FAKE-0", 6000):  # a neighbour
+        for _ in range(UNSEEN_RUNS):
+            beside()
+    assert peaks(beside) == [None]
 
 
 def test_it_travels_by_name_as_functions_do() -> None:
@@ -284,6 +311,25 @@ def test_cuda_on_cards_unknown_is_an_error_that_says_what_to_do(
 
     with pytest.raises(PostroomError, match=r"\.submit"):
         train()
+
+
+@pytest.mark.parametrize("shown", ["elsewhere", "none"])
+def test_a_process_that_the_driver_does_not_show_keeps_to_the_card_of_its_last_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: str
+) -> None:
+    """In a container. The second call must neither raise nor go to another card."""
+    simulated.script(str(tmp_path / "cards"), {f"FAKE-{n}": {"pids": shown} for n in range(4)})
+    gpus = []
+
+    @postroom.job(memory="1G")
+    def job() -> None:
+        gpus.append(os.environ["POSTROOM_GPU"])
+
+    job()
+    monkeypatch.setattr("postroom.functions.in_process.cuda_is_up", lambda: True)
+    job()
+    job()
+    assert len(set(gpus)) == 1
 
 
 def test_torch_is_limited_where_that_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,20 +3,27 @@
  * NVML_STUB names the file, read anew at every call; a line each:
  *   driver 570.1            init CODE              hang FUNCTION
  *   card I UUID TOTAL_MIB USED_MIB UTIL TEMP MILLIWATT NAME...
- *   process I PID MIB compute|graphics
+ *   process I PID MIB compute|graphics             with "-" for MIB, its memory is not known
+ *   host_pids OFFSET        pids are those of another namespace: so much larger
+ *   reserved I MIB          what the driver keeps for itself, of TOTAL_MIB
+ *   lingers I MIB UNTIL     memory of an ended process, used until that time (seconds since 1970)
  *   lost I                  ecc I COUNT            recovery I ACTION        xid I CODE
  *   mig I UUID TOTAL_MIB USED_MIB                  remap_failed I           mode_refused I
+ *   nvlink I J              these two cards are joined
+ * An Xid is told to those who listened before it happened, each once.
  * Compute modes that are set go into NVML_STUB.mode, a line "I MODE" each; the last one counts.
  * Compiled with -DOLD it lacks what drivers before the 470 series lacked.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 typedef unsigned long long u64;
 typedef struct { int card; int slice; } device;          /* slice -1: the whole card */
 typedef struct { u64 total, free, used; } memory;
+typedef struct { unsigned version; u64 total, reserved, free, used; } memory_v2;
 typedef struct { unsigned gpu, memory; } rates;
 #ifdef OLD
 typedef struct { unsigned pid; u64 used; } process;
@@ -154,15 +161,50 @@ int nvmlDeviceSetComputeMode(device *d, unsigned mode) {
     return OK;
 }
 int nvmlDeviceGetName(device *d, char *into, unsigned size) { ASK(d); strcpy(into, of(d).name); return OK; }
-int nvmlDeviceGetMemoryInfo(device *d, memory *into) {
+typedef struct { int card; u64 mib; } amount;
+static int read_lingering(const char *rest, void *context) {
+    amount *a = context;
+    int card;
+    u64 mib;
+    double until;
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    if (sscanf(rest, "%d %llu %lf", &card, &mib, &until) != 3 || card != a->card) return 0;
+    if (now.tv_sec + now.tv_nsec / 1e9 < until) a->mib += mib;
+    return 1;
+}
+static memory_v2 memory_of(device *d) {  /* as of today's call: used does not include reserved */
     slice s;
-    state whole;
-    ASK(d);
-    whole = of(d);
+    state whole = of(d);
+    amount late = {d->card, 0};
+    u64 reserved = d->slice < 0 ? (u64)value_of("reserved", d->card) : 0;
+    each("lingers", read_lingering, &late);
+    whole.used += late.mib;
     if (d->slice >= 0) { slice_of(d, &s); whole.total = s.total; whole.used = s.used; }
-    *into = (memory){whole.total << 20, (whole.total - whole.used) << 20, whole.used << 20};
+    return (memory_v2){2, whole.total << 20, reserved << 20,
+                       (whole.total - reserved - whole.used) << 20, whole.used << 20};
+}
+int nvmlDeviceGetMemoryInfo(device *d, memory *into) {
+    memory_v2 m;
+    ASK(d);
+    m = memory_of(d);
+    *into = (memory){m.total, m.free, m.used + m.reserved};
     return OK;
 }
+#ifndef OLD
+int nvmlDeviceGetMemoryInfo_v2(device *d, memory_v2 *into) { ASK(d); *into = memory_of(d); return OK; }
+static int joined(const char *rest, void *context) {
+    int *pair = context, a, b;
+    if (sscanf(rest, "%d %d", &a, &b) != 2) return 0;
+    return (a == pair[0] && b == pair[1]) || (a == pair[1] && b == pair[0]);
+}
+int nvmlDeviceGetP2PStatus(device *a, device *b, int index, int *status) {
+    int pair[2] = {a->card, b->card};
+    ASK(a);
+    *status = index == 2 && each("nvlink", joined, pair) ? 0 : 5;  /* 2: NVLink; 5: not supported */
+    return OK;
+}
+#endif
 int nvmlDeviceGetUtilizationRates(device *d, rates *into) { ASK(d); *into = (rates){of(d).util, 0}; return OK; }
 int nvmlDeviceGetTemperature(device *d, int sensor, unsigned *into) { ASK(d); *into = of(d).temp; return OK; }
 int nvmlDeviceGetPowerUsage(device *d, unsigned *into) { ASK(d); *into = of(d).power; return OK; }
@@ -170,13 +212,14 @@ int nvmlDeviceGetPowerUsage(device *d, unsigned *into) { ASK(d); *into = of(d).p
 typedef struct { int card, room, count; const char *kind; process *into; } listing;
 static int read_process(const char *rest, void *context) {
     listing *l = context;
-    int card;
+    int card, offset = 0;
     unsigned pid;
-    u64 mib;
-    char kind[16];
-    if (sscanf(rest, "%d %u %llu %15s", &card, &pid, &mib, kind) != 4) return 0;
+    char mib[24], kind[16];
+    if (sscanf(rest, "%d %u %23s %15s", &card, &pid, mib, kind) != 4) return 0;
     if (card != l->card || strcmp(kind, l->kind)) return 0;
-    if (l->count < l->room) l->into[l->count] = (process){pid, mib << 20};
+    each("host_pids", init_code, &offset);
+    if (l->count < l->room)
+        l->into[l->count] = (process){pid + offset, *mib == '-' ? -1ULL : strtoull(mib, NULL, 10) << 20};
     l->count++;
     return 1;
 }
@@ -221,10 +264,10 @@ int nvmlDeviceGetMigDeviceHandleByIndex(device *d, unsigned number, device **int
     return OK;
 }
 
+static int told[64];  /* each event is told once, and what was there before is not */
 int nvmlEventSetCreate(void **set) { *set = cards; return OK; }
-int nvmlDeviceRegisterEvents(device *d, u64 types, void *set) { return OK; }
+int nvmlDeviceRegisterEvents(device *d, u64 types, void *set) { told[d->card] = value_of("xid", d->card); return OK; }
 int nvmlEventSetWait_v2(void *set, event *into, unsigned timeout_ms) {
-    static int told[64];  /* each event is delivered once, and what was there before is not */
     for (int card = 0; card < 64; card++) {
         int code = value_of("xid", card);
         if (code && told[card] != code) {

@@ -37,6 +37,9 @@ NOTIFY = "postroom/queue/notify.py"
 CLEANING = "postroom/queue/cleaning.py"
 RUN_READER = "postroom/queue/run_reader.py"
 
+METER = "postroom/gpus/memory/meter.py"
+BOOKING = "postroom/gpus/memory/booking.py"
+ALLOCATION = "postroom/gpus/ledger/allocation.py"
 PACKER = "postroom/batch/memory_packer.py"
 PACKED = "tests/batch/test_memory_packer.py"
 
@@ -1515,5 +1518,35 @@ MUTANTS = [
         "        if self._pid != os.getpid():\n",
         "        if False:\n",
         "tests/system/test_page_cache.py",
+    ),
+    Mutant(
+        "in a container, a job that has its card alone uses what the card shows",
+        METER,
+        "max(used_mib, grown(card, self.before[card.uuid], self.pid))",
+        "used_mib",
+        "tests/gpus/memory/test_meter.py::test_alone_on_a_card_what_the_card_shows_is_what_the_job_uses",
+    ),
+    Mutant(
+        "what cannot be attributed is never small",
+        BOOKING,
+        "if not peak_mib and self.meter is not None and not self.meter.attributed:",
+        "if False:",
+        "tests/functions/test_decorator.py"
+        "::test_where_the_driver_does_not_say_who_uses_what_no_job_is_taken_for_small",
+    ),
+    Mutant(
+        "what cannot be attributed is not counted beside the lease that it may belong to",
+        ALLOCATION,
+        "max(0, unknown_mib - unseen_mib)",
+        "unknown_mib",
+        "tests/gpus/ledger/test_allocation.py"
+        "::test_what_nobody_knows_the_owner_of_counts_once_as_what_leases_use_or_else_in_full",
+    ),
+    Mutant(
+        "what the driver keeps for itself is not handed out",
+        "postroom/gpus/cards/nvml_probe.py",
+        "(found.total - reserved) // MIB",
+        "found.total // MIB",
+        "tests/gpus/cards/test_nvml.py::test_memory_that_the_driver_keeps_is_no_part_of_a_card",
     ),
 ]

@@ -17,9 +17,9 @@ class Usage(NamedTuple):
     """One process on a card."""
 
     pid: int
-    user: str
+    user: str  # "?": there is no such process here: it is ending, or in another container
     command: str
-    used_mib: int
+    used_mib: int | None  # None: the driver does not tell
     compute: bool = True  # False: graphics only (a desktop)
 
 
@@ -27,6 +27,7 @@ class Card(NamedTuple):
     """One GPU, or one MIG slice of a GPU; `index` is its number in PCI order.
 
     A value that the driver does not report is None. `problem` says why a card is sick or lost.
+    `memory_mib` is what programs can use; what the driver keeps for itself comes on top.
     """
 
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody calls
@@ -40,6 +41,8 @@ class Card(NamedTuple):
     power: float | None = None  # watts
     processes: tuple[Usage, ...] = ()
     problem: str = ""
+    driver_mib: int = 0  # what the driver keeps for itself
+    linked: tuple[str, ...] = ()  # the cards that NVLink joins with this one, if asked for
 
     @property
     def visible_id(self) -> str:
@@ -50,6 +53,12 @@ class Card(NamedTuple):
     def free_mib(self) -> int | None:
         """Return the memory that no process uses now."""
         return None if self.used_mib is None else self.memory_mib - self.used_mib
+
+    @property
+    def unexplained_mib(self) -> int:
+        """Return the used memory that no process accounts for that we can see."""
+        seen_mib = sum(usage.used_mib or 0 for usage in self.processes if usage.user != "?")
+        return max(0, (self.used_mib or 0) - seen_mib)
 
 
 def cards() -> list[Card]:
@@ -76,15 +85,15 @@ class CardWatch:
 
         return nvml.NvmlProbe(child)
 
-    def cards(self) -> list[Card]:
-        """List the visible cards as they are now."""
+    def cards(self, *, links: bool = False) -> list[Card]:
+        """List the visible cards as they are now; with `links` also which NVLink joins."""
         fake = os.environ.get("POSTROOM_FAKE_GPUS")
         if fake is not None:
             from . import simulated
 
             return visible(simulated.cards(fake), os.environ)
         self._probe = self._probe or self._start()
-        found = self._probe.cards()
+        found = self._probe.cards(links=links)
         if not found:
             self.close()  # without a driver the child has exited
             from . import amd

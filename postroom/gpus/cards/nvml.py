@@ -74,16 +74,16 @@ class NvmlProbe:
         self._child = child or SpawnedProbe()
         self._closed = False
 
-    def cards(self) -> list[Card]:
+    def cards(self, *, links: bool = False) -> list[Card]:
         """List the NVIDIA cards; an empty list if there is no driver."""
-        answer = self._ask()
+        answer = self._ask(b"links\n" if links else b"\n")
         if "error" in answer:
             return _explain(answer)
         return [decode(card) for card in answer["cards"]]
 
-    def _ask(self) -> dict[str, Any]:
+    def _ask(self, line: bytes) -> dict[str, Any]:
         with suppress(BrokenPipeError):
-            os.write(self._child.ask, b"\n")
+            os.write(self._child.ask, line)
         line = self._read_line(patience_s())
         try:
             answer: dict[str, Any] = json.loads(line)
@@ -134,7 +134,8 @@ class NvmlProbe:
 def decode(value: dict[str, Any]) -> Card:
     """Make a card of an answer of the child."""
     usage = tuple(Usage(**process) for process in value.pop("processes", ()))
-    return Card(**value, processes=usage)
+    linked = tuple(value.pop("linked", ()))
+    return Card(**value, processes=usage, linked=linked)
 
 
 def _explain(answer: dict[str, Any]) -> list[Card]:

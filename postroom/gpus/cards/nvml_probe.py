@@ -28,6 +28,7 @@ USER_XIDS = {8, 13, 31, 32, 43, 45, 68, 69, 137}
 
 # Newer bindings raise this for an unversioned call to an older driver; it is not an NVMLError.
 MISMATCH = getattr(nv, "NVMLLibraryMismatchError", ())
+FAILURES = (nv.NVMLError, MISMATCH) if MISMATCH else (nv.NVMLError,)
 
 RECOVERY = {
     nv.NVML_GPU_RECOVERY_ACTION_GPU_RESET: "the card needs a reset",
@@ -54,6 +55,22 @@ def text(value: Any) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
+def memory(handle: Any) -> dict[str, int]:
+    """Read the memory of a card; what the driver keeps for itself is no program's to use.
+
+    Drivers before the 510 series count that as used.
+    """
+    found = attempt(nv.nvmlDeviceGetMemoryInfo, handle, nv.nvmlMemory_v2)
+    if found is None:
+        found = nv.nvmlDeviceGetMemoryInfo(handle)
+    reserved = getattr(found, "reserved", 0)
+    return {
+        "memory_mib": (found.total - reserved) // MIB,
+        "driver_mib": reserved // MIB,
+        "used_mib": found.used // MIB,
+    }
+
+
 def usage(handle: Any) -> list[dict[str, Any]]:
     """List the processes on a card with their users."""
     found: dict[int, dict[str, Any]] = {}
@@ -68,7 +85,8 @@ def usage(handle: Any) -> list[dict[str, Any]]:
                 "pid": process.pid,
                 "user": owner(process.pid),
                 "command": command(process.pid),
-                "used_mib": (process.usedGpuMemory or 0) // MIB,
+                # Not known under WSL, and 0 in some containers; no process on a card uses nothing.
+                "used_mib": (process.usedGpuMemory or 0) // MIB or None,
                 "compute": compute,
             }
     return list(found.values())
@@ -149,7 +167,7 @@ class ProbeServer:
             except nv.NVMLError:
                 return  # a time-out: there are no more events
 
-    def cards(self) -> list[dict[str, Any]]:
+    def cards(self, *, links: bool = False) -> list[dict[str, Any]]:
         """List the cards in PCI order; MIG slices are numbered after the cards."""
         self.hear()
         count = nv.nvmlDeviceGetCount()
@@ -166,13 +184,28 @@ class ProbeServer:
             slices += parts
             if not parts:
                 found.append(whole)
+        if links:
+            for whole in found:
+                whole["linked"] = [
+                    other["uuid"] for other in found if self.linked(whole["index"], other["index"])
+                ]
         for number, part in enumerate(slices):
             part["index"] = count + number
         return found + slices
 
+    def linked(self, index: int, other: int) -> bool:
+        """Whether two cards are joined by NVLink, directly or through a switch."""
+        if index == other:
+            return False
+        try:
+            pair = [nv.nvmlDeviceGetHandleByIndex(number) for number in (index, other)]
+            status = nv.nvmlDeviceGetP2PStatus(*pair, nv.NVML_P2P_CAPS_INDEX_NVLINK)
+        except FAILURES:
+            return False
+        return bool(status == nv.NVML_P2P_STATUS_OK)
+
     def card(self, index: int, handle: Any) -> dict[str, Any]:
         """Read all values of one card."""
-        memory = nv.nvmlDeviceGetMemoryInfo(handle)
         rates = attempt(nv.nvmlDeviceGetUtilizationRates, handle)
         power = attempt(nv.nvmlDeviceGetPowerUsage, handle)
         problem = sickness(handle)
@@ -182,9 +215,8 @@ class ProbeServer:
             "index": index,
             "uuid": text(nv.nvmlDeviceGetUUID(handle)),
             "name": text(nv.nvmlDeviceGetName(handle)),
-            "memory_mib": memory.total // MIB,
+            **memory(handle),
             "kind": "cuda",
-            "used_mib": memory.used // MIB,
             "utilisation": None if rates is None else rates.gpu,
             "temperature": attempt(nv.nvmlDeviceGetTemperature, handle, nv.NVML_TEMPERATURE_GPU),
             "power": None if power is None else power / 1000,
@@ -202,15 +234,13 @@ class ProbeServer:
             part = attempt(nv.nvmlDeviceGetMigDeviceHandleByIndex, handle, number)
             if part is None:
                 continue
-            memory = nv.nvmlDeviceGetMemoryInfo(part)
             found.append(
                 whole
                 | {
                     "uuid": text(nv.nvmlDeviceGetUUID(part)),
                     "name": f"{whole['name']} MIG {number} of card {index}",
-                    "memory_mib": memory.total // MIB,
+                    **memory(part),
                     "kind": "mig",
-                    "used_mib": memory.used // MIB,
                     "utilisation": None,
                     "processes": usage(part),
                 }
@@ -237,15 +267,16 @@ class ProbeServer:
 
 
 def main() -> None:
-    """Answer each line on stdin with one on stdout."""
+    """Answer each line on stdin with one on stdout; the line `links` asks for NVLinks, too."""
     try:
         probe = ProbeServer()
     except nv.NVMLError as error:
         print(json.dumps({"error": error.value, "message": str(error)}), flush=True)
         return
-    for _ in sys.stdin:
+    for line in sys.stdin:
         try:
-            answer = {"driver": probe.driver, "cards": probe.cards()}
+            cards = probe.cards(links=line.strip() == "links")
+            answer = {"driver": probe.driver, "cards": cards}
         except nv.NVMLError as error:
             answer = {"error": error.value, "message": str(error), "driver": probe.driver}
         print(json.dumps(answer), flush=True)

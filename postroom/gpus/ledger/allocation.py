@@ -53,7 +53,10 @@ class Demand(NamedTuple):
 
 
 class ProcessMemory(NamedTuple):
-    """What one process uses of a card; `lineage` is its pid and its ancestors, nearest first."""
+    """What one process uses of a card; `lineage` is its pid and its ancestors, nearest first.
+
+    Without a lineage nobody knows whose it is: a process of another container, or one that ends.
+    """
 
     lineage: tuple[int, ...]
     used_mib: int
@@ -196,9 +199,14 @@ def unleased(card: AvailableCard, held: Sequence[CardShare], *, requester_pid: i
         {requester_pid} if requester_pid else set()
     )
     used: dict[int, int] = {}
+    unknown_mib = 0
     for process in card.processes:
+        if not process.lineage:
+            unknown_mib += process.used_mib
+            continue
         owner = next((pid for pid in process.lineage if pid in owners), 0)
         used[owner] = used.get(owner, 0) + process.used_mib
+    seen = set(used)
     foreign_mib = used.pop(0, 0)
     used.pop(requester_pid, None)
     reserved: dict[int, int] = {}
@@ -209,11 +217,11 @@ def unleased(card: AvailableCard, held: Sequence[CardShare], *, requester_pid: i
     # Memory that no visible process accounts for: the driver's own, or a process in a container.
     # An otherwise empty card is not refused for it, or nobody could ever get that whole card.
     hidden_mib = max(0, card.used_mib - sum(process.used_mib for process in card.processes))
-    if not card.processes:
-        hidden_mib = max(0, hidden_mib - sum(reserved.values())) if held else 0
-    elif not held and not foreign_mib:
-        hidden_mib = 0
-    return foreign_mib + excess_mib + hidden_mib
+    if held or foreign_mib or unknown_mib:
+        unknown_mib += hidden_mib
+    # What cannot be attributed may be what a lease uses whose processes cannot be seen from here.
+    unseen_mib = sum(mib for pid, mib in reserved.items() if pid not in seen)
+    return foreign_mib + excess_mib + max(0, unknown_mib - unseen_mib)
 
 
 def grant(

@@ -54,10 +54,14 @@ class CardCache:
 
 
 def memory_by_process(card: Card) -> tuple[ProcessMemory, ...]:
-    """Return what each process uses of a card, with its ancestors."""
+    """Return what each process uses of a card, with its ancestors where they can be seen."""
     return tuple(
-        ProcessMemory((usage.pid, *processes.ancestors(usage.pid)), usage.used_mib)
+        ProcessMemory(
+            () if usage.user == "?" else (usage.pid, *processes.ancestors(usage.pid)),
+            usage.used_mib,
+        )
         for usage in card.processes
+        if usage.used_mib is not None  # else it is part of what the card itself shows as used
     )
 
 

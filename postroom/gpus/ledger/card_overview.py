@@ -53,6 +53,7 @@ class CardStatus(NamedTuple):
             "reason": self.reason,
             "managed": self.managed,
             "memory_mib": card.memory_mib,
+            "driver_mib": card.driver_mib,
             "used_mib": card.used_mib,
             "reserved_mib": self.reserved_mib,
             "utilisation": card.utilisation,

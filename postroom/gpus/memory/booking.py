@@ -23,6 +23,7 @@ from typing import TypeVar
 from ...errors import CardHeld, GpuError
 from ...system import processes
 from ...text.memory_sizes import from_mib
+from ..cards import inventory
 from ..cards.inventory import Card, pin
 from ..ledger.protocol import Lease, LeaseRequest, Ledger
 from .meter import Meter, Sample, empty_torch_cache, is_out_of_memory
@@ -69,7 +70,9 @@ class Booking:
         profiles: Profiles,
         lease: Lease | None = None,
         measuring: Measuring | None = None,
+        alone: bool = False,
     ) -> None:
+        """`alone`: nobody else uses the cards, as they are now, while the job runs."""
         self.need = need
         self.cards = tuple(cards)
         self.lease = lease
@@ -80,6 +83,7 @@ class Booking:
         self._profiles = profiles
         self._measuring = measuring
         self._finished = False
+        self._before = {card.uuid: card for card in cards} if alone else {}
 
     @property
     def measuring(self) -> bool:
@@ -99,7 +103,8 @@ class Booking:
     def watch(self, pid: int | None = None) -> Meter:
         """Measure a process and its descendants from now on."""
         uuids = [card.uuid for card in self.cards]
-        self.meter = Meter(uuids, os.getpid() if pid is None else pid, self._on_sample)
+        pid = os.getpid() if pid is None else pid
+        self.meter = Meter(uuids, pid, self._on_sample, self._before)
         return self.meter.__enter__()
 
     def _on_sample(self, sample: Sample) -> None:
@@ -125,6 +130,7 @@ class Booking:
         if self.lease is not None and needs_mib is not None:
             with suppress(OSError, GpuError):
                 self.lease.amend(memory_mib=needs_mib)
+                self._before.clear()  # from now on others use the card, too
         self._end_measurement()
 
     def call(self, function: Callable[[], R], *, sure: bool = False, ended: Hook = _nothing) -> R:
@@ -186,8 +192,10 @@ class Booking:
         """Return the peak to remember, or None.
 
         A job without visible memory may have used some between two samples, so this is only
-        believed after `UNSEEN_RUNS` runs.
+        believed after `UNSEEN_RUNS` runs, and never where the driver does not say who uses what.
         """
+        if not peak_mib and self.meter is not None and not self.meter.attributed:
+            return None
         if peak_mib or sure:
             return peak_mib or CONTEXT_MIB
         rows = self._profiles.get(self.need.kind.type).rows
@@ -282,9 +290,16 @@ def book(
             if profiles.learned(need.kind) == learned:
                 lease = _acquire(need, asked_mib, ledger, visible, waiting, wanted)
                 if measuring is not None or not _grown(need, profiles, asked_mib, largest_mib):
+                    if measuring is not None:
+                        visible = _as_they_are_now(visible)
                     granted = [card for card in visible if card.uuid in lease.cards]
                     return Booking(
-                        need, granted, profiles=profiles, lease=lease, measuring=measuring
+                        need,
+                        granted,
+                        profiles=profiles,
+                        lease=lease,
+                        measuring=measuring,
+                        alone=measuring is not None,
                     )
                 lease.release()
         except BaseException:
@@ -293,6 +308,14 @@ def book(
             raise
         if measuring is not None:
             measuring.close()
+
+
+def _as_they_are_now(cards: list[Card]) -> list[Card]:
+    """Return the cards after a wait; as they were, if the driver does not answer."""
+    with suppress(GpuError):
+        uuids = [card.uuid for card in cards]
+        return [card for card in inventory.cards() if card.uuid in uuids] or cards
+    return cards
 
 
 def _acquire(

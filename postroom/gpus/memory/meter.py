@@ -2,6 +2,10 @@
 
 At the end torch's own peak is included. It misses nothing between two samples, but does not include
 the CUDA context, other libraries and child processes.
+
+In a container, and under WSL, the driver does not say which process uses what. Then a job that has
+its card alone is measured by what the card itself shows, compared with before. Of a job beside
+others nothing can be said: it is not `attributed`, and nobody may take it for a small one.
 """
 
 from __future__ import annotations
@@ -10,13 +14,13 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from ...errors import GpuError
 from ...system import processes
-from ..cards.inventory import Card, CardWatch
+from ..cards.inventory import Card, CardWatch, Usage
 from .packing import CONTEXT_MIB, Growth
 
 FIRST_S = 0.02  # between the first samples; the interval grows up to LATER_S
@@ -40,7 +44,9 @@ class Meter:
     cards: Sequence[str]  # uuids
     pid: int = field(default_factory=os.getpid)
     on_sample: Callable[[Sample], None] | None = None
+    before: Mapping[str, Card] = field(default_factory=dict)  # the cards that it has alone: then
     peak_mib: int = 0
+    attributed: bool = True  # the driver told at every sample what the process tree uses
     samples: list[Sample] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -91,6 +97,10 @@ class Meter:
         for card in cards:
             if card.uuid in self.cards:
                 used_mib = used_by(card, self.pid)
+                if card.uuid in self.before:
+                    used_mib = max(used_mib, grown(card, self.before[card.uuid], self.pid))
+                elif not used_mib and not is_attributed(card):
+                    self.attributed = False
                 if used_mib >= best.used_mib:
                     best = Sample(self.seconds, used_mib, card.utilisation)
         with self._lock:
@@ -123,10 +133,35 @@ class Meter:
 
 def used_by(card: Card, pid: int) -> int:
     """Return what a process and its descendants use of a card."""
-    return sum(
-        usage.used_mib
-        for usage in card.processes
-        if usage.pid == pid or pid in processes.ancestors(usage.pid)
+    return sum(usage.used_mib or 0 for usage in card.processes if _is_below(usage, pid))
+
+
+def _is_below(usage: Usage, pid: int) -> bool:
+    return usage.pid == pid or pid in processes.ancestors(usage.pid)
+
+
+def grown(card: Card, before: Card, pid: int) -> int:
+    """Return by how much the use of a card has grown, but for processes of others that we know.
+
+    These are the ones that were there before, and on a machine whose pids are ours all that are not
+    descendants of `pid`.
+    """
+    others = {usage.pid for usage in before.processes if not _is_below(usage, pid)}
+    if processes.in_first_pid_namespace():
+        new = [usage for usage in card.processes if usage.user != "?"]
+        others |= {usage.pid for usage in new if not _is_below(usage, pid)}
+
+    def ours(seen: Card) -> int:
+        known = [usage.used_mib or 0 for usage in seen.processes if usage.pid in others]
+        return (seen.used_mib or 0) - sum(known)
+
+    return max(0, ours(card) - ours(before))
+
+
+def is_attributed(card: Card) -> bool:
+    """Whether the driver's list of processes accounts for what is used of a card."""
+    return card.unexplained_mib < CONTEXT_MIB and not any(
+        usage.used_mib is None for usage in card.processes
     )
 
 

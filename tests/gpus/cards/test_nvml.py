@@ -136,6 +136,48 @@ def test_a_watching_probe_remembers_a_critical_xid_and_forgives_a_users_own_faul
         assert [card.problem for card in probe.cards()] == ["", "the driver reported Xid 79"]
 
 
+def test_an_xid_from_before_the_start_is_not_told(driver: Callable[..., None]) -> None:
+    driver(TWO_CARDS + "xid 1 79\n")
+    with nvml.NvmlProbe() as probe:
+        assert [card.problem for card in probe.cards()] == ["", ""]
+
+
+def test_memory_that_the_driver_keeps_is_no_part_of_a_card(
+    driver: Callable[..., None], folder: Path
+) -> None:
+    """Two halves of a card of 24,564 MiB, of which the driver keeps 450, do not fit on it."""
+    driver("driver 570.1\ncard 0 GPU-aaaa1111 24564 0 0 35 21500 Card\nreserved 0 450\n")
+    (card,) = inventory.cards()
+    assert (card.memory_mib, card.driver_mib, card.used_mib) == (24114, 450, 0)
+    ledger = open_ledger()
+    half = LeaseRequest(memory_mib=12282)
+    with ledger.try_acquire(half), pytest.raises(CardHeld):
+        ledger.try_acquire(half)
+
+
+def test_an_old_driver_counts_what_it_keeps_as_used(driver: Callable[..., None]) -> None:
+    driver("driver 470.1\ncard 0 GPU-aaaa1111 24564 10 0 35 21500 Card\nreserved 0 450\n", "old")
+    (card,) = inventory.cards()
+    assert (card.memory_mib, card.driver_mib, card.used_mib) == (24564, 0, 460)
+
+
+def test_memory_that_the_driver_does_not_tell_is_not_known(driver: Callable[..., None]) -> None:
+    me = os.getpid()
+    driver(TWO_CARDS + f"process 0 {me} - compute\nprocess 1 {me} 0 compute\n")
+    assert [card.processes[0].used_mib for card in inventory.cards()] == [None, None]
+
+
+def test_cards_that_nvlink_joins_are_known_if_asked_for(driver: Callable[..., None]) -> None:
+    driver(TWO_CARDS + "card 2 GPU-cccc3333 24576 0 0 35 0 Third\nnvlink 0 2\n")
+    with inventory.CardWatch() as watch:
+        assert [card.linked for card in watch.cards()] == [(), (), ()]
+        assert [card.linked for card in watch.cards(links=True)] == [
+            ("GPU-cccc3333",),
+            (),
+            ("GPU-aaaa1111",),
+        ]
+
+
 def test_an_old_driver_lists_its_cards_without_what_it_does_not_know(
     driver: Callable[..., None],
 ) -> None:
@@ -195,7 +237,7 @@ def test_a_library_without_hardware_means_no_cards(driver: Callable[..., None]) 
     assert inventory.cards() == []
 
 
-@pytest.mark.parametrize("function", ["nvmlInitWithFlags", "nvmlDeviceGetMemoryInfo"])
+@pytest.mark.parametrize("function", ["nvmlInitWithFlags", "nvmlDeviceGetMemoryInfo_v2"])
 def test_a_hanging_driver_is_said_so_and_hangs_nobody(
     driver: Callable[..., None], monkeypatch: pytest.MonkeyPatch, function: str
 ) -> None:
@@ -222,7 +264,7 @@ def test_a_script_sees_the_cards_and_its_command_has_no_child(driver: Callable[.
 
 
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize("function", ["nvmlInitWithFlags", "nvmlDeviceGetMemoryInfo"])
+@pytest.mark.parametrize("function", ["nvmlInitWithFlags", "nvmlDeviceGetMemoryInfo_v2"])
 def test_a_hanging_driver_hangs_no_script(
     driver: Callable[..., None], monkeypatch: pytest.MonkeyPatch, function: str
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from postroom.errors import GpuError
 from postroom.gpus.cards import inventory, simulated
 from postroom.text import memory_sizes
+from tests.gpus.ledgerkit import wait_until
 
 
 @pytest.fixture
@@ -64,6 +65,37 @@ def test_a_script_changes_cards_while_others_look_on(stage: str) -> None:
     assert (card.problem, card.used_mib, card.processes[0].user) == ("lost: gone", 900, "eve")
     simulated.script(stage, {})
     assert inventory.find("2").problem == ""
+
+
+def test_a_script_makes_cards_show_less_as_in_containers(stage: str) -> None:
+    with simulated.Claim("FAKE-0", 900), simulated.Claim("FAKE-1", 900):
+        simulated.script(
+            stage,
+            {
+                "FAKE-0": {"pids": "elsewhere", "driver_mib": 450},
+                "FAKE-1": {"memory": "unknown", "linked": ["FAKE-2"]},
+            },
+        )
+        first, second, *_ = inventory.cards()
+        (process,) = first.processes
+        assert (first.used_mib, first.unexplained_mib, process.user) == (900, 900, "?")
+        assert (first.memory_mib, first.driver_mib) == (24576 - 450, 450)
+        assert (second.used_mib, second.processes[0].used_mib) == (900, None)
+        assert second.linked == ("FAKE-2",)
+        simulated.script(stage, {"FAKE-0": {"pids": "none"}})
+        assert inventory.find("0").processes == ()
+
+
+def test_memory_may_be_free_only_some_time_after_its_process_died(
+    stage: str, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    code = "import os; from postroom.gpus.cards import simulated; simulated.Claim('FAKE-0', 900); "
+    assert start(sys.executable, "-c", code + "os._exit(0)").wait() == 0
+    simulated.script(stage, {"FAKE-0": {"late_free_s": 60}})
+    card = inventory.find("0")
+    assert (card.used_mib, card.unexplained_mib, card.processes) == (900, 900, ())
+    simulated.script(stage, {"FAKE-0": {"late_free_s": 0.001}})
+    wait_until(lambda: inventory.find("0").used_mib == 0)
 
 
 @pytest.mark.parametrize(

@@ -237,6 +237,19 @@ def test_where_processes_cannot_be_seen_leases_are_not_counted_twice() -> None:
     assert grant([hidden], [CardShare("a", 8, 0, pid=7)], [], Demand(1, ("a",), 15)) is None
 
 
+def test_what_nobody_knows_the_owner_of_counts_once_as_what_leases_use_or_else_in_full() -> None:
+    """In a container the driver shows pids of the host: the lease's own, or a stranger's."""
+    of_the_host = card(ProcessMemory((), 6))
+    assert grant([of_the_host], [], [], Demand(1, ("a",), 19)) is None
+    assert grant([of_the_host], [], [], Demand(1, ("a",), 18)) == ("a",)
+    held = [CardShare("a", 8, 0, pid=7)]
+    assert grant([of_the_host], held, [], Demand(1, ("a",), 17)) is None
+    assert grant([of_the_host], held, [], Demand(1, ("a",), 16)) == ("a",)
+    beside = card(ProcessMemory((70, 7), 8), ProcessMemory((), 6))
+    assert grant([beside], held, [], Demand(1, ("a",), 11)) is None
+    assert grant([beside], held, [], Demand(1, ("a",), 10)) == ("a",)
+
+
 def test_a_whole_card_is_taken_where_no_stranger_computes_if_there_is_one() -> None:
     available = [
         AvailableCard("a", 24, 0.0, (ProcessMemory((70,), 5),), 5),
