@@ -8,7 +8,9 @@
         wait_until(lambda: running.ready("0"), folder=running.base.root)
 
 Nothing here is a mock. The GPUs are simulated (`POSTROOM_FAKE_GPUS`), with a ledger of their own;
-the sessions, the folder and the signals are real.
+the sessions, the folder and the signals are real. `running.script_cards()` puts a scripted device
+behind the GPUs, which fails as real ones do: kernels call it through `scripted_device()`, tests
+script it with `script_device` (`postroom.gpus.devices.scripted_device` says how).
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
+from .gpus.devices.scripted_device import script_device as script_device
+from .gpus.devices.scripted_device import scripted_device as scripted_device
 from .master import Master
 from .store.base import Base, create_base
 from .store.files import LocalFiles
@@ -112,6 +116,15 @@ class RealSessions:
         self._started: list[subprocess.Popen[bytes]] = []
         self._agents: set[str] = set()
         self._files = LocalFiles()
+
+    def script_cards(self, **options: float) -> str:
+        """Put a scripted device behind the GPUs of later sessions; return the cards' folder."""
+        folder = f"{self._folder}/cards"
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        words = ",".join(f"{name}={value}" for name, value in options.items())
+        self.environment["POSTROOM_FAKE_GPUS_FOLDER"] = folder
+        self.environment["POSTROOM_FAKE_DEVICE"] = words or "1"
+        return folder
 
     def master(self, *, durable: bool = False) -> Master:
         """A Master in this process."""

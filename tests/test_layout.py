@@ -40,7 +40,7 @@ LAYERS = [
     "__main__",
     "__init__",
 ]
-GPU_LAYERS = ["cards", "ledger", "memory"]
+GPU_LAYERS = ["cards", "devices", "ledger", "memory"]
 
 
 def modules() -> list[Path]:

@@ -18,9 +18,10 @@ from typing import TypeVar
 from ..errors import GpuError, PostroomError
 from ..gpus.cards import inventory
 from ..gpus.cards.inventory import Card
+from ..gpus.devices.device import Device, device_in_use, open_device
 from ..gpus.ledger.protocol import open_ledger
 from ..gpus.memory.booking import Booking, Need, book, held_for_us, prune_timelines
-from ..gpus.memory.meter import cuda_is_up, limit_torch
+from ..gpus.memory.packing import CONTEXT_MIB
 from ..gpus.memory.profiles import Profiles
 from ..system.process_tree import MARK, SHARES, base_of_mark
 from ..text.safe_text import printable
@@ -144,7 +145,7 @@ def _home(cards: list[Card]) -> Card | None:
     ours = [c for c in cards if any(usage.pid == os.getpid() for usage in c.processes)]
     before = [card for card in cards if card.uuid == _last_card]
     loaded = any(name in sys.modules for name in CUDA_LIBRARIES)
-    if not ours and not cuda_is_up() and not (before and loaded):
+    if not ours and not device_in_use().count and not (before and loaded):
         return None
     candidates = ours or before or cards
     if len(candidates) == 1:
@@ -166,7 +167,8 @@ def _run_booked(
     with _pinned(booking), _limited(timeout_s) as interrupt:
         reserved_mib = booking.reserved_mib
         if over == "limit" and reserved_mib is not None:
-            limit_torch(reserved_mib, booking.cards[0].memory_mib)
+            own_mib = max(1, reserved_mib - CONTEXT_MIB)
+            _usable_device().limit(min(1.0, own_mib / booking.cards[0].memory_mib))
 
         def exceeded(text: str) -> None:
             say(text)
@@ -181,6 +183,12 @@ def _run_booked(
             booking.leave_timeline(timeline)
             prune_timelines(os.path.dirname(timeline))
             say(booking.advice)
+
+
+def _usable_device() -> Device:
+    """The device of this process, even if it has not used it yet."""
+    device = device_in_use()
+    return device if device.count else open_device("cpu", any_accelerator=True) or device
 
 
 @contextmanager

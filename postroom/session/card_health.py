@@ -6,8 +6,13 @@
 | three different jobs in a row died with their workers | the session stops itself |
 | ... and they were of different kinds | the GPU is the likelier cause, and is quarantined as well |
 | three workers in a row died before they were ready | the session stops itself |
-| a worker could not use the GPU when it started | the GPU is quarantined, the session stops |
-| a worker died, and the driver reports a problem of the GPU | the same |
+| a job broke its context on the GPU (a device-side assert) | nothing: it is that job's failure |
+| the first use of the GPU failed: it is full, or somebody has it alone | the session pauses, \
+longer each time, and tries again |
+| ... for another reason | the same; the third time in a row the GPU is quarantined, and the \
+session stops |
+| the GPU itself (ECC), or the driver, reports a problem of the GPU | the GPU is quarantined, the \
+session stops |
 | the Linux out-of-memory killer ended a worker | never one of the above: the session pauses, \
 longer each time, and goes on |
 
@@ -20,9 +25,10 @@ import contextlib
 from collections.abc import Callable
 
 from ..errors import PostroomError
+from ..gpus.devices.device import Fault
 
 MOST_DEATHS = 3
-# How long a session waits after the machine ran out of memory: at first, and at most.
+# How long a session waits for memory, or for its GPU: at first, and at most.
 PAUSE_S = 1.0
 MOST_PAUSE_S = 60.0
 
@@ -45,11 +51,28 @@ class CardHealth:
         self._deaths: dict[Job, str] = {}  # since a job last finished: the job, and its kind
         self._never_ready = 0
         self._out_of_memory = 0  # deaths in a row
+        self._unusable = 0  # first uses in a row that failed
+        self._broken = 0  # ... for another reason than that somebody else uses the GPU
         self.touch_failed = ""  # the worker's error when it could not use its GPU
+        self.fault = Fault.OTHER  # what that says
 
     def was_ready(self) -> None:
         """A worker started well."""
-        self._never_ready = 0
+        self._never_ready = self._unusable = self._broken = 0
+
+    def first_use_failed(self) -> tuple[str | None, float]:
+        """A new worker could not use the GPU: return why the session must stop, or how long to
+        pause."""
+        problem = self._problem()
+        self._unusable += 1
+        if self.fault not in (Fault.MEMORY, Fault.BUSY):
+            self._broken += 1
+        if not problem and self._broken >= MOST_DEATHS:
+            problem = f"{MOST_DEATHS} new processes in a row could not use it: {self.touch_failed}"
+        if problem:
+            self._quarantine(self._gpu, problem)
+            return f"its GPU has a problem and is quarantined: {problem}", 0.0
+        return None, _pause_s(self._unusable)
 
     def out_of_memory(self, *, finished_any: bool) -> float:
         """The out-of-memory killer ended a worker; return for how many seconds to pause.
@@ -58,14 +81,14 @@ class CardHealth:
         against either, and the driver is not asked.
         """
         self._out_of_memory = 1 if finished_any else self._out_of_memory + 1
-        return min(MOST_PAUSE_S, PAUSE_S * 2.0 ** min(self._out_of_memory - 1, 10))
+        return _pause_s(self._out_of_memory)
 
     def worker_died(
         self, *, ready: bool, finished_any: bool, lost: Job | None, kind: str
     ) -> str | None:
         """Count a death; return why the session must stop, if it must."""
         self._out_of_memory = 0
-        problem = self._problem(ready)
+        problem = self._problem()
         if problem:
             self._quarantine(self._gpu, problem)
             return f"its GPU has a problem and is quarantined: {problem}"
@@ -86,11 +109,11 @@ class CardHealth:
             why += "; the jobs were of different kinds, so the card is quarantined"
         return why
 
-    def _problem(self, ready: bool) -> str:
+    def _problem(self) -> str:
         if self._gpu == "cpu":
             return ""
-        if self.touch_failed and not ready:
-            return f"the first use of the GPU failed: {self.touch_failed}"
+        if self.touch_failed and self.fault is Fault.CARD:
+            return self.touch_failed
         return self._ask_driver(self._gpu)
 
     def _kinds(self) -> str:
@@ -114,15 +137,5 @@ def quarantine(gpu: str, reason: str) -> None:
         open_ledger().quarantine(gpu, reason)
 
 
-def touch(device: object) -> str:
-    """Use the GPU once, as every job will; return what went wrong."""
-    if getattr(device, "type", "cpu") != "cuda":
-        return ""
-    import torch
-
-    try:
-        torch.ones(1, device=str(device)).add_(1)
-        torch.cuda.synchronize()
-    except Exception as error:  # whatever the driver raises: the GPU cannot be used
-        return f"{type(error).__name__}: {error}"
-    return ""
+def _pause_s(times: int) -> float:
+    return min(MOST_PAUSE_S, PAUSE_S * 2.0 ** min(times - 1, 10))

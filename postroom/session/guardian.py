@@ -27,6 +27,7 @@ from typing import IO, Any, TypeVar
 from ..commands.attempt import ATTEMPT
 from ..commands.minder import MinderContext
 from ..errors import BadFileError, PostroomError
+from ..gpus.devices.device import Fault
 from ..parcel.sheets import RanBy
 from ..store.agents import AgentInfo, read_agent_info
 from ..store.base import Base
@@ -84,6 +85,7 @@ class SessionSlot:
     gpus: int = 0  # how many GPUs
     memory_mib: int = 0  # of the smallest of them
     shares: bool = False  # the GPUs are not leased: each job books its part of one
+    any_accelerator: bool = False  # on the CPU, unless torch has a card that we cannot list
 
 
 class SessionError(PostroomError):
@@ -114,12 +116,15 @@ class Guardian:
         self._socket: socket.socket | None = None
         self._ready = False
         self._broken = ""  # why the worker could not go on
+        self._refused = ""  # why it must not begin: it cannot compute on its GPU
+        self._first_use = False  # whether it could not even use its GPU once
         self._task_stopped = False  # the worker was killed because its task had a stop order
         self._deadline: float | None = None
         self._timeout: dict[str, Any] = {}
         # A session that shares GPUs can't tell which of them was to blame.
+        self._ask_driver = ask_driver
         self._health = CardHealth(
-            "cpu" if slot.shares else slot.gpu, ask_driver=ask_driver, quarantine=quarantine
+            "cpu" if slot.shares else slot.gpu, ask_driver=self._ask_driver, quarantine=quarantine
         )
         self._oom_watch = OomWatch(time.monotonic())
         self._start_at: float | None = None  # when a pause ends
@@ -262,6 +267,7 @@ class Guardian:
             "preload": self._slot.preload,
             "lazy": self._slot.lazy,
             "shares": self._slot.shares,
+            "any_accelerator": self._slot.any_accelerator,
         }
         if self._slot.preload:
             self._worker = subprocess.Popen(
@@ -282,6 +288,8 @@ class Guardian:
         self._heard = b""
         self._ready = False
         self._broken = ""
+        self._refused = ""
+        self._first_use = False
         self._health.touch_failed = ""
         self._selector.register(ours, selectors.EVENT_READ, self._hear)
         if self._worker.stdout is not None:
@@ -381,8 +389,13 @@ class Guardian:
             self._broken = str(message["broken"])
         elif "touch_failed" in message:
             self._health.touch_failed = str(message["touch_failed"])
-            if message["first"]:
-                self._ready = False  # as if it had been seen before the worker was ready
+            self._health.fault = Fault[message["fault"]]
+            self._first_use = bool(message["first"])
+        elif "refused" in message:
+            self._refused = str(message["refused"])
+        elif "ask_card" in message:
+            problem = "" if self._slot.gpu == "cpu" else self._ask_driver(self._slot.gpu)
+            self._tell_worker(f"card {printable(problem)}\n".encode())
         elif message.get("deadline_s") is not None:
             self._timeout = message
             self._deadline = time.monotonic() + float(message["deadline_s"])
@@ -436,7 +449,7 @@ class Guardian:
         if self._health.touch_failed:
             reason = f"its card failed: {self._health.touch_failed}"
         hand = read_in_hand(self._files, self._base, self._slot.agent_id)
-        card_failed = bool(self._health.touch_failed) and not self._ready
+        card_failed = bool(self._health.touch_failed or self._refused)
         note = self._take_back(reason, blame=not (self._signals or stopped or card_failed))
         if self._signals:
             return
@@ -445,8 +458,13 @@ class Guardian:
         if stopped or replaced:
             self._start_worker()
             return
+        if self._refused:
+            raise SessionError(f"session {self._slot.agent_id}: {self._refused}")
         self._journal.log("error", f"worker {worker.pid} {ended}")
         self._say(f"worker {ended}")
+        if self._first_use:
+            self._wait_for_card()
+            return
         finished_any = bool(hand and hand.done)
         if out_of_memory:
             self._pause(self._health.out_of_memory(finished_any=finished_any))
@@ -463,6 +481,17 @@ class Guardian:
         if why is not None:
             raise SessionError(f"session {self._slot.agent_id}: {why}; see {self._base.log}")
         self._start_worker()
+
+    def _wait_for_card(self) -> None:
+        """The worker could not use its GPU once: try again later, or stop."""
+        why, seconds = self._health.first_use_failed()
+        if why is not None:
+            raise SessionError(f"session {self._slot.agent_id}: {why}; see {self._base.log}")
+        fault, said = self._health.fault, self._health.touch_failed
+        words = f"waiting for the GPU: {fault.value} ({said}); trying again in {seconds:g} s"
+        self._journal.log("warning", words)
+        self._say(words)
+        self._start_at = time.monotonic() + seconds
 
     def _pause(self, seconds: float) -> None:
         """Start the next worker only after a while."""

@@ -3,6 +3,10 @@
 Either kind of job may ask to have its GPU alone. A command that ran out of GPU memory is retried
 alone, if it has retries left: beside others it would fail in the same way. If it had the GPU to
 itself, it goes to a larger GPU that another session of the base has.
+
+A task that breaks its context on the GPU, with a device-side assert or an illegal address, has
+failed by itself: its failure is published, and then this worker is replaced. Only if the GPU itself
+or the driver reports a fault is the task requeued instead, and the guardian decides about the GPU.
 """
 
 from __future__ import annotations
@@ -11,19 +15,19 @@ import contextlib
 import importlib
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from ..commands.attempt import AttemptEnd, CommandAttempt
 from ..commands.failure import Cause
 from ..commands.job_environment import read_environment
 from ..commands.spec import COMMAND, CommandSpec
 from ..errors import BadFileError, OtherVersionError, PostroomError
+from ..gpus.devices.device import DeviceMissing, Fault, fault_of
 from ..parcel.sheets import Failure, JobEnd, JobSheet, Outcome
 from ..store.base import Base
 from ..store.files import Files
 from ..store.journal import Journal
 from ..store.runs import RunInfo, read_note
-from .card_health import touch
 from .gpu_sharing import GpuSharing
 from .inbox import TryAgain
 from .task_output import KernelOutput
@@ -34,6 +38,11 @@ if TYPE_CHECKING:
 
 # The worker's exit code when its GPU could not be used.
 CARD_FAILED = 71
+# What a user can do about an error that comes from the device.
+ASYNCHRONOUS = (
+    "the GPU reports errors late, so the traceback may name a later line: run the job with "
+    "CUDA_LAUNCH_BLOCKING=1 in the environment to see the right one"
+)
 
 
 def preload(settings: dict[str, Any]) -> None:
@@ -47,9 +56,11 @@ def preload(settings: dict[str, Any]) -> None:
 
 
 class GuardianCalls(Protocol):
-    """What a worker tells its guardian."""
+    """What a worker tells its guardian, and asks it."""
 
     def say(self, **fields: Any) -> None: ...
+
+    def card_problem(self) -> str: ...
 
 
 class RunCommand(Protocol):
@@ -93,6 +104,7 @@ class JobRunner:
         self._journal = journal
         self._ask_minder = run_command
         self._tasks: Tasks | None = None
+        self.broken_context = False  # a task left the GPU unusable for this process
         self.descriptor = -1  # of this process: a kernel that closes it ends the worker
         self._environment = ""  # of the last command
         self.turn: Turn | None = None
@@ -104,7 +116,7 @@ class JobRunner:
     @property
     def tasks(self) -> Tasks:
         """What runs tasks; made when first needed: commands do without numpy, torch and a context
-        on the GPU."""
+        on the GPU. DeviceMissing: they cannot run on the session's GPU."""
         if self._tasks is None:
             preload(self._settings)
             from .tasks import Tasks
@@ -113,9 +125,15 @@ class JobRunner:
             output = KernelOutput(self._base, self._settings["agent"])
             output.install()
             self._tasks = Tasks(
-                self._files, self._base.data, self._journal, shares=shares, output=output
+                self._files,
+                self._base.data,
+                self._journal,
+                gpu=self._gpu,
+                any_accelerator=bool(self._settings.get("any_accelerator")),
+                shares=shares,
+                output=output,
             )
-            self.check_card(first=True)
+            self._use_card_first()
         return self._tasks
 
     @property
@@ -142,7 +160,10 @@ class JobRunner:
     def _run(self, info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> JobEnd | None:
         if sheet.task == COMMAND:
             return self._run_command(info, sheet, job, attempt)
-        _ = self.tasks  # loading them is not part of the job's time
+        try:
+            _ = self.tasks  # loading them is not part of the job's time
+        except DeviceMissing as error:
+            return JobEnd(failure=Failure(Outcome.FAILED, type(error).__name__, str(error)))
         if sheet.options.timeout_s is None:
             return self._run_task(info, sheet, job, attempt)
         self._guardian.say(deadline_s=sheet.options.timeout_s, retries=sheet.options.retries)
@@ -154,18 +175,51 @@ class JobRunner:
     def _run_task(self, info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> JobEnd:
         done = self.tasks.run_job(info, sheet, job, attempt)
         self.tasks.state.restore(self.descriptor)
-        if done.failure is not None:
-            # If the GPU has become unusable, all later tasks would fail, and perhaps this failure
-            # was not the task's own.
-            self.check_card()
+        if done.failure is not None and self.tasks.device.count:
+            done = self._look_at_card(done, done.failure)
         return done
 
-    def check_card(self, *, first: bool = False) -> None:
-        """Use the GPU once; when that fails, tell the guardian and end the worker."""
-        problem = touch(self.tasks.device)
-        if problem:
-            self._guardian.say(touch_failed=problem, first=first)
-            raise SystemExit(CARD_FAILED)
+    def _use_card_first(self) -> None:
+        """Use the GPU once, as jobs will; when that fails, tell the guardian and end the worker."""
+        try:
+            self.tasks.device.touch()
+        except Exception as error:  # whatever the driver raises
+            self._leave_card(error, first=True)
+
+    def _look_at_card(self, done: JobEnd, failure: Failure) -> JobEnd:
+        """After a failed task: see whether this process can still use the GPU.
+
+        All work of earlier tasks has ended, so a broken context is this task's own doing.
+        """
+        device = self.tasks.device
+        try:
+            device.synchronise()
+            device.free()
+            device.touch()
+            return done
+        except Exception as error:
+            fault = fault_of(error)
+            if fault in (Fault.MEMORY, Fault.BUSY):
+                return done  # a neighbour fills the card: no sign of a broken context
+            if fault is Fault.CARD or self._guardian.card_problem():
+                self._leave_card(error, first=False)
+            said = f"{type(error).__name__}: {_first_line(error)}"
+        self.broken_context = True
+        self.tasks.state.used_up = f"a job left its context on the GPU unusable ({said})"
+        also = "" if said.partition(": ")[2] in failure.message else f"; on the GPU: {said}"
+        told = Failure(
+            failure.outcome,
+            failure.kind,
+            f"{failure.message}{also} ({ASYNCHRONOUS})",
+            failure.traceback,
+        )
+        return JobEnd(failure=told, seconds=done.seconds)
+
+    def _leave_card(self, error: Exception, *, first: bool) -> NoReturn:
+        """Leave the GPU to the guardian: the running task is requeued, and not blamed."""
+        said = f"{type(error).__name__}: {_first_line(error)}"
+        self._guardian.say(touch_failed=said, fault=fault_of(error).name, first=first)
+        raise SystemExit(CARD_FAILED)
 
     def _run_command(
         self, info: RunInfo, sheet: JobSheet, job: int, attempt: int, *, elsewhere: str = ""
@@ -220,3 +274,7 @@ class JobRunner:
         if not fitting or any(card.uuid in self._gpu.split(",") for card in fitting):
             return ""
         return min(fitting, key=lambda card: (card.memory_mib, card.index)).uuid
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0]

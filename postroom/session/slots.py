@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..errors import GpuError
@@ -48,7 +49,7 @@ def open_slot(
 
     if not inventory.cards():
         say("no GPU found: running on the CPU")
-        return on_cpu, None
+        return replace(on_cpu, any_accelerator=True), None
     cards = [inventory.find(word) for word in gpu.split(",")]
     for card in cards:
         if card.problem:

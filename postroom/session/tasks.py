@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ..errors import KernelError, OtherVersionError
+from ..gpus.devices.device import Device, open_device
 from ..parcel.jsonable import weight
 from ..parcel.sheets import Failure, JobEnd, JobSheet, Outcome, unpack_data
 from ..parcel.tensors import is_tensor
@@ -48,9 +49,15 @@ class Tasks:
         data_path: Callable[[str], str],
         journal: Journal,
         *,
+        gpu: str = "cpu",
+        any_accelerator: bool = False,
         shares: bool = False,
         output: KernelOutput | None = None,
     ) -> None:
+        """`gpu`: the uuids of the session's cards, or "cpu"; DeviceMissing: torch can't use them.
+
+        `any_accelerator`: no card is known, and torch may use one that Postroom cannot list.
+        """
         self._files = files
         self._data_path = data_path
         self._journal = journal
@@ -63,7 +70,8 @@ class Tasks:
         self._loaded: dict[str, _Task] = {}
         self._shared_digest: str | None = None
         self._shared: dict[bool, Any] = {}  # as arrays, as tensors
-        self.device: Any = pick_device()
+        self._gpu, self._any_accelerator = gpu, any_accelerator
+        self._device: Device | None = open_device(gpu, any_accelerator=any_accelerator)
 
     def run_job(self, info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> JobEnd:
         """Run one job; an error in it is its outcome."""
@@ -79,6 +87,12 @@ class Tasks:
                 self._begin_run(info)
             kernel = self._loaded.get(sheet.task) or self._load(info, sheet.task)
             value = self._call(kernel, info, sheet, job)
+            device = self._device or self.device
+            if device.count:
+                # The job ends when its work on the card has: an error that surfaces later would be
+                # taken for that of the next job.
+                device.synchronise()
+                value = to_host(value, device)
             seconds = time.perf_counter() - started
             nbytes = weight(value)
             if nbytes < PUBLISH_BYTES:
@@ -101,6 +115,13 @@ class Tasks:
                 self._output.flush()
         return JobEnd(failure=failure, seconds=time.perf_counter() - started)
 
+    @property
+    def device(self) -> Device:
+        """What jobs compute on; the CPU until torch is loaded, which is needed to use a card."""
+        if self._device is None and "torch" in sys.modules:
+            self._device = open_device(self._gpu, any_accelerator=self._any_accelerator)
+        return self._device or Device()
+
     def _call(self, kernel: _Task, info: RunInfo, sheet: JobSheet, job: int) -> Any:
         arguments = sheet.arguments(job)
         all_tensors = sheet.options.tensors
@@ -111,7 +132,7 @@ class Tasks:
             tensors = all_tensors or kernel.wants_tensor("shared")
             arguments["shared"] = self._get_shared(info.shared, tensors=tensors)
         if kernel.names("device") and "device" not in arguments:
-            arguments["device"] = self.device
+            arguments["device"] = self.device.for_kernels()
         if self._shares and not getattr(kernel.function, "books_itself", False):
             from .booked_task import call_booked
 
@@ -309,21 +330,20 @@ def call_here(
             end()
 
 
-def pick_device() -> Any:
-    """The session's device: the GPU that it is pinned to, or the CPU; None without torch."""
-    torch = sys.modules.get("torch")
-    if torch is None:
-        return None
-    return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
-
-
-def to_device(value: Any, device: Any) -> Any:
+def to_device(value: Any, device: Device) -> Any:
     """Turn the arrays of a value into tensors, and put all its tensors onto the device."""
     if isinstance(value, np.ndarray):
         return _tensor(value, device)
     if is_tensor(value):
-        return value if _on_cpu(device) else value.pin_memory().to(device, non_blocking=True)
+        return device.put(value)
     return _each(value, lambda item: to_device(item, device))
+
+
+def to_host(value: Any, device: Device) -> Any:
+    """Copy the arrays of a result that are on the device into memory of this process."""
+    if device.holds(value):
+        return device.to_host(value)
+    return _each(value, lambda item: to_host(item, device))
 
 
 def _each(value: Any, change: Callable[[Any], Any]) -> Any:
@@ -339,22 +359,18 @@ def _each(value: Any, change: Callable[[Any], Any]) -> Any:
     return value
 
 
-def _on_cpu(device: Any) -> bool:
-    return device is None or device.type == "cpu"
-
-
-def _tensor(array: Any, device: Any) -> Any:
+def _tensor(array: Any, device: Device) -> Any:
     import torch
 
-    if _on_cpu(device) or array.dtype.byteorder == ">":
+    if not device.count or array.dtype.byteorder == ">":
         # A parcel's memory is read-only, a tensor is not: on the CPU it needs a copy of its own.
         array = array.astype(array.dtype.newbyteorder("="), copy=True)
-    if _on_cpu(device):
+    if not device.count:
         return torch.from_numpy(array)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it is read-only, and only read, into pinned memory
+        warnings.simplefilter("ignore")  # it is read-only, and only read, to copy it to the card
         tensor = torch.from_numpy(array)
-    return tensor.pin_memory().to(device, non_blocking=True)
+    return device.put(tensor)
 
 
 def own(value: Any) -> Any:

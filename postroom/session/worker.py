@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..commands.attempt import LINGER_S, CommandAttempt, Stopped
+from ..gpus.devices.device import DeviceMissing
 from ..store.base import Base
 from ..store.files import LocalBox, LocalFiles, LocalLock, SystemClock
 from ..store.journal import Journal
@@ -27,7 +28,7 @@ from ..system.file_events import Waiter
 from ..system.process_tree import die_with_parent
 from .gpu_sharing import STAY_S
 from .inbox import Inbox, Step
-from .job_runner import JobRunner, RunCommand
+from .job_runner import CARD_FAILED, JobRunner, RunCommand
 from .prefetch import Prefetcher
 from .process_state import mark
 
@@ -59,6 +60,11 @@ class GuardianLink:
             word = self._words.get()
         if word == "stopped":
             raise Stopped
+
+    def card_problem(self) -> str:
+        """Ask what the driver reports of the session's GPUs; "" if it reports nothing."""
+        self.say(ask_card=True)
+        return self._words.get().removeprefix("card ").strip()
 
     def listen(self, waiter: Waiter) -> None:
         """Read the guardian's words; "stop", or the end of the socket, stops the worker."""
@@ -110,7 +116,11 @@ def work(
     runner = JobRunner(files, base, settings, guardian, journal, run_command)
     sharing = runner.sharing
     warm = bool(settings["preload"]) and not settings["lazy"]
-    device = str(runner.tasks.device) if warm else "commands"
+    try:
+        device = str(runner.tasks.device) if warm else "commands"
+    except DeviceMissing as error:
+        guardian.say(refused=str(error))
+        return CARD_FAILED
     inbox = runner.turn = Inbox(
         files,
         base,
@@ -162,6 +172,11 @@ def work(
     except OSError as error:
         return _give_up(guardian, error)
     waiter.close()
+    if runner.broken_context:
+        # Libraries that clean up on the GPU when Python ends would abort the process.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
     return 0
 
 

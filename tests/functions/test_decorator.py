@@ -20,11 +20,13 @@ from postroom.functions.function_kind import type_of
 from postroom.functions.in_process import MemoryExceeded
 from postroom.gpus.cards import simulated
 from postroom.gpus.cards.simulated import Claim, OutOfMemory
+from postroom.gpus.devices import scripted_device as devices
+from postroom.gpus.devices.scripted_device import OutOfMemoryError
 from postroom.gpus.ledger.protocol import LeaseRequest, open_ledger
 from postroom.gpus.memory import packing
 from postroom.gpus.memory.booking import UNSEEN_RUNS
 from postroom.gpus.memory.profiles import Profiles
-from postroom.testing import wait_until
+from postroom.testing import scripted_device, wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -303,7 +305,9 @@ def test_cuda_on_cards_unknown_is_an_error_that_says_what_to_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     torch: Any = types.ModuleType("torch")
-    torch.cuda = types.SimpleNamespace(is_initialized=lambda: True)
+    torch.cuda = types.SimpleNamespace(is_initialized=lambda: True, device_count=lambda: 2)
+    torch.get_device_module = lambda kind: torch.cuda
+    torch.device = lambda kind, number: (kind, number)
     monkeypatch.setitem(__import__("sys").modules, "torch", torch)
 
     @postroom.job(memory="1G")
@@ -333,20 +337,21 @@ def test_a_process_that_the_driver_does_not_show_keeps_to_the_card_of_its_last_j
 
 
 def test_torch_is_limited_where_that_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    fractions: list[float] = []
-    torch: Any = types.ModuleType("torch")
-    torch.cuda = types.SimpleNamespace(
-        is_initialized=lambda: False,
-        is_available=lambda: True,
-        set_per_process_memory_fraction=lambda part, device: fractions.append(part),
-    )
-    monkeypatch.setitem(__import__("sys").modules, "torch", torch)
+    monkeypatch.setenv("POSTROOM_FAKE_DEVICE", "1")
+    card = scripted_device()
 
     @postroom.job(memory="6G", over="limit")
-    def train() -> None: ...
+    def train(mib: int) -> int:
+        card.hold(mib)
+        return mib
 
-    train()
-    assert fractions == [6144 / 24576]
+    try:
+        assert train(6000) == 6000
+        with pytest.raises(OutOfMemoryError):
+            train(7000)
+    finally:
+        card.close()
+        devices.opened = None
 
 
 def outgrow(said: Callable[[], str]) -> str:

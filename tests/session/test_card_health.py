@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-import pytest
-
-from postroom.session.card_health import MOST_PAUSE_S, CardHealth, touch
+from postroom.gpus.devices.device import Fault
+from postroom.session.card_health import MOST_PAUSE_S, CardHealth
 
 
 class Ward:
@@ -62,19 +61,45 @@ def test_a_card_that_the_driver_calls_sick_is_quarantined_at_the_first_death() -
     assert len(ward.quarantined) == 1
 
 
-def test_a_failed_first_touch_quarantines_the_card() -> None:
-    ward = Ward()
-    ward.health.touch_failed = "CUDA error"
-    why = ward.health.worker_died(ready=False, finished_any=False, lost=None, kind="")
-    assert "first use of the GPU failed" in (why or "")
-    assert ward.quarantined
+def first_uses(ward: Ward, *faults: Fault) -> list[tuple[str | None, float]]:
+    ends = []
+    for fault in faults:
+        ward.health.touch_failed, ward.health.fault = "CUDA error", fault
+        ends.append(ward.health.first_use_failed())
+    return ends
 
 
-def test_a_job_that_broke_its_context_gets_a_new_worker_first() -> None:
+def test_a_full_or_busy_card_is_waited_for_longer_each_time_and_never_quarantined() -> None:
     ward = Ward()
-    ward.health.touch_failed = "device-side assert"
-    assert ward.die(1) is None
+    ends = first_uses(ward, *[Fault.MEMORY, Fault.BUSY] * 5)
+    assert [why for why, _ in ends] == [None] * 10
+    assert [pause for _, pause in ends][:7] == [1, 2, 4, 8, 16, 32, MOST_PAUSE_S]
     assert ward.quarantined == []
+
+
+def test_a_card_that_three_new_processes_in_a_row_cannot_use_is_quarantined() -> None:
+    ward = Ward()
+    assert [why for why, _ in first_uses(ward, Fault.OTHER, Fault.MEMORY, Fault.OTHER)] == [
+        None
+    ] * 3
+    ((why, _),) = first_uses(ward, Fault.OTHER)
+    assert "3 new processes in a row could not use it: CUDA error" in (why or "")
+    assert len(ward.quarantined) == 1
+    ward = Ward()
+    first_uses(ward, Fault.OTHER, Fault.OTHER)
+    ward.health.was_ready()
+    assert first_uses(ward, Fault.OTHER, Fault.OTHER) == [(None, 1.0), (None, 2.0)]
+
+
+def test_a_fault_of_the_card_or_the_drivers_word_quarantines_it_at_once() -> None:
+    sick = Ward(driver_says="lost: fell off the bus")
+    assert "fell off the bus" in (first_uses(sick, Fault.BUSY)[0][0] or "")
+    worn = Ward()
+    assert "CUDA error" in (first_uses(worn, Fault.CARD)[0][0] or "")
+    used = Ward()
+    used.health.touch_failed, used.health.fault = "uncorrectable ECC error", Fault.CARD
+    assert "uncorrectable" in (used.die(1) or "")
+    assert [len(ward.quarantined) for ward in (sick, worn, used)] == [1, 1, 1]
 
 
 def test_workers_that_never_get_ready_stop_the_session() -> None:
@@ -113,8 +138,3 @@ def test_the_pause_grows_while_memory_stays_short_and_begins_anew_after_a_finish
     assert pauses[:8] == [1, 2, 4, 8, 16, 32, MOST_PAUSE_S, MOST_PAUSE_S]
     assert pauses[-1] == MOST_PAUSE_S
     assert health.out_of_memory(finished_any=True) == 1
-
-
-@pytest.mark.parametrize("device", [None, "cpu"])
-def test_only_real_cards_are_touched(device: object) -> None:
-    assert touch(device) == ""

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from postroom.jobs import Job
+from postroom.gpus.devices.device import Device
 from postroom.session.tasks import own, to_device
 from tests.in_one_process import in_one_process
 
@@ -110,7 +111,7 @@ def test_what_is_not_a_tensor_stays_what_it_was(tmp_path: Path) -> None:
     values = {"a": OrderedDict(b=np.ones(2), a=(1, {2})), "p": Path("/x"), "n": Namespace(k=1)}
     back = run(tmp_path, Job("kernels:echo", values=values))
     assert repr(back) == repr(values)
-    made = to_device({"p": point(np.ones(1), 2), "o": OrderedDict(z=np.ones(1))}, None)
+    made = to_device({"p": point(np.ones(1), 2), "o": OrderedDict(z=np.ones(1))}, Device())
     assert type(made["p"]) is point
     assert type(made["p"].x) is type(made["o"]["z"]) is torch.Tensor
     assert type(made["o"]) is OrderedDict
@@ -129,7 +130,7 @@ def test_the_device_is_passed_to_those_who_name_it(tmp_path: Path) -> None:
 def test_read_only_and_foreign_arrays_become_writable_tensors() -> None:
     array = np.arange(4, dtype=">f4")
     array.flags.writeable = False
-    tensor = to_device({"x": (array,)}, torch.device("cpu"))["x"][0]
+    tensor = to_device({"x": (array,)}, Device())["x"][0]
     tensor += 1
     assert tensor.tolist() == [1, 2, 3, 4] and array[0] == 0
 

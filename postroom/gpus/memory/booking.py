@@ -25,8 +25,9 @@ from ...system import processes
 from ...text.memory_sizes import from_mib
 from ..cards import inventory
 from ..cards.inventory import Card, pin
+from ..devices.device import device_in_use
 from ..ledger.protocol import Lease, LeaseRequest, Ledger
-from .meter import Meter, Sample, empty_torch_cache, is_out_of_memory
+from .meter import Meter, Sample, is_out_of_memory
 from .packing import CONTEXT_MIB, EXCESS, Learned, advice, needed, reservation
 from .profiles import Kind, Measuring, ProfileRow, Profiles
 
@@ -150,7 +151,7 @@ class Booking:
         finally:
             ended()
             self.advice = self.finish(ok=ok, out_of_memory=out_of_memory, sure=sure)
-            empty_torch_cache()
+            device_in_use().empty_cache()
 
     def finish(
         self, *, ok: bool, out_of_memory: bool = False, sure: bool = False, alone: bool = False

@@ -11,7 +11,6 @@ others nothing can be said: it is not `attributed`, and nobody may take it for a
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +20,7 @@ from dataclasses import dataclass, field
 from ...errors import GpuError
 from ...system import processes
 from ..cards.inventory import Card, CardWatch, Usage
+from ..devices.device import device_in_use
 from .packing import CONTEXT_MIB, Growth
 
 FIRST_S = 0.02  # between the first samples; the interval grows up to LATER_S
@@ -56,7 +56,7 @@ class Meter:
         self._lock = threading.Lock()
         self._step = 1
         self._thread = threading.Thread(target=self._run, name="postroom meter", daemon=True)
-        reset_torch_peak()
+        device_in_use().reset_peak()
 
     def __enter__(self) -> Meter:
         self._thread.start()
@@ -116,7 +116,7 @@ class Meter:
         """Stop, and return the peak, torch's own included."""
         self.close()
         if self.pid == os.getpid():
-            own_mib = torch_peak_mib()
+            own_mib = device_in_use().peak_mib()
             if own_mib:
                 self.peak_mib = max(self.peak_mib, own_mib + CONTEXT_MIB)
         return self.peak_mib
@@ -163,45 +163,6 @@ def is_attributed(card: Card) -> bool:
     return card.unexplained_mib < CONTEXT_MIB and not any(
         usage.used_mib is None for usage in card.processes
     )
-
-
-def cuda_is_up() -> bool:
-    """Whether torch has initialised CUDA here: then this process cannot change its card."""
-    torch = sys.modules.get("torch")
-    return bool(torch is not None and torch.cuda.is_initialized())
-
-
-def reset_torch_peak() -> None:
-    """Make torch count its peak from now on."""
-    if cuda_is_up():
-        torch = sys.modules["torch"]
-        for device in range(torch.cuda.device_count()):
-            torch.cuda.reset_peak_memory_stats(device)
-
-
-def torch_peak_mib() -> int:
-    """Return the most that torch has reserved on one device, or 0."""
-    if not cuda_is_up():
-        return 0
-    torch = sys.modules["torch"]
-    peaks = [torch.cuda.max_memory_reserved(n) for n in range(torch.cuda.device_count())]
-    return int(max(peaks, default=0)) // 2**20
-
-
-def empty_torch_cache() -> None:
-    """Release the memory that torch caches."""
-    if cuda_is_up():
-        sys.modules["torch"].cuda.empty_cache()
-
-
-def limit_torch(memory_mib: int, card_mib: int) -> bool:
-    """Make torch refuse to use more than this much of the card; False if torch is not in use."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_available():
-        return False
-    own_mib = max(1, memory_mib - CONTEXT_MIB)
-    torch.cuda.set_per_process_memory_fraction(min(1.0, own_mib / card_mib), 0)
-    return True
 
 
 def is_out_of_memory(error: BaseException) -> bool:
