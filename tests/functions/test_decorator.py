@@ -339,6 +339,7 @@ def test_a_process_that_the_driver_does_not_show_keeps_to_the_card_of_its_last_j
 def test_torch_is_limited_where_that_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POSTROOM_FAKE_DEVICE", "1")
     card = scripted_device()
+    card.touch()
 
     @postroom.job(memory="6G", over="limit")
     def train(mib: int) -> int:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from postroom.jobs import Job
 from postroom.gpus.devices.device import Device
+from postroom.jobs import Job
 from postroom.session.tasks import own, to_device
 from tests.in_one_process import in_one_process
 
