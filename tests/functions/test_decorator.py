@@ -21,7 +21,7 @@ from postroom.functions.in_process import MemoryExceeded
 from postroom.gpus.cards import simulated
 from postroom.gpus.cards.simulated import Claim, OutOfMemory
 from postroom.gpus.devices import scripted_device as devices
-from postroom.gpus.devices.scripted_device import OutOfMemoryError
+from postroom.gpus.devices.scripted_device import OutOfMemoryError, ScriptedDevice
 from postroom.gpus.ledger.protocol import LeaseRequest, open_ledger
 from postroom.gpus.memory import packing
 from postroom.gpus.memory.booking import UNSEEN_RUNS
@@ -330,7 +330,9 @@ def test_a_process_that_the_driver_does_not_show_keeps_to_the_card_of_its_last_j
         gpus.append(os.environ["POSTROOM_GPU"])
 
     job()
-    monkeypatch.setattr("postroom.functions.in_process.cuda_is_up", lambda: True)
+    monkeypatch.setattr(
+        "postroom.functions.in_process.device_in_use", lambda: ScriptedDevice(["FAKE-0"])
+    )
     job()
     job()
     assert len(set(gpus)) == 1
