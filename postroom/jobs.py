@@ -8,11 +8,11 @@ import copy
 import enum
 import os
 import shlex
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, Protocol, overload
 
 from .errors import BadFileError, JobFailed, OtherVersionError, PostroomError, RemoteTraceback
 from .parcel.sheets import Failure, JobEnd, JobOptions, Outcome, OutcomeSheet
@@ -21,6 +21,7 @@ from .store.files import MAP_FROM_BYTES, Files
 from .store.job_ids import JobId
 from .store.kernel_output import read_output
 from .store.runs import RunInfo, list_firsts, read_parcel_bytes
+from .store.taken import Ranges, ResultRemover
 from .system.page_cache import LARGE
 from .text.safe_text import printable
 
@@ -147,6 +148,49 @@ def _names_a_task(text: str) -> bool:
 
 # In the place of a job whose result was handed out and not kept.
 _HANDED_OUT = Job("postroom:handed_out")
+# Results that were handed out are removed together: so many jobs, or so many bytes.
+REMOVE_JOBS = 1_000
+REMOVE_BYTES = 16 << 20
+
+
+class JobList(Sequence[Job]):
+    """The jobs of a pool by number. Those at the front that are not kept take no memory."""
+
+    def __init__(self, jobs: Iterable[Job] = ()) -> None:
+        self._jobs = list(jobs)
+        self._dropped = 0  # how many were at the front
+        self._kept: dict[int, Job] = {}  # of those
+
+    def __len__(self) -> int:
+        return self._dropped + len(self._jobs)
+
+    @overload
+    def __getitem__(self, place: int) -> Job: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Job]: ...
+    def __getitem__(self, place: int | slice) -> Job | list[Job]:
+        if isinstance(place, slice):
+            return [self[number] for number in range(*place.indices(len(self)))]
+        at = place - self._dropped if place >= 0 else place + len(self._jobs)
+        return self._jobs[at] if at >= 0 else self._kept.get(place, _HANDED_OUT)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, (list, JobList)) and list(self) == list(other)
+
+    def __setitem__(self, number: int, job: Job) -> None:
+        if number >= self._dropped:
+            self._jobs[number - self._dropped] = job
+
+    def __iadd__(self, jobs: Iterable[Job]) -> JobList:
+        self._jobs += jobs
+        return self
+
+    def drop(self, count: int, *, but: Iterable[int]) -> None:
+        """Keep nothing of the first so many jobs, but some."""
+        if count >= self._dropped + REMOVE_JOBS:  # seldom: the others are moved in memory
+            self._kept = {number: self[number] for number in but if number < count}
+            del self._jobs[: count - self._dropped]
+            self._dropped = count
 
 
 @dataclass(frozen=True)
@@ -308,7 +352,7 @@ class JobPool:
     ) -> None:
         self.info = info
         self.run = info.run
-        self.jobs = list(jobs)
+        self.jobs = JobList(jobs)
         self.agents: dict[str, AgentTotals] = {}
         self.is_stored = False  # True: its jobs were read from disk
         self.is_open = False  # True: more jobs may come, so the run stays wanted
@@ -320,6 +364,12 @@ class JobPool:
         self._n_done = 0
         self._sheet_of: dict[int, OutcomeSheet | None] = {}  # by first job; None: read it again
         self._not_taken: dict[int, int] = {}  # by first job: how many results were not dropped
+        self._taken = Ranges()  # the jobs whose results were handed out and are not kept
+        self._failed_in: set[int] = set()  # first jobs of parcels with failures
+        self._to_remove: list[tuple[int, int]] = []  # parcels of results, by their jobs
+        self._to_remove_jobs = self._to_remove_bytes = 0
+        self._remover = ResultRemover(files, base, info.run, durable=info.durable)
+        self._records: deque[tuple[int, int]] | None = None  # of the log: first job, byte
         self._cut: set[int] = set()  # first jobs of parcels that go beyond our last job
         self._first_of: dict[int, int] = {}  # job number: first of its result parcel
         self._failures: dict[int, Failure] = {}
@@ -343,6 +393,11 @@ class JobPool:
 
     def _finished(self, number: int) -> Finished:
         if number not in self._first_of:
+            if number in self._taken:
+                raise PostroomError(
+                    f"the result of job {number} of run {self.run} was handed out and is not kept; "
+                    "use as_completed(keep=True) to look at results again"
+                )
             raise PostroomError(f"job {number} of run {self.run} is not done: wait() first")
         sheet = self._sheet(self._first_of[number])
         return Finished(number, self.jobs[number], sheet.done(number), sheet.ran_by.agent, self)
@@ -377,7 +432,8 @@ class JobPool:
 
     def status(self, number: int) -> Status:
         """Where one job is."""
-        return Status.DONE if number in self._first_of else Status.QUEUED
+        done = number in self._first_of or number in self._taken
+        return Status.DONE if done else Status.QUEUED
 
     def submit(self, job: Job) -> SubmittedJob:
         """Append a job to the run; it is on disk when this returns, and sent if an agent is idle.
@@ -405,6 +461,8 @@ class JobPool:
 
     def _await(self, number: int, timeout_s: float | None) -> None:
         known = self._first_of
+        if number in self._taken:
+            self._finished(number)  # says that it is not kept
         for _ in self._master.rounds(self, timeout_s, until=lambda: number in known):
             pass
         if number not in known:
@@ -426,20 +484,27 @@ class JobPool:
         if keep is None:
             keep = self.source is None or self.source.total is not None
         seen = 0
-        for _ in self._master.rounds(self, timeout_s):
+        try:
+            for _ in self._master.rounds(self, timeout_s):
+                while seen < len(self._arrived):
+                    number = self._arrived[seen]
+                    yield self._finished(number)
+                    seen += 1
+                    if not keep:
+                        self._forget(number)
+                if not keep:
+                    del self._arrived[:seen]
+                    seen = 0
             while seen < len(self._arrived):
-                number = self._arrived[seen]
-                yield self._finished(number)
+                yield self._finished(self._arrived[seen])
                 seen += 1
                 if not keep:
-                    self._forget(number)
+                    self._forget(self._arrived[seen - 1])
+        finally:
             if not keep:
                 del self._arrived[:seen]
-                seen = 0
-        for number in self._arrived[seen:]:
-            yield self._finished(number)
-            if not keep:
-                self._forget(number)
+                self._remove_taken()
+                self._remover.close()
         if not self.done:
             raise TimeoutError(f"{len(self) - self.n_done} jobs of run {self.run} are not done")
 
@@ -582,6 +647,8 @@ class JobPool:
         stop = sheet.first + sheet.count
         covered = range(sheet.first, min(stop, len(self.jobs)))
         numbers = [number for number in covered if number not in self._first_of]
+        if self._taken:
+            numbers = [number for number in numbers if number not in self._taken]
         if not numbers:
             return
         # Jobs that others appended behind our last one are added when they join the pool.
@@ -591,6 +658,8 @@ class JobPool:
         self._first_of.update(dict.fromkeys(numbers, sheet.first))
         failures = {n: sheet.failures[n] for n in numbers if n in sheet.failures}
         self._failures.update(failures)
+        if failures:
+            self._failed_in.add(sheet.first)
         self._arrived.extend(numbers)
         self._n_done += len(numbers)
         self._not_taken[sheet.first] = self._not_taken.get(sheet.first, 0) + len(numbers)
@@ -602,17 +671,62 @@ class JobPool:
         share.pids.add(sheet.ran_by.pid)
 
     def _forget(self, number: int) -> None:
-        """Give back the memory and the disk space of a result that was handed out."""
+        """Give back the memory, and soon the disk space, of a result that was handed out."""
         first = self._first_of.pop(number)
+        self._taken.add(number, number + 1)
         if number not in self._failures:  # a failed one may be run again
             self.jobs[number] = _HANDED_OUT
         self._not_taken[first] -= 1
-        if not self._not_taken[first]:
-            del self._not_taken[first]
-            self._sheet_of.pop(first)
-            if self._last is not None and self._last.first == first:
-                self._last = None
-            self._files.remove(self._base.result(self.run, first))
+        if self._not_taken[first]:
+            return
+        del self._not_taken[first]
+        sheet = self._sheet_of.pop(first) or self._last
+        if self._last is not None and self._last.first == first:
+            self._last = None
+        if first in self._failed_in or sheet is None or sheet.first != first:
+            self._failed_in.discard(first)
+            return
+        self._to_remove.append((first, first + sheet.count))
+        self._to_remove_jobs += sheet.count
+        self._to_remove_bytes += sheet.nbytes
+        if self._to_remove_jobs >= REMOVE_JOBS or self._to_remove_bytes >= REMOVE_BYTES:
+            self._remove_taken()
+
+    def logged(self, number: int, at: int) -> None:
+        """Note where a record of the append log begins, if its space is given back later."""
+        if self._records is not None:
+            self._records.append((number, at))
+
+    def take_in_turn(self) -> None:
+        """The results of this pool will be handed out and not kept."""
+        self._records = deque()
+
+    def start_behind(self, taken: Iterable[tuple[int, int]]) -> None:
+        """Results of these jobs were handed out before, and are not kept."""
+        self._taken = Ranges(taken)
+        self._n_done = self._taken.total
+
+    def _remove_taken(self) -> None:
+        """Remove the results that were handed out, unless another process does that."""
+        self._to_remove_jobs = self._to_remove_bytes = 0
+        if not self._to_remove:
+            return
+        with contextlib.suppress(OSError):  # on a full disk, say: then they go with the next ones
+            if self._remover.begin():
+                self._remover.remove(self._to_remove, *self._given_back())
+            self._to_remove = []
+
+    def _given_back(self) -> tuple[int, int]:
+        """The job, and the byte of the append log, before which all results were taken."""
+        self.jobs.drop(self._taken.prefix, but=self._failures)
+        number = at = 0
+        if self._records:
+            # A failed job may be run again: its record stays, and all behind it.
+            end = min([self._taken.prefix, *self._failures])
+            while len(self._records) > 1 and self._records[1][0] <= end:
+                self._records.popleft()
+            number, at = self._records[0]
+        return number, at
 
     def refresh(self) -> bool:
         """Read new results from disk; True when there are some."""
@@ -620,6 +734,8 @@ class JobPool:
         folder = self._base.result_folder(self.run)
         listed = list_firsts(self._files, folder)
         fresh = [n for n in listed if n not in self._sheet_of or n in self._cut]
+        if self._taken:
+            fresh = [n for n in fresh if n not in self._taken]
         if fresh and self.info.durable:
             # A result is visible before its name is synced: what is returned must stay.
             self._files.sync_folder(folder)

@@ -33,7 +33,7 @@ from .errors import (
     PostroomError,
     RunRemovedError,
 )
-from .jobs import Job, JobPool, check_job
+from .jobs import Job, JobList, JobPool, check_job
 from .parcel.sheets import FAILED_FLAG, OutcomeSheet
 from .parcel.trailer import TRAILER_SIZE, read_trailer
 from .store.agents import MasterInfo, list_agents, read_agent_info
@@ -59,6 +59,7 @@ from .store.runs import (
     want,
 )
 from .store.snapshot import count_done
+from .store.taken import read_taken
 from .store.task_source import import_folder as folder_of_tasks
 from .store.task_source import program_folder, source_version
 from .system.file_events import FolderWatcher, Waiter
@@ -218,6 +219,8 @@ class Master:
                 planned=feeder.total or 0,
             )
             pool.source = feeder
+            if feeder.total is None:
+                pool.take_in_turn()
             pool.parcels.keep_small = feeder.total is not None
             self._append(pool, first, apart=True)
             return pool
@@ -444,6 +447,7 @@ class Master:
     def _note_parcels(self, pool: JobPool, records: Sequence[Record]) -> None:
         folder = self.base.run_folder(pool.run)
         for record in records:
+            pool.logged(record.number, record.at)
             if record.file:
                 path = f"{folder}/{record.file}"
                 pool.parcels.add(record.number, record.jobs, path, record.size)
@@ -541,7 +545,8 @@ class Master:
                 made.options = sheet.options
                 jobs.append(made)
         pool.is_stored = True
-        pool.jobs = jobs
+        pool.jobs = JobList(jobs)
+        pool.start_behind(read_taken(self._files, self.base, info.run).ranges)
         pool.refresh()
         pool.find_copies()
         return pool

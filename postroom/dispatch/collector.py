@@ -44,17 +44,24 @@ class Collector:
         self._clock = clock
         self._journal = journal
         self._listeners = [deliver]
+        self.on_taken: Callable[[str, int, int], None] = lambda run, first, stop: None
 
     def listen(self, listener: OnOutcomes) -> None:
         """Have a function called with all outcomes that are collected from now on."""
         self._listeners.append(listener)
 
-    def collect(self, agent: Agent, letter: Letter) -> bool:
-        """Read the results of a letter that have come since; True when there are some."""
+    def collect(self, agent: Agent, letter: Letter, *, last: bool = False) -> bool:
+        """Read the results of a letter that have come since; True when there are some.
+
+        For the `last` time, before jobs without a result are requeued, those that another process
+        has taken and removed are found, too.
+        """
         found = []
         while agent.reached < letter.stop:
             sheet = self._registry.read_results(letter.run, agent.reached)
             if sheet is None:
+                if last and self._pass_taken(agent, letter):
+                    continue
                 break
             agent.reached += sheet.count
             found.append(sheet)
@@ -62,6 +69,21 @@ class Collector:
             self.expect(agent, letter)
             self._count(letter.run, found)
         return bool(found)
+
+    def _pass_taken(self, agent: Agent, letter: Letter) -> bool:
+        """Go on behind results that were handed out and removed before they were seen here."""
+        end = min(self._registry.taken(letter.run).end_of(agent.reached), letter.stop)
+        passed = end > agent.reached
+        if passed:
+            self._count_taken(letter.run, agent.reached, end)
+            agent.reached = end
+        return passed
+
+    def _count_taken(self, run: str, first: int, stop: int) -> None:
+        active = self._registry.runs.get(run)
+        if active is not None:
+            active.queue.taken(stop - first)
+        self.on_taken(run, first, stop)
 
     def expect(self, agent: Agent, letter: Letter) -> None:
         """Note the path of the next result of a letter, so that waiting can look for it.
@@ -78,15 +100,16 @@ class Collector:
 
         Returns the ranges of the letter that have no result.
         """
-        behind = [
-            first
-            for first, _ in self._registry.covered(letter.run)
-            if reached <= first < letter.stop
-        ]
-        sheets = [self._registry.read_results(letter.run, first) for first in behind]
+        run, stop = letter.run, letter.stop
+        behind = [first for first, _ in self._registry.covered(run) if reached <= first < stop]
+        sheets = [self._registry.read_results(run, first) for first in behind]
         found = [sheet for sheet in sheets if sheet is not None]
-        self._count(letter.run, found)
-        return gaps(letter.stop, [(0, reached), *((s.first, s.first + s.count) for s in found)])
+        self._count(run, found)
+        spans = [(0, reached), *((sheet.first, sheet.first + sheet.count) for sheet in found)]
+        taken = self._registry.taken(run)
+        for first, end in gaps(stop, [*spans, *gaps(stop, taken)]):  # taken, and not found
+            self._count_taken(run, first, end)
+        return gaps(stop, [*spans, *taken])
 
     def _count(self, run: str, sheets: list[OutcomeSheet]) -> None:
         active = self._registry.runs.get(run)

@@ -276,7 +276,7 @@ class Dispatcher:
             agent.doubtful = False
         size = agent.box.size() if letter is not None else 0
         if letter is not None and not size:
-            self._collector.collect(agent, letter)
+            self._collector.collect(agent, letter, last=True)
             agent.letter = None
             self._requeue(letter, agent.reached)
             return True
@@ -288,7 +288,7 @@ class Dispatcher:
             agent.look_at = now + LOOK_S
             moved |= self._collector.collect(agent, letter)
             if agent.box.gone():
-                self._collector.collect(agent, letter)
+                self._collector.collect(agent, letter, last=True)
                 self._forget(agent)
                 self._requeue(letter, agent.reached)
                 return True
@@ -342,7 +342,7 @@ class Dispatcher:
                 take_back_letter(self._files, self._base, agent.agent_id, reason=reason, at=at)
                 self._files.remove(self._base.agent_info(agent.agent_id))
             if agent.letter is not None:
-                self._collector.collect(agent, agent.letter)
+                self._collector.collect(agent, agent.letter, last=True)
         except OSError as error:
             # Its jobs must not be requeued without the note: the next probe tries again.
             self._journal.log("error", f"cannot clear away a dead agent: {error.strerror}")

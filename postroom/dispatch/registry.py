@@ -32,6 +32,7 @@ from ..store.runs import (
     reject,
 )
 from ..store.scheduling import SchedulingOptions
+from ..store.taken import Ranges, read_taken
 from ..system.page_cache import LARGE
 from .project_queue import ProjectQueue
 from .run_queue import LARGE_LETTER_S, JobRange, RunQueue
@@ -184,14 +185,14 @@ class Registry:
         files.make_folder(base.attempts(run))
         records = self._read_on(active)
         firsts, offsets = [r.number for r in records], [r.at for r in records]
-        covered = self.covered(run)
-        if twice := count_covered(covered)[1]:
+        found = self._found(run)
+        if twice := count_covered(found)[1]:
             self._journal.log(
                 "error",
                 f"{twice} jobs of run {run} have two results, which must never happen: the one "
                 "with the lower file name counts; please report it",
             )
-        queue.recover(firsts, log.number, sent, covered, offsets)
+        queue.recover(firsts, log.number, sent, [*found, *self.taken(run)], offsets)
         for note in read_notes(files, base, run):
             queue.note(note)
         self._await_for(queue)
@@ -283,9 +284,23 @@ class Registry:
                 sheet = sheets[name]
                 if sheet is not None and number < sheet.first + sheet.count:
                     found[job] = number not in sheet.failures
+            if found[job] is None and number in self.taken(run):
+                found[job] = True
         return found
 
+    def taken(self, run: str) -> Ranges:
+        """The jobs whose results were handed out and removed; ask after looking for results."""
+        try:
+            return Ranges(read_taken(self._files, self._base, run).ranges)
+        except OtherVersionError as error:
+            self.leave(run, error)
+            return Ranges()
+
     def covered(self, run: str) -> list[tuple[int, int]]:
+        """The ranges that have results, or had some that were taken."""
+        return [*self._found(run), *self.taken(run)]
+
+    def _found(self, run: str) -> list[tuple[int, int]]:
         """The ranges that have results; what a power loss may have torn is read as a whole."""
         active = self.runs.get(run)
         durable = active is not None and active.info.durable

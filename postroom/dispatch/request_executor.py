@@ -72,6 +72,7 @@ class RequestExecutor:
         files.make_folder(base.control)
         self._stops = set(list_stops(files, base))
         collector.listen(self._jobs_ended)
+        collector.on_taken = self._end
 
     # Requests
 
@@ -301,6 +302,9 @@ class RequestExecutor:
         return found
 
     def _jobs_ended(self, run: str, sheet: OutcomeSheet) -> None:
+        self._end(run, sheet.first, sheet.first + sheet.count, sheet.failures)
+
+    def _end(self, run: str, first: int, stop: int, failures: Collection[int] = ()) -> None:
         """Jobs have ended: forget the orders about them, and let go on what waits for them."""
         active = self._registry.runs.get(run)
         queue = active.queue if active is not None else None
@@ -308,14 +312,14 @@ class RequestExecutor:
         orders = self.orders
         if not (awaited or orders.held or orders.killed or isinstance(queue, ProjectQueue)):
             return
-        for number in range(sheet.first, sheet.first + sheet.count):
+        for number in range(first, stop):
             job = JobId(run, number)
             self._drop_stop(job)
             self._dirty |= orders.forget(job)
             if isinstance(queue, ProjectQueue):
                 queue.forget(number)
             if number in awaited:
-                ended_well = number not in sheet.failures
+                ended_well = number not in failures
                 for other in list(self._registry.runs.values()):
                     if isinstance(other.queue, ProjectQueue):
                         other.queue.dependency_ended(job, ended_well)

@@ -124,9 +124,8 @@ class RunQueue:
         self._offsets = array("q", offsets)
         self.n_jobs = n_jobs
         sent, covered = list(sent), list(covered)
-        counted = [span for span in covered if not any(a <= span[0] < b for a, b in sent)]
-        self.done = count_covered(counted)[0]
         self._waiting = gaps(n_jobs, [*sent, *covered])
+        self.done = count_covered([*sent, *covered])[0] - count_covered(sent)[0]
         heapq.heapify(self._waiting)
         self.hold(self._held)
 
@@ -224,6 +223,10 @@ class RunQueue:
         self.done += jobs
         mean = seconds / jobs
         self.mean_s = mean if self.mean_s is None else 0.7 * self.mean_s + 0.3 * mean
+
+    def taken(self, jobs: int) -> None:
+        """Count finished jobs whose results were removed before they were collected here."""
+        self.done += jobs
 
     def _length(self, agents: int) -> int:
         if self.mean_s is None or self._one_job_per_letter:

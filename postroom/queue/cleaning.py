@@ -24,6 +24,7 @@ from ..store.base import APPEND_LOG, CLOSED, SUFFIX, Base
 from ..store.files import Files
 from ..store.mailbox import is_plain_name
 from ..store.runs import count_jobs, list_firsts, list_runs, read_run_info
+from ..store.taken import read_taken
 from .base_state import BaseState
 from .notices import noticed_runs
 from .run_reader import RunReader
@@ -131,6 +132,7 @@ def _ended(files: Files, base: Base, run: str, folder: str) -> int | None:
             (first, first + count_jobs(files, base.result(run, first)))
             for first in list_firsts(files, base.result_folder(run))
         ]
+        spans += read_taken(files, base, run).ranges
     except BadFileError:
         return None
     return None if gaps(submitted, spans) else submitted

@@ -26,6 +26,7 @@ from ..store.files import Files
 from ..store.job_ids import JobId
 from ..store.runs import RunInfo, list_firsts, read_parcel_bytes, read_run_info
 from ..store.scheduling import SchedulingOptions
+from ..store.taken import Ranges, read_taken
 from ..text.safe_text import encodable
 from .result_cache import read_result_cache, write_result_cache
 
@@ -87,6 +88,7 @@ class RunReader:
         self._written = len(self._cache.counts)
         self.counts = self._cache.counts  # of those: how many jobs each parcel covers
         self.failures = self._cache.failures  # of those with failures: job, outcome
+        self._taken = Ranges()  # jobs whose results were handed out and removed
         self.waiting: list[tuple[int, int]] = []  # ranges of jobs without a result
         self.done = 0
         self.attempts: dict[int, int] = {}  # how many attempts of a job ended with no result
@@ -102,7 +104,8 @@ class RunReader:
         came_back = self._list_results()
         if asked_more or came_back:
             spans = [(first, first + self.counts[first]) for first in self.results]
-            self.waiting = gaps(self.asked, spans)
+            self._taken = Ranges(read_taken(self._files, self._base, self.run).ranges)
+            self.waiting = gaps(self.asked, [*spans, *self._taken])
             self.done = self.asked - sum(stop - first for first, stop in self.waiting)
         folder = self._base.attempts(self.run)
         if self._changed(folder):
@@ -170,7 +173,8 @@ class RunReader:
         write_result_cache(self._files, self._base, self.run, self._cache)
 
     def _is_over(self) -> bool:
-        return sum(self.counts[first] for first in self.results) >= self.asked
+        covered = sum(self.counts[first] for first in self.results) + self._taken.total
+        return covered >= self.asked
 
     def _take_in(self, first: int) -> None:
         path = self._base.result(self.run, first)
@@ -212,7 +216,9 @@ class RunReader:
     def outcome(self, job: int) -> str | None:
         """How a job ended: "ok", "failed", ...; None: it has not ended."""
         first = self.result_of(job)
-        return None if first is None else self.failures.get(first, {}).get(job, "ok")
+        if first is None:
+            return "ok" if job in self._taken else None
+        return self.failures.get(first, {}).get(job, "ok")
 
     def ended_at(self, first: int) -> float:
         """When a parcel of results was written."""
@@ -239,7 +245,10 @@ class RunReader:
 
     def read_jobs(self, job: int) -> JobSheet:
         """The sheet that holds a job; raises BadFileError or OSError when it cannot be read."""
-        place = self._places[max(bisect.bisect_right(self.firsts, job) - 1, 0)]
+        index = bisect.bisect_right(self.firsts, job) - 1
+        if index < 0:
+            raise BadFileError(self._base.append_log(self.run), f"has no job {job} any more")
+        place = self._places[index]
         path = f"{self._base.append_log(self.run)}/{place}"
         known = self._jobs.get(path)
         if known is not None:

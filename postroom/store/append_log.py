@@ -7,8 +7,9 @@
     jlog/1 000000017 0000001 0000000a480 00000552 1c291ca3 5d0a3b11⏎
            first job jobs    at byte     length   checksum of the parcel and its zeros, of this line
 
-Existing bytes of a log never change; it only grows. A submitter writes header, parcel and zeros in
-one call with O_APPEND; Linux puts them at the end, even if others write at the same time. **A
+Existing bytes of a log never change; it only grows. Where the results of its first jobs were taken
+(see `taken`), the space of their records is given back. A submitter writes header, parcel and zeros
+in one call with O_APPEND; Linux puts them at the end, even if others write at the same time. **A
 record is valid only if its stored offset is its actual offset.** Its header states the offset that
 its writer expected, the end of the log. If another writer was faster, the record is at another
 offset and not valid; its writer sees where it went, reads the log to its end and writes the record
@@ -43,6 +44,7 @@ from ..parcel.trailer import TRAILER_SIZE, Trailer, read_trailer
 from .base import APPEND_LOG, SUFFIX, Base
 from .files import AppendFile, Files
 from .mailbox import is_plain_name
+from .taken import Ranges, read_taken
 
 # Larger parcels are files of their own, which are mapped instead of copied.
 RECORD_BYTES = 256 << 10
@@ -311,6 +313,9 @@ class AppendLogReader:
             size = file.size()
             if size == self._seen:
                 return []
+            if not self._at:
+                taken = read_taken(self._files, self._base, self._run)
+                self._at, self.number = taken.offset, taken.number
             found: list[Record] = []
             for part in _parts(file, self._path, self._at, size):
                 found += part.records
@@ -427,7 +432,7 @@ class RecordReader:
 
 
 class GoneParcel(NamedTuple):
-    """A parcel that was recycled, because all its jobs are done."""
+    """A parcel, or a part of the log, that is gone because all its jobs are done."""
 
     first: int
     jobs: int
@@ -441,9 +446,12 @@ def read_sheets(files: Files, base: Base, run: str) -> Iterator[JobSheet | GoneP
         return
     try:
         number = 0
-        for record, part in _scan(file, base.append_log(run), 0):
+        for record, part in _scan(file, base.append_log(run), _beginning(files, base, run)):
             if record.number != number:
-                raise BadFileError(base.append_log(run), f"has lost job {number}")
+                # Read again: results may be taken meanwhile.
+                if Ranges(read_taken(files, base, run).ranges).end_of(number) < record.number:
+                    raise BadFileError(base.append_log(run), f"has lost job {number}")
+                yield GoneParcel(number, record.number - number, "")
             data = part.content(record)
             try:
                 yield open_record(files, base, run, record, data)
@@ -453,6 +461,11 @@ def read_sheets(files: Files, base: Base, run: str) -> Iterator[JobSheet | GoneP
             number = record.stop
     finally:
         file.close()
+
+
+def _beginning(files: Files, base: Base, run: str) -> int:
+    """The byte where the log begins: what was before it has been given back."""
+    return read_taken(files, base, run).offset
 
 
 def logged_until(files: Files, path: str) -> int:
@@ -476,8 +489,10 @@ def lost_jobs(files: Files, base: Base, run: str, *, recycled: bool = False) -> 
     lost: list[int] = []
     if file is not None:
         number = 0
-        for record, part in _scan(file, base.append_log(run), 0):
-            lost += range(number, record.number)
+        for record, part in _scan(file, base.append_log(run), _beginning(files, base, run)):
+            if number < record.number:
+                taken = Ranges(read_taken(files, base, run).ranges)
+                lost += [job for job in range(number, record.number) if job not in taken]
             number = record.stop
             try:
                 slip = _read_slip(base, run, record, part.content(record))

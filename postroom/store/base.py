@@ -15,6 +15,7 @@ base/
   job_pool/<run>/run.json        what all jobs of the run have in common
   job_pool/<run>/wanted.lock     shared file lock of those who append to a run or wait for it
   job_pool/<run>/closed          the run is being removed, for good: it takes no more jobs
+  job_pool/<run>/taken.json      whose results were handed out and removed; taken.lock: its writer
   result_pool/<run>/<first>.npz  outputs and errors, as they come
   result_pool/<run>/<job>.pickle a result that no parcel can hold, for its user to read
   attempts/<run>/<job>.<n>.json  only for an attempt that ended with no result: why
@@ -45,7 +46,7 @@ from ..system.regular_file import open_regular
 from ..system.shortage import explain
 from .files import new_token
 
-FORMAT = "postroom 3\n"
+FORMAT = "postroom 4\n"
 FOLDERS = (
     "tmp",
     "agent_pool",
@@ -135,6 +136,14 @@ class Base:
     def closed(self, run: str) -> str:
         """Says that a run is being removed, and takes no more jobs."""
         return f"{self.job_pool}/{run}/{CLOSED}"
+
+    def taken(self, run: str) -> str:
+        """Names the jobs whose results were handed out and are not kept."""
+        return f"{self.job_pool}/{run}/taken.json"
+
+    def taken_lock(self, run: str) -> str:
+        """Held by the process that removes results which it has handed out."""
+        return f"{self.job_pool}/{run}/taken.lock"
 
     def trashed(self, run: str) -> str:
         """Where the folder of a run is moved to when it is removed."""

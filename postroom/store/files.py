@@ -27,6 +27,7 @@ from ..system.page_cache import (
     PageCache,
     Spares,
     allocate,
+    give_back,
     map_file,
     save_soon,
 )
@@ -97,6 +98,9 @@ class AppendFile(Protocol):
 
     def is_at(self, path: str) -> bool:
         """Whether this is still the file at that path."""
+
+    def give_back(self, end: int) -> None:
+        """Nobody reads the bytes before `end` again: give their space back; it keeps its length."""
 
     def close(self) -> None:
         """Close it."""
@@ -315,6 +319,9 @@ class LocalAppendFile:
         except (FileNotFoundError, NotADirectoryError):
             return False
         return (status.st_ino, status.st_dev) == self._inode
+
+    def give_back(self, end: int) -> None:
+        give_back(self._fd, end)
 
     def close(self) -> None:
         _held.discard(self)

@@ -21,6 +21,7 @@ from .base import APPEND_LOG, Base, attempt_of, number_of
 from .files import Files, Lock
 from .mailbox import Letter, is_plain_name, read_in_hand, read_letter
 from .records import JsonRecord, UnknownError
+from .taken import Ranges, read_taken
 
 INFO_LIMIT = 1 << 20
 MOST_PROJECT = 80
@@ -267,6 +268,9 @@ def first_missing(files: Files, base: Base, run: str, first: int, stop: int) -> 
             covered = count_jobs(files, base.result(run, first))
         except BadFileError:
             break
+        if not covered:
+            with contextlib.suppress(OtherVersionError):
+                covered = Ranges(read_taken(files, base, run).ranges).end_of(first) - first
         if not covered:
             break
         first += covered

@@ -20,6 +20,7 @@ from .runs import (
     list_runs,
     read_run_info,
 )
+from .taken import read_taken
 
 # In these states an agent takes no more jobs, ever.
 DEAD = ("dead", "orphaned")
@@ -188,12 +189,12 @@ def _run(files: Files, base: Base, run: str) -> RunStatus:
 
 
 def count_done(files: Files, base: Base, run: str) -> int:
-    """How many jobs of a run are covered by results."""
+    """How many jobs of a run are covered by results, or had some that were taken."""
     spans = []
     for first in list_firsts(files, base.result_folder(run)):
         with contextlib.suppress(BadFileError):
             spans.append((first, first + count_jobs(files, base.result(run, first))))
-    return count_covered(spans)[0]
+    return count_covered([*spans, *read_taken(files, base, run).ranges])[0]
 
 
 def acting_master(files: Files, base: Base) -> MasterInfo | None:

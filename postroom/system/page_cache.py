@@ -39,6 +39,7 @@ MOST_MAPPED = 64
 MOST_FILES = 16
 
 _SYNC_FILE_RANGE_WRITE = 2
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2
 
 
 class PageCache:
@@ -234,6 +235,15 @@ def allocate(fd: int, size: int) -> None:
     # Not os.posix_fallocate, which writes zeros if the filesystem does not support it. If this
     # fails, or the disk is full, the write reports it.
     _libc().fallocate(fd, 0, 0, size)
+
+
+def give_back(fd: int, end: int) -> None:
+    """Give the space of a file's bytes before `end` back to the disk; it keeps its length.
+
+    Where the filesystem cannot do that, nothing happens.
+    """
+    whole = end // mmap.PAGESIZE * mmap.PAGESIZE
+    _libc().fallocate(fd, _PUNCH_HOLE | _KEEP_SIZE, 0, whole)
 
 
 @cache

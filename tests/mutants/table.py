@@ -36,6 +36,8 @@ JOB_WRITER = "postroom/dispatch/job_writer.py"
 NOTIFY = "postroom/queue/notify.py"
 CLEANING = "postroom/queue/cleaning.py"
 RUN_READER = "postroom/queue/run_reader.py"
+TAKEN = "postroom/store/taken.py"
+TAKEN_TESTS = "tests/store/test_taken.py"
 
 METER = "postroom/gpus/memory/meter.py"
 BOOKING = "postroom/gpus/memory/booking.py"
@@ -1548,5 +1550,54 @@ MUTANTS = [
         "(found.total - reserved) // MIB",
         "found.total // MIB",
         "tests/gpus/cards/test_nvml.py::test_memory_that_the_driver_keeps_is_no_part_of_a_card",
+    ),
+    Mutant(
+        "a result is removed after its job is named as taken",
+        TAKEN,
+        "        files.move(temporary, base.taken(run))\n",
+        "        files.remove(temporary)\n",
+        TAKEN_TESTS,
+    ),
+    Mutant(
+        "a taken job that was not seen is not requeued",
+        COLLECTOR,
+        "                if last and self._pass_taken(agent, letter):\n",
+        "                if False:\n",
+        TAKEN_TESTS,
+    ),
+    Mutant(
+        "a new Master knows which results were taken",
+        REGISTRY,
+        "[*found, *self.taken(run)], offsets)",
+        "found, offsets)",
+        TAKEN_TESTS,
+    ),
+    Mutant(
+        "a late result of a taken job counts for nothing",
+        JOBS,
+        "            numbers = [number for number in numbers if number not in self._taken]\n",
+        "            pass\n",
+        TAKEN_TESTS,
+    ),
+    Mutant(
+        "the result of a failed job is not taken away",
+        JOBS,
+        "        if first in self._failed_in or sheet is None or sheet.first != first:\n",
+        "        if sheet is None or sheet.first != first:\n",
+        TAKEN_TESTS,
+    ),
+    Mutant(
+        "one process at a time takes results away",
+        TAKEN,
+        "        if lock is None:\n            return False\n",
+        "        if lock is None:\n            return True\n",
+        TAKEN_TESTS,
+    ),
+    Mutant(
+        "in a durable run, what was taken is synced before results go",
+        TAKEN,
+        "            files.sync_folder(base.run_folder(run))\n",
+        "            pass\n",
+        TAKEN_TESTS,
     ),
 ]

@@ -7,6 +7,7 @@ end, with the files themselves.
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -55,11 +56,13 @@ class Submission:
     keep: bool
     parcels: int  # how many jobs share a parcel
     logged: bool = False  # it is opened empty, and its jobs go into an append log
+    streamed: bool = False  # results that were handed out are removed
     run: str | None = None  # once it was told that it is accepted
     jobs: dict[int, Plan] = field(default_factory=dict)  # every number that was given out
     killed: set[int] = field(default_factory=set)  # whose end somebody asked for
     shaken: bool = False  # it was not durable, and the power failed since
     reports: dict[int, tuple[str, Any]] = field(default_factory=dict)
+    taken: dict[int, tuple[str, Any]] = field(default_factory=dict)  # handed out and not kept
     closed: set[int] | None = None  # the jobs that had results when it was closed for removal
 
 
@@ -128,7 +131,7 @@ class Checker:
             run = submission.run
             if run is not None and pool.get(run) is folder:
                 names = sorted(disk.folder(self._base.result_folder(run)).entries)
-                submission.closed = set(self._covered(disk, run, names))
+                submission.closed = {*self._covered(disk, run, names), *self._taken(disk, run)}
                 lost = set(submission.jobs) - submission.closed
                 if lost and not submission.shaken:
                     raise Violation(f"jobs {sorted(lost)} of {run} are removed with no result")
@@ -139,6 +142,7 @@ class Checker:
             submission.plans, submission.run, submission.jobs = [], None, {}
             submission.closed, submission.shaken = None, False
             submission.reports.clear()
+            submission.taken.clear()
             submission.killed.clear()
 
     def appended(self, submission: Submission, number: int, plan: Plan) -> None:
@@ -174,6 +178,7 @@ class Checker:
             raise Violation(f"run {submission.run} was accepted, and is gone")
         submission.more += list(submission.jobs.values())[len(submission.plans) :]
         submission.run, submission.shaken, submission.jobs = None, False, {}
+        submission.taken.clear()
         submission.killed.clear()
 
     def power_lost(self) -> None:
@@ -203,6 +208,24 @@ class Checker:
         if before != said:
             raise Violation(f"job {job} of {submission.run}: reported {before}, then {said}")
         self._judge(submission, job, done)
+
+    def takes(self, submission: Submission, job: int, done: JobEnd) -> None:
+        """A client was handed a result, and does not keep it: the job may never run again."""
+        submission.taken[job] = self._describe(done)
+
+    def was_taken(self, submission: Submission, job: int) -> None:
+        """A client finds that a result was taken: somebody must have had it."""
+        if job in submission.jobs:
+            if job not in submission.taken:
+                raise Violation(f"job {job} of {submission.run} was taken, and nobody had it")
+            submission.reports.setdefault(job, submission.taken[job])
+
+    def _taken(self, disk: Disk, run: str) -> set[int]:
+        try:
+            said = json.loads(unmarked(disk.file(f"{self._base.run_folder(run)}/taken.json").data))
+        except (FileNotFoundError, ValueError):
+            return set()
+        return {job for first, stop in said["ranges"] for job in range(first, stop)}
 
     def _describe(self, done: JobEnd) -> tuple[str, Any]:
         if done.failure is not None:
@@ -272,7 +295,13 @@ class Checker:
             self._judge(submission, job, done)
             if not self._notes_lost:
                 self._check_notes(disk, submission, job, done)
+        taken = self._taken(disk, submission.run or "")
+        for job in taken & set(submission.jobs):
+            if submission.taken.get(job, ("never",))[0] != "ok" and not submission.shaken:
+                raise Violation(f"job {job} of {submission.run} was removed, and not taken")
         for job, said in submission.reports.items():
+            if job not in covered and job in taken:
+                continue
             if job not in covered:
                 raise Violation(f"job {job} of {submission.run}: {said} was reported, and is gone")
             if self._describe(covered[job]) != said:

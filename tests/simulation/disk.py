@@ -290,6 +290,13 @@ class SimulatedAppendFile:
         self._files.operation(path)
         return self._node.links > 0
 
+    def give_back(self, end: int) -> None:
+        self._files.operation()
+        # At once, on the disk, too: as bad as it can be.
+        self._node.data = bytes(end) + self._node.data[end:]
+        if self._node.stable is not None:
+            self._node.stable = bytes(min(end, len(self._node.stable))) + self._node.stable[end:]
+
     def close(self) -> None:
         pass
 

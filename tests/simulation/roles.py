@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import random
 
@@ -135,6 +136,8 @@ class Client:
         try:
             if submission.logged:
                 pool = master.open(keep=submission.keep)
+                if submission.streamed:
+                    pool.take_in_turn()
             else:
                 pool = master.submit(jobs, keep=submission.keep)
         except BaseFolderError:
@@ -187,7 +190,16 @@ class Client:
             done = pool[number].done
             if submission.run == pool.run:
                 self._machine.checker.report(submission, number, done)
+                if submission.streamed and self._machine.rng.random() < 0.7:
+                    self._machine.checker.takes(submission, number, done)
+                    pool._forget(number)
         seen[pool.run] = len(pool._arrived)
+        if submission.streamed:
+            for first, stop in pool._taken:
+                for number in range(first, stop):
+                    self._machine.checker.was_taken(submission, number)
+            with contextlib.suppress(OSError, OtherVersionError):
+                pool._remove_taken()
 
 
 def sees_nothing(agent_id: str) -> int:

@@ -173,6 +173,7 @@ class Story(World):
         self._commands = rng.choice((0.0, 0.5, 1.0))
         self._by_lot = random.Random(f"forks {seed}")
         self._forks = self._by_lot.choice((0.0, 0.0, 0.3))
+        streams = random.Random(f"streams {seed}")
         own: list[list[Submission]] = [[] for _ in range(n_clients)]
         joined: list[list[Submission]] = [[] for _ in range(n_clients)]
         for share in range(n_runs):
@@ -188,6 +189,7 @@ class Story(World):
                     rng.random() < durable,
                     rng.choice((1, 3, 100)),
                     logged,
+                    streamed=logged and streams.random() < 0.5,
                 )
                 self.checker.plan(submission)
                 rng.choice(own).append(submission)
