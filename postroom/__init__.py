@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .dispatch.agent import Agent
     from .errors import JobFailed, PostroomError
     from .functions.decorator import job
+    from .functions.executor import Executor
     from .jobs import Job, JobPool, Status
     from .master import Master
     from .parcel.sheets import Outcome
@@ -24,6 +25,7 @@ __all__ = [
     "Master",
     "Job",
     "JobPool",
+    "Executor",
     "Sessions",
     "Agent",
     "Outcome",
@@ -38,6 +40,7 @@ _HOMES = {
     "Job": "jobs",
     "JobPool": "jobs",
     "Status": "jobs",
+    "Executor": "functions.executor",
     "Sessions": "session.sessions",
     "Agent": "dispatch.agent",
     "Outcome": "parcel.sheets",

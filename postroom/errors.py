@@ -66,14 +66,14 @@ class JobFailed(PostroomError):
 
 
 class RemoteTraceback(Exception):
-    """The worker's traceback, carried as the cause of `JobFailed`."""
+    """The worker's traceback, carried as the cause of a job's error."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        self.text = text
+        self.tb = text  # as `concurrent.futures` calls it
 
     def __str__(self) -> str:
-        return f"\n\n{self.text.rstrip()}"
+        return f"\n\n{self.tb.rstrip()}"
 
 
 def brief(key: object) -> str:

@@ -430,10 +430,37 @@ class JobPool:
         """The numbers of the jobs that have an outcome, in the order of arrival."""
         return self._arrived
 
+    def take_arrived(self) -> list[int]:
+        """The jobs that have an outcome since the last call; `arrived` forgets them."""
+        arrived = self._arrived[:]
+        del self._arrived[: len(arrived)]  # others may be added meanwhile
+        return arrived
+
+    def release(self, number: int) -> int:
+        """Give back the memory of a job and its result, which was taken; the size of its parcel.
+
+        They stay on disk.
+        """
+        first = self._first_of[number]
+        self.jobs[number] = _HANDED_OUT
+        self._not_taken[first] -= 1
+        if self._not_taken[first]:
+            return 0
+        sheet = self._sheet_of[first]
+        if self._last is not None and self._last.first == first:
+            sheet, self._last = self._last, None
+        self._sheet_of[first] = None
+        return sheet.nbytes if sheet is not None else 0
+
     def status(self, number: int) -> Status:
         """Where one job is."""
         done = number in self._first_of or number in self._taken
         return Status.DONE if done else Status.QUEUED
+
+    def is_cancelled(self, number: int) -> bool:
+        """Whether a job was cancelled."""
+        failure = self._failures.get(number)
+        return failure is not None and failure.outcome is Outcome.CANCELLED
 
     def submit(self, job: Job) -> SubmittedJob:
         """Append a job to the run; it is on disk when this returns, and sent if an agent is idle.

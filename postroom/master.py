@@ -46,12 +46,16 @@ from .store.append_log import (
 )
 from .store.base import Base, create_base, new_run_id
 from .store.files import Clock, Files, LocalFiles, LocalLock, Lock, SystemClock
+from .store.job_ids import JobId, JobIds
 from .store.journal import Journal
+from .store.mailbox import read_letter
+from .store.requests import Request, RequestVerb, ask
 from .store.runs import (
     RunInfo,
     appending,
     check_project,
     create_run,
+    first_missing,
     list_firsts,
     list_runs,
     read_run_info,
@@ -345,6 +349,59 @@ class Master:
                 return False
             self._dispatcher.cancel(pool.run, jobs, reason)
             return True
+
+    def withdraw(self, pool: JobPool, number: int) -> bool:
+        """Cancel a job that no agent has; False: one has it, or it has an outcome."""
+        with self._using("cancel a job"):
+            dispatcher = self._dispatcher
+            if dispatcher is None:
+                return self._ask_to_withdraw(pool, number)
+            for again in (True, False):
+                dispatcher.cancel(pool.run, [number], "cancelled by its program")
+                if pool.is_cancelled(number):
+                    return True
+                if again and number not in self.jobs_sent(pool):
+                    # It was appended just now, and the dispatcher has not seen it yet.
+                    dispatcher.hint({pool.run})
+                    dispatcher.step(self._clock.monotonic(), send=False)
+            return False
+
+    def _ask_to_withdraw(self, pool: JobPool, number: int) -> bool:
+        """Have the Master that acts cancel a job that is in no letter."""
+        run, files, base = pool.run, self._files, self.base
+        letters = [read_letter(files, base, agent) for agent in list_agents(files, base)]
+        sent = any(one and one.run == run and one.first <= number < one.stop for one in letters)
+        if sent or first_missing(files, base, run, number, number + 1) > number:
+            return False
+        self.stop_jobs(pool, [number], "its program")
+        return True
+
+    def stop_jobs(self, pool: JobPool, numbers: Collection[int], by: str) -> None:
+        """Cancel jobs that wait, and end those that run, whichever Master acts."""
+        jobs = JobIds([JobId(pool.run, number) for number in numbers])
+        with self._using("end jobs"):
+            ask(self._files, self.base, Request(RequestVerb.KILL, jobs=jobs, by=by))
+        self.wake()
+
+    def jobs_sent(self, pool: JobPool) -> list[int]:
+        """The jobs of a pool that agents have, where this Master acts."""
+        sent: list[int] = []
+        if self._dispatcher is not None:
+            for agent in list(self._dispatcher.agents.values()):
+                letter = agent.letter
+                if letter is not None and letter.run == pool.run:
+                    sent += range(agent.reached, letter.stop)
+        return sent
+
+    def leave_run(self, pool: JobPool) -> None:
+        """No more jobs come to an open run: keep nothing of it open."""
+        pool.is_open = False
+        self._release(pool)
+
+    def nudge(self) -> None:
+        """End a pause between rounds, from a thread that has said elsewhere what is to be done."""
+        if not self._closed.is_set():
+            self._waiter.nudge()
 
     def carry_out_requests(self) -> bool:
         """Act for a moment, if no other Master does: carry out requests, and begin no job."""

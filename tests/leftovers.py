@@ -15,6 +15,8 @@ ALLOWED = {
     "thread AnyIO worker thread": "a web client of a whole module starts it with its first request",
     "thread asyncio_": "the same",
     "thread reader_": "the same: it reads the queue for that client, and ends with it",
+    "module-executor": "an Executor of a whole module starts workers and opens mailboxes anew",
+    "thread postroom calls": "the thread of such an Executor",
     "redis-server": "one server for all tests, which the first that needs it starts",
 }
 

@@ -82,6 +82,14 @@ class Failure:
     kind: str  # the exception's class, or what happened
     message: str
     traceback: str = ""
+    exception: str = ""  # of a call: a pickle, as text
+
+    def encode(self) -> dict[str, str]:
+        """As JSON."""
+        said = {**vars(self), "outcome": self.outcome.value}
+        if not self.exception:
+            del said["exception"]
+        return said
 
 
 # What this version knows of each part of a sheet.
@@ -89,7 +97,7 @@ _FIELDS = frozenset(
     ("version", "task", "options", "names", "values", "seconds", "maker", "pickle", "failures")
 )
 _OPTIONS = frozenset(JobOptions._fields)
-_FAILURE = frozenset(("outcome", "kind", "message", "traceback"))
+_FAILURE = frozenset(("outcome", "kind", "message", "traceback", "exception"))
 _RAN_BY = frozenset(("agent", "gpu", "pid", "started_at", "attempt"))
 
 
@@ -329,7 +337,7 @@ def _outcomes(
     first: int, done: Sequence[JobEnd], ran_by: RanBy, values: str, *, pickle: bool = False
 ) -> bytes:
     failures = {
-        str(first + n): {**vars(one.failure), "outcome": one.failure.outcome.value}
+        str(first + n): one.failure.encode()
         for n, one in enumerate(done)
         if one.failure is not None
     }

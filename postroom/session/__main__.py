@@ -10,6 +10,7 @@ from ..store.base import create_base
 from ..text.safe_text import printable
 from .exclusive_mode import exclusive_mode
 from .guardian import Guardian
+from .private_base import remove_private
 from .slots import open_slot
 
 HELP = """\
@@ -64,6 +65,11 @@ def main(arguments: list[str] | None = None) -> int:
         help="import them, and use the GPU, only with the first Python job: commands need neither",
     )
     parser.add_argument("--while-pid", type=int, metavar="PID", help="stop when this process ends")
+    parser.add_argument(
+        "--private",
+        action="store_true",
+        help="the base is that process's alone: when it ends, stop now and remove the base",
+    )
     return serve(**vars(parser.parse_args(arguments)))
 
 
@@ -93,6 +99,7 @@ def _serve(
     lazy: bool = False,
     exclusive: bool = False,
     while_pid: int | None = None,
+    private: bool = False,
 ) -> int:
     base = create_base(folder)
 
@@ -110,13 +117,19 @@ def _serve(
         lazy=lazy,
         say=say,
     )
+    owner_ended = False
     try:
         guardian = Guardian(base, slot)
         with exclusive_mode(slot.gpu, wanted=exclusive, say=say):
-            return guardian.run(while_pid=while_pid)
+            try:
+                return guardian.run(while_pid=while_pid, private=private)
+            finally:
+                owner_ended = guardian.owner_ended
     finally:
         if lease is not None:
             lease.release()
+        if private and owner_ended:
+            remove_private(base)
 
 
 if __name__ == "__main__":

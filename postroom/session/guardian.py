@@ -112,6 +112,7 @@ class Guardian:
         self._cgroup = cgroups.make(self._mark)
         self._selector = selectors.DefaultSelector()
         self._signals = 0
+        self.owner_ended = False  # the process that it was started for
         self._worker: subprocess.Popen[bytes] | ForkedProcess | None = None
         self._socket: socket.socket | None = None
         self._ready = False
@@ -143,8 +144,11 @@ class Guardian:
         )
         self._relay = CommandRelay(self._context, self._selector, ended=self._end_attempt)
 
-    def run(self, while_pid: int | None = None) -> int:
-        """Serve until told to stop, or until the process `while_pid` ends; return the exit code."""
+    def run(self, while_pid: int | None = None, *, private: bool = False) -> int:
+        """Serve until told to stop, or until the process `while_pid` ends; return the exit code.
+
+        In a private base nobody looks for results then: running jobs are ended.
+        """
         adopt_orphans()
         if self._strays:
             words = f"{self._strays} processes of an earlier session were ended"
@@ -154,7 +158,7 @@ class Guardian:
         )
         with self._catching_signals():
             if while_pid is not None:
-                self._watch_process(while_pid)
+                self._watch_process(while_pid, private=private)
             if self._slot.preload:  # in a session for commands only, the minder looks for them
                 self._listen_for_stops()
             self._write_info()
@@ -596,18 +600,20 @@ class Guardian:
             else:
                 self._stop()
 
-    def _watch_process(self, pid: int) -> None:
+    def _watch_process(self, pid: int, *, private: bool) -> None:
         try:
             pidfd = os.pidfd_open(pid)
         except ProcessLookupError:
+            self.owner_ended = True
             self._stop()
             return
 
         def ended(fd: int) -> None:
             self._selector.unregister(fd)
             os.close(fd)
+            self.owner_ended = True
             self._stop()
-            if self._relay.busy or isinstance(self._worker, ForkedProcess):
+            if private or self._relay.busy or isinstance(self._worker, ForkedProcess):
                 self._stop()  # a command may take very long, and nobody waits for it any more
 
         self._selector.register(pidfd, selectors.EVENT_READ, ended)

@@ -201,6 +201,10 @@ class Sessions:
         self.say(f"slot {slot.agent} is given up: {words}")
         return False
 
+    def forgive(self) -> None:
+        """Sessions have done some work: their earlier failures count no more."""
+        self._failures.clear()
+
     def finish(self) -> None:
         """Have every session that was started here end after its job; an idle one ends at once."""
         for process in self._ours():

@@ -19,10 +19,11 @@ import traceback
 import warnings
 from collections.abc import Callable
 from types import CodeType, ModuleType
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
+from ..calls.call import CALL, pack_exception, pack_result
 from ..errors import KernelError, OtherVersionError
 from ..gpus.devices.device import Device, open_device
 from ..parcel.jsonable import weight
@@ -32,6 +33,7 @@ from ..store.files import Files
 from ..store.journal import Journal
 from ..store.runs import RunInfo, read_parcel_bytes
 from ..store.task_source import find_source, version_of
+from .call_runner import CallRunner, call_here
 from .inbox import PUBLISH_BYTES
 from .process_state import ProcessState
 from .task_output import KernelOutput
@@ -66,6 +68,7 @@ class Tasks:
         self._run = ""
         self._attempt = 0  # in the environment of the last job
         self.state = ProcessState()
+        self._calls = CallRunner(self.state, shares=shares)
         self._import_folder = ""
         self._loaded: dict[str, _Task] = {}
         self._shared_digest: str | None = None
@@ -85,14 +88,19 @@ class Tasks:
         try:
             if info.run != self._run or sheet.options.rerun_of:
                 self._begin_run(info)
-            kernel = self._loaded.get(sheet.task) or self._load(info, sheet.task)
-            value = self._call(kernel, info, sheet, job)
+            if sheet.task == CALL:
+                value = self._make_call(info, sheet, job)
+            else:
+                kernel = self._loaded.get(sheet.task) or self._load(info, sheet.task)
+                value = self._call(kernel, info, sheet, job)
             device = self._device or self.device
             if device.count:
                 # The job ends when its work on the card has: an error that surfaces later would be
                 # taken for that of the next job.
                 device.synchronise()
                 value = to_host(value, device)
+            if sheet.task == CALL:
+                value = pack_result(value)
             seconds = time.perf_counter() - started
             nbytes = weight(value)
             if nbytes < PUBLISH_BYTES:
@@ -101,15 +109,10 @@ class Tasks:
                 except Exception:  # it cannot be copied: publish it at once
                     nbytes = PUBLISH_BYTES
             return JobEnd(value, None, seconds, nbytes)
-        except SystemExit as error:
-            message = f"the kernel called sys.exit({error.code!r}): return or raise instead"
-            failure = Failure(Outcome.FAILED, "SystemExit", message, traceback.format_exc())
-        except (Exception, KeyboardInterrupt) as error:
+        except BaseException as error:
             if isinstance(error, OtherVersionError) and error.path == self._shared_path(info):
                 raise
-            failure = Failure(
-                Outcome.FAILED, type(error).__name__, str(error), traceback.format_exc()
-            )
+            failure = _failure(error, is_call=sheet.task == CALL)
         finally:
             if self._output is not None and self._output.unfinished:
                 self._output.flush()
@@ -138,6 +141,12 @@ class Tasks:
 
             return call_booked(sheet.task, lambda: call_here(kernel.function, arguments))
         return call_here(kernel.function, arguments)
+
+    def _make_call(self, info: RunInfo, sheet: JobSheet, job: int) -> Any:
+        def context() -> Any:
+            return self._get_shared(info.shared, tensors=False)
+
+        return self._calls.run(info.shared or "", context, sheet.arguments(job))
 
     def _shared_path(self, info: RunInfo) -> str:
         return self._data_path(info.shared) if info.shared is not None else ""
@@ -208,6 +217,20 @@ class Tasks:
         for _, module in _project_modules():
             sys.modules.pop(module.__name__, None)
         importlib.invalidate_caches()
+
+
+def _failure(error: BaseException, *, is_call: bool) -> Failure:
+    """How a job ended that has raised an error; a call gets it back as it was."""
+    message = str(error)
+    if isinstance(error, SystemExit) and not is_call:
+        message = f"the kernel called sys.exit({error.code!r}): return or raise instead"
+    # From the first frame that is not ours: how a worker calls a kernel helps nobody.
+    frame = start = error.__traceback__
+    while frame is not None and frame.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.tb_next
+    text = "".join(traceback.format_exception(type(error), error, frame or start))
+    exception = pack_exception(error) if is_call else ""
+    return Failure(Outcome.FAILED, type(error).__name__, message, text, exception)
 
 
 class _Task:
@@ -295,39 +318,6 @@ def _read_version(path: str) -> str | None:
 
 def _version_of_module(module: ModuleType) -> str:
     return str(getattr(module, "__postroom_version__", None) or "installed")
-
-
-def _end_fork() -> NoReturn:
-    """End a forked child as Python ends a process, without what belongs to its parent."""
-    error = sys.exc_info()[1]
-    code = 1 if error else 0
-    with contextlib.suppress(BaseException):
-        if isinstance(error, SystemExit):
-            code = error.code if isinstance(error.code, int) else int(error.code is not None)
-        elif error is not None:
-            traceback.print_exc()
-        sys.stdout.flush()
-        sys.stderr.flush()
-    os._exit(code & 0xFF)
-
-
-def call_here(
-    function: Callable[..., Any],
-    arguments: dict[str, Any],
-    *,
-    process_id: Callable[[], int] = os.getpid,
-    end: Callable[[], NoReturn] = _end_fork,
-) -> Any:
-    """Call a kernel; a process that the kernel forked ends here, and never becomes a second worker.
-
-    A child that returned further would publish results and empty the mailbox of its parent.
-    """
-    worker = process_id()
-    try:
-        return function(**arguments)
-    finally:
-        if process_id() != worker:
-            end()
 
 
 def to_device(value: Any, device: Device) -> Any:

@@ -70,25 +70,9 @@ class OutputReader:
 
     def read(self, attempt: int | None = None) -> Iterator[bytes]:
         """What was printed since the last call, of one attempt or (None) of all."""
-        for path in _paths(self._base, self._run):
-            with contextlib.ExitStack() as stack:
-                files = []
-                for name in (f"{path}.old", path):
-                    with contextlib.suppress(FileNotFoundError):
-                        files.append(stack.enter_context(open_regular(name)))
-                inodes = [os.fstat(file.fileno()).st_ino for file in files]
-                known, at = self._read.get(path, (0, 0))
-                # The first that has it: a new file may have got the inode of one that is gone.
-                first = inodes.index(known) if known in inodes else 0
-                for file, inode in list(zip(files, inodes, strict=True))[first:]:
-                    file.seek(at if inode == known and inode == inodes[first] else 0)
-                    yield from self._lines(file, attempt)
-                    self._read[path] = inode, file.tell()
-
-    def _lines(self, file: BinaryIO, attempt: int | None) -> Iterator[bytes]:
-        while (line := file.readline()).endswith(b"\n"):
-            yield from self._text(line, attempt)
-        file.seek(-len(line), os.SEEK_CUR)  # it is being written
+        for file in _unread(self._base, self._run, self._read):
+            for line in _whole_lines(file):
+                yield from self._text(line, attempt)
 
     def _text(self, line: bytes, attempt: int | None) -> Iterator[bytes]:
         said = _LINE.fullmatch(line)
@@ -99,9 +83,54 @@ class OutputReader:
         yield said[4] if said[3].islower() else said[4][:-1]
 
 
+class OutputFollower:
+    """Reads what all jobs of a run print, as it comes."""
+
+    def __init__(self, base: Base, run: str) -> None:
+        self._folder = base.job_folders(run)
+        self._base = base
+        self._run = run
+        self._read: dict[str, tuple[int, int]] = {}
+
+    def read(self) -> Iterator[tuple[bool, str]]:
+        """Whether it was on stderr, and the text, since the last call."""
+        if not os.path.exists(self._folder):
+            return  # none has printed anything
+        for file in _unread(self._base, self._run, self._read):
+            for line in _whole_lines(file):
+                said = _LINE.fullmatch(line)
+                if said is not None:
+                    text = said[4] if said[3].islower() else said[4][:-1]
+                    yield said[3] in b"eE", text.decode(errors="replace")
+
+
 def read_output(base: Base, run: str, job: int) -> str:
     """All that is kept of what a job has printed."""
     return b"".join(OutputReader(base, run, job).read()).decode(errors="replace")
+
+
+def _unread(base: Base, run: str, read: dict[str, tuple[int, int]]) -> Iterator[BinaryIO]:
+    """The files of a run's output, each where it was left; `read` notes its inode and how far."""
+    for path in _paths(base, run):
+        with contextlib.ExitStack() as stack:
+            files = []
+            for name in (f"{path}.old", path):
+                with contextlib.suppress(FileNotFoundError):
+                    files.append(stack.enter_context(open_regular(name)))
+            inodes = [os.fstat(file.fileno()).st_ino for file in files]
+            known, at = read.get(path, (0, 0))
+            # The first that has it: a new file may have got the inode of one that is gone.
+            first = inodes.index(known) if known in inodes else 0
+            for file, inode in list(zip(files, inodes, strict=True))[first:]:
+                file.seek(at if inode == known and inode == inodes[first] else 0)
+                yield file
+                read[path] = inode, file.tell()
+
+
+def _whole_lines(file: BinaryIO) -> Iterator[bytes]:
+    while (line := file.readline()).endswith(b"\n"):
+        yield line
+    file.seek(-len(line), os.SEEK_CUR)  # it is being written
 
 
 def _paths(base: Base, run: str) -> list[str]:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from postroom.parcel.sheets import Failure, JobEnd, JobSheet, Outcome
+from postroom.session.call_runner import call_here
 from postroom.session.inbox import Inbox, RunJob
-from postroom.session.tasks import call_here
 from postroom.store.append_log import RecordReader
 from postroom.store.runs import RunInfo
 

@@ -1,0 +1,199 @@
+"""One call of a function, on its way to an agent and back.
+
+    function the agent can import, plain arguments   {"function": "module:name", "args": [1, 2]}
+    any other call                                   {"pickle": bytes, "buffers": [array, ...]}
+    its result                                       the value itself, or a pickle as above
+    its exception                                    a pickle beside the traceback of the failure
+
+Plain means: numbers, texts, and lists and dicts of them, which need no pickle. All else is pickled
+by cloudpickle, so that lambdas, closures, and functions and classes of a script or a notebook
+travel by value. The memory of arrays is not copied into the pickle: it lies beside it, as members
+of the parcel.
+
+A pickle runs code when it is read. What is read here was written by a process of this user into a
+base that nobody else can write to (see SECURITY.md).
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import cloudpickle  # type: ignore[import-untyped]
+import numpy as np
+
+from ..errors import PostroomError
+from ..parcel.jsonable import is_json
+from .broken_pool import UnreadableCall
+
+# The task of such a job. A session that finds it runs what the arguments say.
+CALL = "postroom.calls.call:perform"
+
+# The key of a dict that holds a pickle, which no plain value can have: `is_json` refuses "$".
+_PICKLE, _BUFFERS = "pickle", "buffers"
+
+
+class Call(NamedTuple):
+    """A function and what it is passed."""
+
+    function: Callable[..., Any]
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+
+
+def perform() -> None:
+    """The name that such jobs have; a session looks into their arguments instead."""
+    raise PostroomError("a call has to be run by a session of this version of Postroom")
+
+
+def pack_call(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    """The arguments of a job that makes this call; raises what pickling raises."""
+    address = address_of(function)
+    if address is not None:
+        plain = {"function": address, "args": list(args), "kwargs": kwargs}
+        if is_json(plain):
+            return plain
+    return pack_pickle(Call(function, args, kwargs))
+
+
+def open_call(arguments: Mapping[str, Any]) -> Call:
+    """The call that a job makes; what its pickle raises is the cause of an UnreadableCall."""
+    if _PICKLE in arguments:
+        call: Call = open_pickle(arguments, "the call")
+        return call
+    return Call(find(arguments["function"]), arguments["args"], arguments["kwargs"])
+
+
+def pack_result(value: Any) -> Any:
+    """What a call has returned, as the result of its job."""
+    return {"value": value} if is_json(value) else pack_pickle(value)
+
+
+def open_result(packed: Mapping[str, Any]) -> Any:
+    """What the call has returned."""
+    return packed["value"] if "value" in packed else open_pickle(packed, "the result of the call")
+
+
+def pack_exception(error: BaseException) -> str:
+    """An exception as text, for the failure of a job; "" if it cannot be pickled."""
+    try:
+        return b64encode(cloudpickle.dumps(error)).decode()
+    except Exception:  # it holds an open file, say: its text and traceback have to do
+        return ""
+
+
+def open_exception(text: str) -> BaseException | None:
+    """The exception; None if there is none, or it cannot be made again here."""
+    try:
+        error = pickle.loads(b64decode(text)) if text else None  # noqa: S301 - see above
+    except BaseException:  # a class whose __init__ wants other arguments, say
+        return None
+    return error if isinstance(error, BaseException) else None
+
+
+def pack_pickle(value: Any) -> dict[str, Any]:
+    """A pickle, with the memory of large arrays beside it."""
+    buffers: list[pickle.PickleBuffer] = []
+    data = cloudpickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+    return {_PICKLE: data, _BUFFERS: [np.frombuffer(one.raw(), np.uint8) for one in buffers]}
+
+
+def open_pickle(packed: Mapping[str, Any], what: str) -> Any:
+    """The value that was pickled."""
+    try:
+        # Copied, since whoever gets an array may write into it, and what is mapped is read-only.
+        buffers = [bytearray(one) for one in packed[_BUFFERS]]
+        return pickle.loads(packed[_PICKLE], buffers=buffers)  # noqa: S301 - see above
+    except BaseException as error:
+        said = f"{type(error).__name__}: {error}"
+        raise UnreadableCall(f"{what} cannot be unpickled: {said}") from error
+
+
+# Functions that others can import; a cache, since every call asks.
+_addresses: dict[Callable[..., Any], str] = {}
+
+
+def address_of(function: Callable[..., Any]) -> str | None:
+    """`module:name` of a function that another process imports; None if it has to be pickled."""
+    try:
+        known = _addresses.get(function)
+    except TypeError:  # it has no hash
+        return None
+    if known is not None:
+        return known
+    home, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    module = sys.modules.get(home) if isinstance(home, str) else None
+    if module is None or not isinstance(name, str) or home == "__main__":
+        return None
+    # A module that was made by hand has no spec, and nobody else can import it.
+    if getattr(module, "__spec__", None) is None or _is_sent_by_value(str(home)):
+        return None
+    found: object = module
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if found is not function:
+        return None
+    _addresses[function] = address = f"{home}:{name}"
+    return address
+
+
+def _is_sent_by_value(module: str) -> bool:
+    registered: set[str] = cloudpickle.list_registry_pickle_by_value()
+    return any(module == one or module.startswith(f"{one}.") for one in registered)
+
+
+def find(address: str) -> Callable[..., Any]:
+    """Import a function by its address."""
+    import importlib
+
+    home, _, name = address.partition(":")
+    found: Any = sys.modules.get(home) or importlib.import_module(home)
+    for part in name.split("."):
+        found = getattr(found, part)
+    function: Callable[..., Any] = found
+    return function
+
+
+class CallContext(NamedTuple):
+    """What all calls of one program have in common; it is sent once, as shared data of the run."""
+
+    paths: list[str]
+    folder: str
+    initializer: Callable[..., object] | None = None
+    initargs: tuple[Any, ...] = ()
+    most_calls: int | None = None  # of one worker; then it is replaced
+    authkey: bytes = b""  # of multiprocessing: with it, proxies of a Manager can be passed
+
+    def pack(self) -> dict[str, Any]:
+        """As shared data."""
+        return pack_pickle(self)
+
+    @classmethod
+    def open(cls, packed: Mapping[str, Any]) -> CallContext:
+        """From shared data."""
+        context: CallContext = open_pickle(packed, "the initializer")
+        return context
+
+
+def context_here(
+    initializer: Callable[..., object] | None = None,
+    initargs: tuple[Any, ...] = (),
+    most_calls: int | None = None,
+) -> CallContext:
+    """The context of this process."""
+    import multiprocessing
+
+    return CallContext(
+        [os.path.abspath(path) for path in sys.path],
+        os.getcwd(),
+        initializer,
+        initargs,
+        most_calls,
+        bytes(multiprocessing.current_process().authkey),
+    )

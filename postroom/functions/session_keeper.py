@@ -1,0 +1,102 @@
+"""Has sessions for calls: those that live, or its own, which are started as calls come."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+from ..errors import GpuError, PostroomError
+from ..gpus.cards import inventory
+from ..gpus.cards.gpu_list import SlotSpec, parse_gpus
+from ..session.sessions import Sessions
+from ..store.agents import list_agents
+from ..store.base import Base
+from ..store.files import LocalFiles
+
+Agents = int | str | Sequence[int | str]
+
+
+def plan_slots(agents: Agents | None, gpus: int | None) -> list[SlotSpec]:
+    """The slots that a user asks for: a number of agents, "all" cards, or these cards.
+
+    Each agent has `gpus` cards; 0: none, it runs on the CPU. By default each card has an agent, and
+    on a machine without cards each core.
+    """
+    cards = [card for card in inventory.cards() if not card.problem] if gpus != 0 else []
+    if gpus and not cards:
+        raise GpuError(f"gpus={gpus} was asked for, and no GPU of this machine can be used")
+    each = gpus or 1
+    if isinstance(agents, int):
+        count = agents
+    elif agents is None or agents == "all":
+        count = len(cards) // each if cards else len(os.sched_getaffinity(0))
+    else:
+        named = agents if isinstance(agents, str) else ",".join(map(str, agents))
+        return parse_gpus(named)
+    if count < 1:
+        raise ValueError("max_workers must be greater than 0: so many agents make the calls")
+    if not cards:
+        return [SlotSpec(str(number), "cpu") for number in range(count)]
+    if count * each > len(cards):
+        raise GpuError(
+            f"{count} agents with {each} GPUs each were asked for, and {len(cards)} GPUs can be "
+            "used: ask for fewer agents, or for gpus=0 to run on the CPU"
+        )
+    indices = [str(card.index) for card in cards]
+    groups = [",".join(indices[n * each : (n + 1) * each]) for n in range(count)]
+    return [SlotSpec(group.replace(",", "-"), group) for group in groups]
+
+
+class SessionKeeper:
+    """Uses the agents of a base; where none live, it has its own, as many as calls need."""
+
+    def __init__(
+        self,
+        base: Base,
+        slots: Callable[[], list[SlotSpec]],
+        *,
+        always: bool,
+        options: dict[str, object],
+        say: Callable[[str], None],
+    ) -> None:
+        """`always`: have our own sessions, whether or not others live."""
+        self._base = base
+        self._plan = slots
+        self._always = always
+        self._slots: list[SlotSpec] | None = None  # ours
+        self._files = LocalFiles()
+        self._sessions = Sessions(base, say=say, options=options)
+
+    def tend(self, now: float, pending: int) -> None:
+        """Start what is missing, and what has died."""
+        if self._slots is None:
+            if not self._always and list_agents(self._files, self._base):
+                return
+            self._slots = self._plan()
+        kept = self._sessions.slots
+        wanted = min(pending, len(self._slots))
+        if wanted > len(kept):
+            self._sessions.keep(self._slots[:wanted])
+        else:
+            self._sessions.tend(now)
+
+    def job_ended(self) -> None:
+        """A job has an outcome: what failed before counts no more."""
+        self._sessions.forgive()
+
+    def close(self, *, now: bool) -> None:
+        """End our sessions."""
+        if now:
+            self._sessions.stop_now()
+        else:
+            self._sessions.finish()
+            self._sessions.wait()
+
+
+def quiet(_: str) -> None:
+    """Say nothing."""
+
+
+def broken(base: Base, error: PostroomError) -> PostroomError:
+    """Say where to look."""
+    return PostroomError(f"{error}; see {base.log}")

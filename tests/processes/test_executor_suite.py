@@ -1,0 +1,124 @@
+"""CPython's own tests of executors, driven over `postroom.Executor`.
+
+The tests are not in this repository: they are found in an installed Python (on Debian in the
+package libpython3-testsuite). Each class of tests there is a mixin that makes `self.executor`; here
+it is combined with a mixin that makes ours.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import os
+import re
+import shutil
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+import postroom
+from postroom.errors import RemoteTraceback
+
+MISSING = "no installed Python has its own tests: apt-get install libpython3-testsuite"
+
+
+def _find_suite() -> Any:
+    """The suite of a Python of this version: of this one, or of the system's."""
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    for prefix in (sys.base_prefix, "/usr/local", "/usr"):
+        folder = Path(prefix, "lib", version, "test")
+        if (folder / "test_concurrent_futures.py").exists():
+            home = tempfile.mkdtemp()
+            atexit.register(shutil.rmtree, home, ignore_errors=True)
+            Path(home, "test").symlink_to(folder)
+            sys.path.insert(0, home)  # agents have it, too
+            for name in [name for name in sys.modules if name.partition(".")[0] == "test"]:
+                del sys.modules[name]
+            return importlib.import_module("test.test_concurrent_futures")
+    if os.environ.get("CI"):
+        raise RuntimeError(MISSING)
+    return None
+
+
+suite = _find_suite()
+pytestmark = pytest.mark.skipif(suite is None, reason=MISSING)
+
+
+class PoolExecutor(postroom.Executor):
+    """Our executor, made as the suite makes executors: a start method means nothing to it."""
+
+    def __init__(self, max_workers: int | None = None, mp_context: Any = None, **kwargs: Any):
+        super().__init__(max_workers=max_workers, gpus=0, **kwargs)
+
+
+class PostroomMixin:
+    worker_count = 2
+    executor_type = PoolExecutor
+    executor_kwargs: ClassVar[dict[str, Any]] = {}
+
+    def get_context(self) -> None:
+        return None
+
+
+# Tests that look into private members of ProcessPoolExecutor, or need what only its processes have.
+LEFT_OUT = {
+    "test_processes_terminate": "counts `_processes`, and passes a semaphore by inheritance",
+    "test_context_manager_shutdown": "joins `_processes`",
+    "test_del_shutdown": "joins `_executor_manager_thread`, `_processes` and `_call_queue`",
+    "test_shutdown_no_wait": "joins `_executor_manager_thread`, `_processes` and `_call_queue`",
+    "test_killed_child": "kills one of `_processes`",
+    "test_saturation": "counts `_processes`, and passes a semaphore by inheritance",
+    "test_idle_process_reuse_one": "counts `_processes`",
+    "test_idle_process_reuse_multiple": "counts `_processes`",
+    "test_max_tasks_per_child": "counts `_processes`",
+    "test_max_tasks_per_child_defaults_to_spawn_context": "looks at `_mp_context`",
+    "test_max_tasks_early_shutdown": "asks a start method of multiprocessing",
+    "test_shutdown_deadlock_pickle": "joins `_executor_manager_thread`",
+    "test_ressources_gced_in_workers": "asks a start method of multiprocessing for a manager",
+}
+
+
+def _classes() -> list[type]:
+    if suite is None:
+        return []
+    suite.futures.process._RemoteTraceback = RemoteTraceback
+    names = [
+        "InitializerMixin", "FailingInitializerMixin", "ProcessPoolShutdownTest", "WaitTests",
+        "AsCompletedTests", "ProcessPoolExecutorTest", "ExecutorDeadlockTest",
+    ]  # fmt: skip
+    made = []
+    for name in names:
+        mixin = getattr(suite, name)
+        bases = (mixin, PostroomMixin, suite.ExecutorMixin, suite.BaseTestCase)
+        left_out = {
+            one: unittest.skip(why)(lambda self: None)
+            for one, why in LEFT_OUT.items()
+            if hasattr(mixin, one)
+        }
+        made.append(type(f"Test{name}", bases, {**left_out, "__module__": __name__}))
+    return made
+
+
+for _class in _classes():
+    globals()[_class.__name__] = _class
+
+
+if suite is not None:
+    _run_python = suite.assert_python_ok
+
+    def _over_ours(*words: str, **options: Any) -> Any:
+        """Run a program of the suite, which imports an executor by its name, with ours."""
+        text = re.sub(
+            r"from concurrent\.futures import PoolExecutor",
+            f"from {__name__} import PoolExecutor",
+            words[-1],
+        )
+        return _run_python(
+            *words[:-1], text, **options, PYTHONPATH=os.pathsep.join([os.getcwd(), sys.path[0]])
+        )
+
+    suite.assert_python_ok = _over_ours
