@@ -84,7 +84,7 @@ class JobFuture(Future[Any]):
         super().__init__()
         self._futures = futures
         self.job: Job | None = job  # until it is appended
-        self._run: _Run | None = None
+        self._run: _RunFutures | None = None
         self._number = -1
         self._withdrawn = False  # cancelled before its number was known
 
@@ -105,7 +105,7 @@ class JobFuture(Future[Any]):
             self._futures.stop(self)
 
 
-class _Run:
+class _RunFutures:
     """One run, and the futures of its jobs."""
 
     def __init__(self, pool: JobPool) -> None:
@@ -144,7 +144,7 @@ class FuturePool:
         self._ended = ended
         self._show = show
         self._waiting: deque[JobFuture] = deque()
-        self._runs: list[_Run] = []  # the last takes new jobs
+        self._runs: list[_RunFutures] = []  # the last takes new jobs
         self._tend_at = 0.0
         self._lock = threading.Lock()
         self._wake = threading.Lock()  # free: there is something to do
@@ -293,7 +293,7 @@ class FuturePool:
         """Write what waits into the newest run."""
         while self._waiting:
             if not self._runs or self._runs[-1].is_full:
-                self._runs.append(_Run(self._open_run()))
+                self._runs.append(_RunFutures(self._open_run()))
             run = self._runs[-1]
             room = max(RUN_JOBS - len(run.pool.jobs), 1)
             batch: list[JobFuture] = []
@@ -306,7 +306,7 @@ class FuturePool:
                     future.set_running_or_notify_cancel()
             self._append(run, [future for future in batch if not future._withdrawn])
 
-    def _append(self, run: _Run, batch: list[JobFuture]) -> None:
+    def _append(self, run: _RunFutures, batch: list[JobFuture]) -> None:
         """Append jobs to a run that nobody else appends to; those that cannot travel fail."""
         known = len(run.pool.jobs)
         failure: BaseException | None = None
@@ -358,7 +358,7 @@ class FuturePool:
                 if self._over is not None:
                     self._over(run.pool)
 
-    def _end(self, run: _Run, number: int) -> None:
+    def _end(self, run: _RunFutures, number: int) -> None:
         future = run.pending.pop(number, None)
         finished = run.pool[number] if future is not None else None
         ran = number in run.running

@@ -40,7 +40,7 @@ CANCEL_S = 5.0  # after Ctrl-C, jobs that run should have ended within this time
 GLANCE_S = 0.05  # a new job waits at most so long while results are collected
 
 
-class FuturePool:
+class DecoratorPool:
     """Sends jobs to the sessions of one base, and sets their Futures when results arrive.
 
     If no session is running, it starts its own, which end with this process. They share their
@@ -235,14 +235,14 @@ def _ended_by_interrupt() -> bool:
     )
 
 
-_pools: dict[tuple[int, str, str], FuturePool] = {}
+_pools: dict[tuple[int, str, str], DecoratorPool] = {}
 _making = threading.Lock()
 
 
-def future_pool_for(base: str, project: str, *, say: Say) -> FuturePool:
+def future_pool_for(base: str, project: str, *, say: Say) -> DecoratorPool:
     """Return this process's pool for a base and a project."""
     key = (os.getpid(), os.path.realpath(base), project)  # a thread does not survive a fork
     with _making:
         if key not in _pools:
-            _pools[key] = FuturePool(base, project, say=say)
+            _pools[key] = DecoratorPool(base, project, say=say)
         return _pools[key]
