@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import errno
+from collections.abc import Callable
 from typing import Protocol
 
 from ..commands.spec import COMMAND
@@ -36,6 +37,7 @@ from ..store.runs import (
 )
 from ..system.absence import may_pass
 from ..system.page_cache import LARGE
+from .background_publisher import BackgroundPublisher
 from .prefetch import Prefetcher
 
 # Results wait this long for more, so that short jobs share a parcel.
@@ -89,6 +91,7 @@ class Inbox:
         gpu: str = "",
         pid: int = 0,
         prefetcher: Prefetcher | None = None,
+        publisher: BackgroundPublisher | None = None,
     ) -> None:
         self._files = files
         self._base = base
@@ -99,6 +102,7 @@ class Inbox:
         self._gpu = gpu
         self._pid = pid
         self._prefetcher = prefetcher
+        self._publisher = publisher
         self._epoch = 0
         self._letter: Letter | None = None
         self._info: RunInfo | None = None
@@ -111,6 +115,7 @@ class Inbox:
         self._done_from = 0  # the job number of the first of them
         self._done_at = 0.0  # when it was begun, wall clock
         self._begun_at = 0.0  # when the current job was
+        self._behind: list[JobEnd] = []  # what is being published, before those in `_done`
         self._publish_at = 0.0
         self._leave_at = 0.0
         self._retry: Note | None = None
@@ -192,12 +197,14 @@ class Inbox:
         job = self._done_from + len(self._done)
         if letter.first < job < letter.stop and self._clock.monotonic() >= self._leave_at:
             self._letter = letter = letter.shortened(job)[0]
-        if self._done and job < letter.stop and self._apart(letter, job):
+        if (self._done or self._behind) and job < letter.stop and self._apart(letter, job):
             return self._settle()
         if job < letter.stop and not self._run(letter, job):
             return self._settle()
         if self._due():
-            return self._settle()
+            # A large result goes out while the next job runs, which `_apart` has a say in.
+            large = bool(self._done) and self._done[-1].nbytes >= MAP_FROM_BYTES
+            return self._settle(behind=large and job + 1 < letter.stop)
         return Step.WORKED
 
     def take_down(self) -> None:
@@ -219,6 +226,8 @@ class Inbox:
         self._files.prepare(None)
         if self._prefetcher is not None:
             self._prefetcher.close()
+        if self._publisher is not None:
+            self._publisher.close()
         self._say("idle")
 
     def _take(self) -> bool:
@@ -307,7 +316,7 @@ class Inbox:
         if self._options.timeout_s is not None:
             # If the guardian ends the job, its outcome must come right after these.
             return True
-        if self._done[-1].failure is not None:
+        if self._done and self._done[-1].failure is not None:
             return True  # a failure is worth knowing at once
         try:
             sheet = self._open(letter, job)
@@ -367,12 +376,12 @@ class Inbox:
             return True
         return self._clock.monotonic() >= self._publish_at
 
-    def _settle(self) -> Step:
+    def _settle(self, *, behind: bool = False) -> Step:
         """Publish; then end the letter if all of it is done. What fails is tried again."""
         letter = self._letter
         assert letter is not None
         try:
-            self._commit()
+            self._commit(behind=behind)
             if self._retry is not None:
                 write_note(self._files, self._base, self._retry, outbox=self._outbox)
         except FileNotFoundError:
@@ -396,59 +405,87 @@ class Inbox:
             self._end_letter()
         return Step.WORKED
 
-    def _commit(self) -> None:
+    def _commit(self, *, behind: bool = False) -> None:
+        """Publish what is done; if it may be `behind`, while the next job runs."""
+        self._wait_for_publisher()
         if not self._done:
             return
         assert self._info is not None and self._letter is not None
-        first = self._done_from
-        ran_by = RanBy(
-            self._agent_id, self._gpu, self._pid, self._done_at, attempt=self._letter.attempt
-        )
-        pickle = self._options.pickle
-
-        def pack(start: int) -> list[Buffer]:
-            try:
-                return pack_outcomes(start, self._done[start - first :], ran_by, pickle=pickle)
-            except PayloadError:
-                jobs = enumerate(self._done, first)
-                self._done = [self._saveable(job, one, ran_by) for job, one in jobs]
-                return pack_outcomes(start, self._done[start - first :], ran_by, pickle=pickle)
-
-        stop = first + len(self._done)
-        prepared, self._prepared = self._prepared, None
-        if not publish_results(
-            self._files,
-            self._base,
-            self._info,
-            first,
-            stop,
-            pack,
-            outbox=self._outbox,
-            prepared=prepared,
-        ):
-            raise OSError(errno.EAGAIN, "a bad file is in the way until the Master puts it aside")
-        if self._done[-1].nbytes >= LARGE:
+        first, nbytes = self._done_from, self._done[-1].nbytes
+        publisher = self._publisher if behind else None
+        owned = publisher.owned(self._done) if publisher is not None else None
+        if publisher is not None and owned is not None:
+            self._behind = self._done = owned
+            publisher.begin(self._publication(self._letter))
+        else:
+            prepared, self._prepared = self._prepared, None
+            if not self._publication(self._letter)(prepared):
+                raise _in_the_way()
+        if nbytes >= LARGE:
             self._large.append(self._base.result(self._info.run, first))
-        self._done_from = stop
+        self._done_from += len(self._done)
         self._done = []
         self._publish_at = self._clock.monotonic() + PUBLISH_S
 
-    def _saveable(self, job: int, done: JobEnd, ran_by: RanBy) -> JobEnd:
+    def _wait_for_publisher(self) -> None:
+        """Wait for the results that are published behind; if that failed, they are done again."""
+        if self._behind:
+            assert self._publisher is not None
+            behind, self._behind = self._behind, []
+            try:
+                if not self._publisher.wait():
+                    raise _in_the_way()
+            except BaseException:
+                self._done = behind + self._done
+                self._done_from -= len(behind)
+                raise
+
+    def _publication(self, letter: Letter) -> Callable[..., bool]:
+        """What publishes the results in `_done`, in any thread; False: a bad file has the name."""
+        info, done, pickle = self._info, self._done, self._options.pickle
+        assert info is not None
+        first, stop = self._done_from, self._done_from + len(done)
+        ran_by = RanBy(self._agent_id, self._gpu, self._pid, self._done_at, attempt=letter.attempt)
+
+        def pack(start: int) -> list[Buffer]:
+            try:
+                return pack_outcomes(start, done[start - first :], ran_by, pickle=pickle)
+            except PayloadError:
+                for number, one in enumerate(done):
+                    done[number] = self._saveable(info, first + number, one, ran_by, pickle=pickle)
+                return pack_outcomes(start, done[start - first :], ran_by, pickle=pickle)
+
+        def publish(prepared: str | None = None) -> bool:
+            return publish_results(
+                self._files,
+                self._base,
+                info,
+                first,
+                stop,
+                pack,
+                outbox=self._outbox,
+                prepared=prepared,
+            )
+
+        return publish
+
+    def _saveable(
+        self, info: RunInfo, job: int, done: JobEnd, ran_by: RanBy, *, pickle: bool
+    ) -> JobEnd:
         """Turn a result that cannot travel into a failure that says where it is kept."""
         from .kept_result import keep_result
 
-        assert self._info is not None
         try:
-            pack_outcomes(job, [done], ran_by, pickle=self._options.pickle)
+            pack_outcomes(job, [done], ran_by, pickle=pickle)
         except PayloadError as error:
             kept = keep_result(
                 self._files,
                 self._base,
-                self._info.run,
+                info.run,
                 job,
                 done.value,
                 outbox=self._outbox,
-                sync=self._info.durable,
+                sync=info.durable,
             )
             failure = Failure(Outcome.FAILED, "PayloadError", f"{error}. {kept}")
             return JobEnd(failure=failure, seconds=done.seconds)
@@ -483,3 +520,7 @@ class Inbox:
         # On a full disk the line may stay old: it is a hint for people and for blame.
         with contextlib.suppress(OSError):
             self._hand.write(line.encode())
+
+
+def _in_the_way() -> OSError:
+    return OSError(errno.EAGAIN, "a bad file is in the way until the Master puts it aside")

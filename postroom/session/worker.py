@@ -26,11 +26,13 @@ from ..store.journal import Journal
 from ..system.absence import may_pass
 from ..system.file_events import Waiter
 from ..system.process_tree import die_with_parent
+from .background_publisher import BackgroundPublisher
 from .gpu_sharing import STAY_S
 from .inbox import Inbox, Step
 from .job_runner import CARD_FAILED, JobRunner, RunCommand
 from .prefetch import Prefetcher
 from .process_state import mark
+from .tasks import own
 
 # How long results that cannot be written wait before they are tried again.
 BLOCKED_S = 0.5
@@ -131,6 +133,7 @@ def work(
         gpu=settings["gpu"],
         pid=os.getpid(),
         prefetcher=Prefetcher() if settings["preload"] else None,
+        publisher=BackgroundPublisher(own) if settings["preload"] else None,
     )
     if isinstance(inbox.hand, LocalBox):
         runner.descriptor = mark(inbox.hand.fileno())

@@ -5,14 +5,18 @@ from __future__ import annotations
 import contextlib
 import functools
 import random
+from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from postroom.commands.attempt import LINGER_S
 from postroom.errors import BaseFolderError, OtherVersionError, PostroomError, RunRemovedError
 from postroom.jobs import Job, JobPool, Status
 from postroom.master import Master
 from postroom.parcel.sheets import Failure, JobEnd, JobSheet, Outcome
+from postroom.session.background_publisher import BackgroundPublisher
 from postroom.session.inbox import Inbox, Step, TryAgain
 from postroom.store.base import Base
+from postroom.store.files import MAP_FROM_BYTES
 from postroom.store.journal import NullJournal
 from postroom.store.runs import RunInfo, close_outboxes, take_back_letter
 
@@ -202,6 +206,38 @@ class Client:
                 pool._remove_taken()
 
 
+class SimulatedPublisher(BackgroundPublisher):
+    """Publishes behind: as soon as it is asked to, or only when the worker waits for it."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._publish: Callable[[], bool] | None = None
+
+    def owned(self, done: Sequence[JobEnd]) -> list[JobEnd]:
+        return list(done)
+
+    def begin(self, publish: Callable[[], bool]) -> None:
+        self._publish = publish
+        if self._rng.random() < 0.5:
+            try:
+                won = publish()
+            except OSError as error:
+                self._publish = functools.partial(_raise, error)
+            else:
+                self._publish = lambda: won
+
+    def wait(self) -> bool:
+        assert self._publish is not None
+        return self._publish()
+
+    def close(self) -> None:
+        """It has no thread."""
+
+
+def _raise(error: OSError) -> NoReturn:
+    raise error
+
+
 def sees_nothing(agent_id: str) -> int:
     """Look for processes where none are visible."""
     return 0
@@ -343,6 +379,7 @@ class Session:
             run_job,
             clock=machine.clock,
             journal=NullJournal(),
+            publisher=SimulatedPublisher(machine.rng),
         )
         self._serve(guardian, process, inbox)
 
@@ -372,4 +409,5 @@ def run(
         failure = Failure(Outcome.FAILED, "ValueError", f"attempt {attempt} of {plan.token}")
         return JobEnd(failure=failure, seconds=plan.seconds)
     serial = machine.checker.record(info.run, job, plan, attempt)
-    return JobEnd({"serial": serial}, seconds=plan.seconds or 0.0001)
+    nbytes = machine.rng.choice((0, 0, MAP_FROM_BYTES))  # a large one is published behind
+    return JobEnd({"serial": serial}, seconds=plan.seconds or 0.0001, nbytes=nbytes)

@@ -1,0 +1,62 @@
+"""Publishes large results while the next job runs.
+
+To check a result of 4 MB and to write it into a new file takes 2 ms or more, to copy it less than
+half of one. So a result that the kernel still refers to, and may change, is copied; another is
+taken as it is.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from ..parcel.sheets import JobEnd
+
+# Larger results are published before the next job begins: a copy would take too much memory.
+MOST_BYTES = 64 << 20
+# What refers to a result that nobody else has: its JobEnd, a variable here, and the question.
+_OWN_REFERENCES = 3
+
+
+class BackgroundPublisher:
+    """A thread that publishes the results of one worker, one parcel after another."""
+
+    def __init__(self, own: Callable[[Any], Any]) -> None:
+        """`own` copies a value, or raises if it does not know how."""
+        self._own = own
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="publish")
+        self._publishing: Future[bool] | None = None
+
+    def owned(self, done: Sequence[JobEnd]) -> list[JobEnd] | None:
+        """The same results, which no kernel can change any more; None: publish them now."""
+        if sum(one.nbytes for one in done) > MOST_BYTES:
+            return None
+        try:
+            return [self._owned(one) for one in done]
+        except Exception:  # it cannot be copied
+            return None
+
+    def _owned(self, done: JobEnd) -> JobEnd:
+        value = done.value
+        alone = type(value) is np.ndarray and value.flags.owndata
+        if value is None or (alone and sys.getrefcount(value) <= _OWN_REFERENCES):
+            return done
+        return done._replace(value=self._own(value))
+
+    def begin(self, publish: Callable[[], bool]) -> None:
+        """Have something published; it must be waited for before the next."""
+        assert self._publishing is None
+        self._publishing = self._threads.submit(publish)
+
+    def wait(self) -> bool:
+        """Wait for what is being published: whether it is. Its error is raised here."""
+        publishing, self._publishing = self._publishing, None
+        return publishing is None or publishing.result()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._threads.shutdown()
