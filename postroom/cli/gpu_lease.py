@@ -14,6 +14,7 @@ from ..errors import CardHeld, GpuError
 from ..gpus.cards import inventory
 from ..gpus.cards.inventory import Card, CardWatch
 from ..gpus.ledger import lease_keeper
+from ..gpus.ledger.lease_environment import granted_over, lease_environment
 from ..gpus.ledger.protocol import Lease, LeaseEntry, LeaseRequest, Ledger
 from ..system import processes
 from ..text import memory_sizes
@@ -40,7 +41,7 @@ def lease_for(
     """Wait for the requested cards, with messages on stderr; exit with 75 after `timeout_s`."""
     if gpus and count > 1:
         raise Misuse("--gpus and -n cannot be combined: --gpus names the GPUs")
-    cards = watch.cards()
+    cards = watch.cards(links=count > 1)
     watch.close()  # the wait may be long, and the command must not inherit a child
     request = LeaseRequest(
         count=count,
@@ -90,7 +91,7 @@ def get(ledger: Ledger, watch: CardWatch, *, json_: bool, **scheduling: Any) -> 
                 "uuids": [card.uuid for card in granted],
                 "memory_mib": lease.memory_mib,
                 "owner_pid": owner.pid,
-                "environment": inventory.pin(*granted),
+                "environment": _environment(lease, granted),
             }
         )
     lease_keeper.keep(lease, owner)
@@ -110,7 +111,7 @@ def run(ledger: Ledger, watch: CardWatch, *, command: list[str], **scheduling: A
     if not scheduling["name"]:
         scheduling["name"] = os.path.basename(command[0])
     lease, granted = lease_for(ledger, watch, processes.myself(), **scheduling)
-    environment = os.environ | inventory.pin(*granted)
+    environment = granted_over(os.environ, _environment(lease, granted))
     for fd in lease.fds:
         os.set_inheritable(fd, True)
     import signal
@@ -125,6 +126,12 @@ def run(ledger: Ledger, watch: CardWatch, *, command: list[str], **scheduling: A
         missing = isinstance(error, FileNotFoundError) or not _is_there(command[0])
         talk(f"{command[0]}: {'No such file or directory' if missing else error.strerror}")
         sys.exit(NOT_FOUND if missing else NOT_EXECUTABLE)
+
+
+def _environment(lease: Lease, granted: list[Card]) -> dict[str, str]:
+    """Return the variables that a program on the cards of a lease needs."""
+    shared = lease.memory_mib is not None
+    return inventory.pin(*granted) | lease_environment(lease.lease_id, shared=shared)
 
 
 def _is_there(program: str) -> bool:

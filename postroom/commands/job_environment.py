@@ -18,6 +18,7 @@ from functools import cached_property
 from typing import ClassVar
 
 from ..errors import BadFileError, PostroomError
+from ..gpus.ledger.lease_environment import OUR_PORT, PORT_NAMES
 from ..store.base import Base
 from ..store.files import Files
 from ..store.records import JsonRecord
@@ -80,6 +81,9 @@ class JobEnvironment(JsonRecord):
         """What jobs that are submitted now take along."""
         names = sorted(set(os.environ) - LOGIN - SHELL)
         found = {name: os.environ[name] for name in names if not _is_of_agent(name)}
+        for name in PORT_NAMES:  # of a lease of the shell that submits
+            if found.get(name) == os.environ.get(OUR_PORT):
+                found.pop(name, None)
         return cls(found, current_umask())
 
     @cached_property

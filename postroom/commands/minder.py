@@ -36,6 +36,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from ..errors import CardHeld, GpuError, PostroomError
+from ..gpus.ledger.lease_environment import granted_over
 from ..parcel.sheets import Failure, JobEnd, Outcome, RanBy
 from ..store.base import Base
 from ..store.files import LocalFiles
@@ -449,11 +450,10 @@ class Minder:
 
     def _environment(self, attempt: CommandAttempt, number: int) -> dict[str, str]:
         spec = attempt.spec
+        own = self._submitted.over(self._environ) if spec.environment else self._environ
+        granted = {**self._context.environment, **self._gpu_use.environment}
         return {
-            **(self._submitted.over(self._environ) if spec.environment else self._environ),
-            **spec.env,
-            **self._context.environment,
-            **self._gpu_use.environment,
+            **granted_over({**own, **spec.env}, granted),
             "POSTROOM_JOB": attempt.job_name,
             "POSTROOM_NAME": attempt.name,
             "POSTROOM_FOLDER": spec.folder,

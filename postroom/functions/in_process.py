@@ -19,6 +19,7 @@ from ..errors import GpuError, PostroomError
 from ..gpus.cards import inventory
 from ..gpus.cards.inventory import Card
 from ..gpus.devices.device import Device, device_in_use, open_device
+from ..gpus.ledger.lease_environment import granted_over
 from ..gpus.ledger.protocol import open_ledger
 from ..gpus.memory.booking import Booking, Need, book, held_for_us, prune_timelines
 from ..gpus.memory.packing import CONTEXT_MIB
@@ -63,7 +64,7 @@ def run(
     if getattr(_within, "job", False) or (_has_whole_card() and brief(need)):
         return function()  # there is nothing to reserve
     with _in_turn(need.name):
-        cards = inventory.cards()
+        cards = inventory.cards(links=need.count > 1)
         if not cards:
             with _limited(timeout_s):
                 return function()  # no GPU: it runs on the CPU
@@ -194,9 +195,9 @@ def _usable_device() -> Device:
 @contextmanager
 def _pinned(booking: Booking) -> Iterator[None]:
     """Make only the granted cards visible while the function runs."""
-    wanted = booking.environment if booking.lease is not None else {}
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
+    granted = booking.environment if booking.lease is not None else {}
+    before = {name: os.environ.get(name) for name in granted}
+    os.environ.update(granted_over(os.environ, granted))
     try:
         yield
     finally:

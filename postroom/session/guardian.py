@@ -28,6 +28,7 @@ from ..commands.attempt import ATTEMPT
 from ..commands.minder import MinderContext
 from ..errors import BadFileError, PostroomError
 from ..gpus.devices.device import Fault
+from ..gpus.ledger.lease_environment import granted_over
 from ..parcel.sheets import RanBy
 from ..store.agents import AgentInfo, read_agent_info
 from ..store.base import Base
@@ -306,7 +307,7 @@ class Guardian:
         """The environment of the worker, and of what it starts."""
         shares = {SHARES: str(os.getpid())} if self._slot.shares else {}
         inherited = {name: value for name, value in os.environ.items() if name != SHARES}
-        return {**inherited, **self._slot.environment, MARK: self._mark, **shares}
+        return {**granted_over(inherited, self._slot.environment), MARK: self._mark, **shares}
 
     def _wait(self) -> None:
         due = [at for at in (self._deadline, self._start_at) if at is not None]

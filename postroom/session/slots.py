@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..errors import GpuError
+from ..gpus.ledger.lease_environment import lease_environment
 from ..store.base import Base
 from .guardian import SessionSlot
 
@@ -39,7 +40,12 @@ def open_slot(
     agent_id = agent_id or gpu.replace(".", "-").replace(",", "-")
     names = os.environ.get(PRELOAD, "torch") if preload is None else preload
     modules = [name for name in names.split(",") if name]
-    hidden = {"CUDA_VISIBLE_DEVICES": "", "POSTROOM_GPU": ""}
+    # A session on the CPU has no lease, but a name of its own.
+    hidden = {
+        "CUDA_VISIBLE_DEVICES": "",
+        "POSTROOM_GPU": "",
+        **lease_environment(f"{base.root} {agent_id}", shared=False),
+    }
     on_cpu = SessionSlot(
         agent_id, "cpu", "CPU", hidden, threads=threads, preload=modules, lazy=lazy
     )
@@ -55,7 +61,9 @@ def open_slot(
         if card.problem:
             raise GpuError(f"GPU {card.index} ({card.name}) cannot be used: {card.problem}")
     lease = None if shares else _take(base, agent_id, cards, wait=wait, say=say)
-    environment = inventory.pin(*cards)
+    # The worker, the commands of its session and other sessions share the card.
+    key = f"{base.root} {agent_id}" if lease is None else lease.lease_id
+    environment = inventory.pin(*cards) | lease_environment(key, shared=True)
     name = f"GPU {'+'.join(str(card.index) for card in cards)} {cards[0].name}"
     uuids = ",".join(card.uuid for card in cards)
     slot = SessionSlot(
@@ -86,11 +94,12 @@ def _take(
         name=f"session {agent_id} of {base.root}",
         group=base.root,
     )
-    if wait:
-        ids = ",".join(str(card.index) for card in cards)
-        lease = ledger.acquire(request, waiting=lambda why: say(f"waiting for GPU {ids}: {why}"))
-    else:
-        lease = ledger.try_acquire(request)
+    ids = ",".join(str(card.index) for card in cards)
+    lease = ledger.acquire(
+        request,
+        None if wait else 0,
+        waiting=lambda why: say(f"waiting for GPU {ids}: {why}"),
+    )
     strangers = [usage for card in cards for usage in card.processes if usage.compute]
     for usage in strangers:
         say(

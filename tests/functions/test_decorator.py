@@ -161,6 +161,20 @@ def test_it_travels_by_name_as_functions_do() -> None:
     assert pickle.loads(pickle.dumps(at_the_top)) is at_the_top
 
 
+def test_the_card_is_given_back_after_the_cache_was_emptied(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at_that_time: list[list[int | None]] = []
+    device = types.SimpleNamespace(empty_cache=lambda: at_that_time.append(held()))
+    monkeypatch.setattr("postroom.gpus.memory.booking.device_in_use", lambda: device)
+
+    @postroom.job(memory="1G")
+    def train() -> None: ...
+
+    train()
+    assert at_that_time == [[1536]]
+
+
 def test_its_errors_are_its_own_and_free_the_card() -> None:
     @postroom.job
     def train(x: int) -> None:

@@ -1628,4 +1628,27 @@ MUTANTS = [
         "            pass\n",
         TAKEN_TESTS,
     ),
+    Mutant(
+        "a card is had when its last holder's memory is free",
+        "postroom/gpus/ledger/folder_ledger.py",
+        "if not lease.follows_another:",
+        "if True:",
+        "tests/gpus/ledger/test_freed_memory.py"
+        "::test_a_lease_is_had_when_the_memory_of_the_killed_holder_is_free",
+    ),
+    Mutant(
+        "what does not become free is waited for once",
+        "postroom/gpus/ledger/freed_memory.py",
+        "notes.set_staying(card.uuid, card.unexplained_mib)",
+        "pass",
+        "tests/gpus/ledger/test_freed_memory.py::test_what_does_not_become_free_is_waited_for_once",
+    ),
+    Mutant(
+        "a card is given back after the cache was emptied",
+        BOOKING,
+        "            device_in_use().empty_cache()  # first: whoever gets the memory next needs it\n",
+        "            self.close()\n            device_in_use().empty_cache()\n",
+        "tests/functions/test_decorator.py"
+        "::test_the_card_is_given_back_after_the_cache_was_emptied",
+    ),
 ]

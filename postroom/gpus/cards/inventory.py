@@ -61,14 +61,14 @@ class Card(NamedTuple):
         return max(0, (self.used_mib or 0) - seen_mib)
 
 
-def cards() -> list[Card]:
+def cards(*, links: bool = False) -> list[Card]:
     """List the visible cards in PCI order; an empty list if there are none.
 
     POSTROOM_FAKE_GPUS simulates cards; CUDA_VISIBLE_DEVICES hides some. Raises `GpuError` if a
     driver is installed but fails.
     """
     with CardWatch() as watch:
-        return watch.cards()
+        return watch.cards(links=links)
 
 
 class CardWatch:

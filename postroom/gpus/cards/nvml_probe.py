@@ -21,6 +21,7 @@ if "ctypes.util" not in sys.modules:
 import pynvml as nv
 
 MIB = 1024 * 1024
+EXITING = 0x4  # a flag of a process in Linux: it ends, and the driver may still free its memory
 
 # Xids that a user's program causes on a healthy card (out-of-bounds access, a killed process): the
 # card is not sick.
@@ -93,9 +94,13 @@ def usage(handle: Any) -> list[dict[str, Any]]:
 
 
 def owner(pid: int) -> str:
-    """Return the user of a process, or `?` if it is not visible, as from a container."""
+    """Return the user of a process, or `?` if it is ending, or not visible from a container."""
     try:
         uid = os.stat(f"/proc/{pid}").st_uid
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            state, *fields = file.read().rpartition(b")")[2].split()
+        if state in b"ZX" or int(fields[5]) & EXITING:
+            return "?"
     except OSError:
         return "?"
     try:

@@ -70,6 +70,7 @@ class AvailableCard(NamedTuple):
     rank: float = 0.0  # lower is handed out first: when it was last used
     processes: tuple[ProcessMemory, ...] = ()
     used_mib: int = 0  # by all processes, as the driver reports it
+    linked: tuple[str, ...] = ()  # the cards that NVLink joins with it, for who asks for several
 
 
 class CardAllocator:
@@ -148,7 +149,28 @@ class CardAllocator:
             return None
         if not demand.exact:
             fitting.sort(key=lambda uuid: self._preference(uuid, demand))
+            if demand.count > 1 and demand.memory_mib is None:
+                return self._joined(fitting, demand.count)
         return tuple(fitting[: demand.count])
+
+    def _joined(self, fitting: list[str], count: int) -> tuple[str, ...]:
+        """Return several whole cards: of those without strangers, the ones with most NVLinks."""
+        chosen = tuple(fitting[:count])
+        clean = [uuid for uuid in fitting if not self.unleased[uuid]]
+        if len(clean) < count:
+            return chosen
+        most = self._links(chosen)
+        for first in clean:
+            group = [first]
+            while len(group) < count:
+                rest = [uuid for uuid in clean if uuid not in group]
+                group.append(max(rest, key=lambda uuid: self._links((*group, uuid))))
+            if self._links(group) > most:
+                chosen, most = tuple(group), self._links(group)
+        return chosen
+
+    def _links(self, uuids: Sequence[str]) -> int:
+        return sum(other in self.available[uuid].linked for uuid in uuids for other in uuids)
 
     def _preference(self, uuid: str, demand: Demand) -> tuple[float, float]:
         if demand.memory_mib is None:

@@ -19,10 +19,17 @@ CACHE_S = 0.5  # how long an answer of the driver is used
 class CardCache:
     """The last known state of the cards; without `ask` it is never renewed."""
 
-    def __init__(self, cards: list[Card], ask: Callable[[], list[Card]] | None = None) -> None:
+    def __init__(
+        self,
+        cards: list[Card],
+        ask: Callable[[], list[Card]] | None = None,
+        *,
+        fresh: bool = True,
+    ) -> None:
+        """`fresh`: the cards were listed just now."""
         self._cards = cards
         self._ask = ask
-        self._until = time.monotonic() + CACHE_S
+        self._until = time.monotonic() + CACHE_S if fresh else 0.0
         self._watch: CardWatch | None = None
 
     def cards(self) -> list[Card]:
@@ -72,7 +79,12 @@ def available_cards(
     managed, quarantined = ledger.managed(), ledger.quarantined()
     return [
         AvailableCard(
-            card.uuid, card.memory_mib, rank(card), memory_by_process(card), card.used_mib or 0
+            card.uuid,
+            card.memory_mib,
+            rank(card),
+            memory_by_process(card),
+            card.used_mib or 0,
+            card.linked,
         )
         for card in cards
         if (managed is None or card.uuid in managed)

@@ -22,6 +22,8 @@ from .ledger_notes import LedgerNotes
 from .protocol import Lease, LeaseEntry, LeaseRequest, Quarantine
 from .waiting import PendingRequest, append
 
+FOLLOWS_S = 30.0  # a lease so soon after another may find its memory still in use
+
 
 class FolderLedger:
     """Leases as locked files."""
@@ -91,7 +93,8 @@ class FolderLedger:
     ) -> Lease:
         """Wait for the cards; raise `CardHeld` after `timeout_s`."""
         cards = self._cards() if cards is None else cards
-        return self.take(
+        began = time.monotonic()
+        lease = self.take(
             self.entry(request, cards),
             cards,
             pack=request.pack,
@@ -99,6 +102,30 @@ class FolderLedger:
             waiting=waiting,
             wanted=wanted,
         )
+        fresh = time.monotonic() - began < CACHE_S
+        self.await_memory(lease, cards, fresh=fresh, waiting=waiting, wanted=wanted)
+        return lease
+
+    def await_memory(
+        self,
+        lease: Lease,
+        cards: list[Card],
+        *,
+        fresh: bool,
+        waiting: Callable[[str], None] | None,
+        wanted: Callable[[], bool] | None,
+    ) -> None:
+        """Wait, with a limit, until an earlier holder's memory is free; `fresh`: as `cards` say."""
+        if not lease.follows_another:
+            return
+        from .freed_memory import await_memory
+
+        try:
+            with CardCache(cards, self._cards, fresh=fresh) as cache:
+                await_memory(lease, cache, self.notes, waiting=waiting, wanted=wanted)
+        except BaseException:
+            lease.release()
+            raise
 
     def take(
         self,
@@ -132,8 +159,21 @@ class FolderLedger:
                     waiting = None
                 pending.pause(waited_s, inf if timeout_s is None else timeout_s - waited_s)
                 pending.ask_again()
+            lease = self._lease(pending)
+            lease.follows_another = self._follows_another(pending)
             self._tidy(pending.snapshot)
-            return self._lease(pending)
+            return lease
+
+    def _follows_another(self, pending: PendingRequest) -> bool:
+        """Whether a lease of its cards ended lately, and no other is left that explains its use."""
+        cards = pending.entry.cards
+        snapshot = pending.snapshot
+        if pending.entry.memory_mib is None and any(set(cards) & {*e.cards} for e in snapshot.held):
+            return False  # it joins its group
+        if any(set(cards) & {*dead.entry.cards} for dead in snapshot.dead):
+            return True
+        now = time.time()
+        return any(card.uuid in cards and now - card.rank < FOLLOWS_S for card in pending.available)
 
     def _refusal(self, pending: PendingRequest, cards: list[Card]) -> str:
         snapshot = pending.scan.with_squatters(pending.snapshot)

@@ -19,6 +19,7 @@ from ...system.shared_folder import SharedFolder
 from . import lease_records
 from .protocol import LeaseEntry, Quarantine
 
+STAYING_S = 24 * 3600
 LOG_LIMIT = 1024 * 1024  # bytes; then a new log is begun, and one old log is kept
 
 
@@ -107,6 +108,24 @@ class LedgerNotes:
                 if uuid not in newest or newest[uuid][0] < note.changed_ns:
                     newest[uuid] = note.changed_ns, quarantine
         return {uuid: quarantine for uuid, (_, quarantine) in newest.items() if quarantine.reason}
+
+    # Memory that nobody here accounts for
+
+    def set_staying(self, uuid: str, memory_mib: int) -> None:
+        """Note that this much of a card is used by somebody who cannot be seen from here."""
+        self._write(f"staying-{_plain(uuid)}", {"uuid": uuid, "memory_mib": memory_mib})
+
+    def staying(self) -> dict[str, int]:
+        """Return what stays used of each card; the newest note counts, for a day."""
+        newest: dict[str, tuple[int, int]] = {}
+        since_ns = time.time_ns() - STAYING_S * 1_000_000_000
+        for note in self._read("staying-", 65536):
+            with suppress(ValueError, KeyError, TypeError):
+                value = json.loads(note.text)
+                uuid, mib = str(value["uuid"]), int(value["memory_mib"])
+                if note.changed_ns > max(since_ns, newest.get(uuid, (0, 0))[0]):
+                    newest[uuid] = note.changed_ns, mib
+        return {uuid: mib for uuid, (_, mib) in newest.items()}
 
     # What happened
 

@@ -11,6 +11,7 @@ there is nothing to repair.
         ticket-<number>-<id>      a waiting request; all users' tickets by number: the waiting list
         lease-<id>                a granted request
         used-<uuid>               its change time: when this user last had that card
+        staying-<uuid>            memory of that card that did not become free (`freed_memory`)
         verdict-<uuid>            this user quarantined or healed that card; the newest file counts
         managed                   this user's choice of the cards that are handed out
         log                       what happened, one line of JSON each
@@ -129,6 +130,7 @@ class Lease:
         self.fds = fds
         self._settle = settle
         self._amend = amend
+        self.follows_another = False  # whose memory may not be free yet
 
     @property
     def lease_id(self) -> str:
@@ -190,8 +192,10 @@ class Ledger(Protocol):
     ) -> Lease:
         """Wait for the cards; raise `CardHeld` after `timeout_s`.
 
-        `waiting` is called once, with the reason for the wait. The wait ends with `CardHeld` when
-        `wanted` returns False. `cards` are the visible cards, if the caller knows them already.
+        `waiting` is called with the reason for the wait, and again if the cards were granted but
+        the memory of their last holder is not free yet (`freed_memory`). The wait ends with
+        `CardHeld` when `wanted` returns False. `cards` are the visible cards, if the caller knows
+        them already.
         """
 
     def holders(self, *, squatters: bool = True) -> list[LeaseEntry]:

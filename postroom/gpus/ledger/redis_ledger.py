@@ -152,19 +152,20 @@ class RedisLedger:
         cache = CardCache(cards, self._cards if request.memory_mib is not None else None)
         attempt = _Attempt(self, request, cache)
         began = time.monotonic()
+        told = False
         try:
             while True:
                 lease = attempt.step(time.monotonic())
                 if lease is not None:
-                    return lease
+                    break
                 waited_s = time.monotonic() - began
                 if timeout_s is not None and waited_s >= timeout_s and attempt.refused:
                     raise CardHeld(attempt.reason)
                 if wanted is not None and not wanted():
                     raise CardHeld("nobody waits for the card any more")
-                if waiting is not None and attempt.refused:
+                if waiting is not None and attempt.refused and not told:
                     waiting(attempt.reason)
-                    waiting = None
+                    told = True
                 left_s = inf if timeout_s is None else timeout_s - waited_s
                 pause_s = look_s(attempt.before, waited_s)
                 time.sleep(max(0.001, min(pause_s, LOOK_LIMIT_S, left_s)))
@@ -173,6 +174,8 @@ class RedisLedger:
             raise
         finally:
             cache.close()
+        self.local.await_memory(lease, cards, fresh=False, waiting=waiting, wanted=wanted)
+        return lease
 
 
 class _Attempt:

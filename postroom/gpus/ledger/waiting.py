@@ -57,6 +57,7 @@ class PendingRequest:
         self.before = 0
         self.granted = False
         self.snapshot = LedgerState([], [], [])
+        self.available: list[AvailableCard] = []  # as of the last decision
         self.scan = LeaseScan(folder)
         self._slots = available
         self._pack = pack
@@ -126,6 +127,7 @@ class PendingRequest:
 
     def _decide(self, available: list[AvailableCard]) -> tuple[str, ...] | None:
         self.snapshot = self.scan.snapshot()
+        self.available = available
         cards, self.before = decide(self.entry, self.snapshot, available, pack=self._pack)
         return cards
 

@@ -26,6 +26,7 @@ from ...text.memory_sizes import from_mib
 from ..cards import inventory
 from ..cards.inventory import Card, pin
 from ..devices.device import device_in_use
+from ..ledger.lease_environment import lease_environment
 from ..ledger.protocol import Lease, LeaseRequest, Ledger
 from .meter import Meter, Sample, is_out_of_memory
 from .packing import CONTEXT_MIB, EXCESS, Learned, advice, needed, reservation
@@ -98,8 +99,13 @@ class Booking:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment variables that make only these cards visible."""
-        return pin(*self.cards)
+        """The environment variables that make only these cards visible, and say how to use them.
+
+        A card that is had alone, to measure a job, is shared as soon as the job has settled.
+        """
+        if self.lease is None:
+            return pin(*self.cards)
+        return pin(*self.cards) | lease_environment(self.lease.lease_id, shared=True)
 
     def watch(self, pid: int | None = None) -> Meter:
         """Measure a process and its descendants from now on."""
@@ -150,8 +156,8 @@ class Booking:
             raise
         finally:
             ended()
+            device_in_use().empty_cache()  # first: whoever gets the memory next needs it
             self.advice = self.finish(ok=ok, out_of_memory=out_of_memory, sure=sure)
-            device_in_use().empty_cache()
 
     def finish(
         self, *, ok: bool, out_of_memory: bool = False, sure: bool = False, alone: bool = False

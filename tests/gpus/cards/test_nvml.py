@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -89,6 +90,23 @@ def test_memory_that_was_not_freed_shows_although_nobody_uses_the_card(
     second = inventory.cards()[1]
     assert second.used_mib == 70000
     assert not second.processes
+
+
+def test_memory_of_an_ended_process_may_be_used_for_a_while(driver: Callable[..., None]) -> None:
+    driver(TWO_CARDS + f"lingers 0 5000 {time.time() + 600:.0f}\nlingers 1 5000 1\n")
+    first, second = inventory.cards()
+    assert (first.used_mib, first.unexplained_mib, second.used_mib) == (5300, 5300, 70000)
+
+
+def test_a_process_that_ends_explains_no_memory(driver: Callable[..., None]) -> None:
+    child = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    me = os.getpid()
+    driver(TWO_CARDS + f"process 1 {child.pid} 60000 compute\nprocess 1 {me} 10000 compute\n")
+    second = inventory.cards()[1]
+    child.wait()
+    assert [usage.user == "?" for usage in second.processes] == [True, False]
+    assert second.unexplained_mib == 60000
 
 
 def test_a_lost_card_is_a_state_and_is_not_handed_out(

@@ -30,6 +30,18 @@ def test_several_cards_are_all_or_nothing() -> None:
     assert grant(AVAILABLE, [whole("a")], [], Demand(3, CARDS)) == ("b", "c", "d")
 
 
+def test_several_cards_are_taken_where_nvlink_joins_them() -> None:
+    links = {"a": ("c",), "b": ("d",), "c": ("a",), "d": ("b",)}
+    joined = [card._replace(linked=links[card.uuid]) for card in AVAILABLE]
+    assert grant(joined, [], [], Demand(2, CARDS)) == ("a", "c")
+    assert grant(joined, [whole("a")], [], Demand(2, CARDS)) == ("b", "d")
+    assert grant(joined, [whole("a"), whole("b")], [], Demand(2, CARDS)) == ("c", "d")
+    assert set(grant(joined, [], [], Demand(3, CARDS)) or ()) >= {"a", "c"}
+    foreign = (ProcessMemory((70,), 5),)
+    used = [card._replace(processes=foreign if card.uuid in "cd" else ()) for card in joined]
+    assert grant(used, [], [], Demand(2, CARDS)) == ("a", "b"), "a stranger is worse than no link"
+
+
 def test_a_large_request_is_not_overtaken_by_small_ones() -> None:
     waiting = [Demand(4, CARDS)]
     assert grant(AVAILABLE, [whole("a")], waiting, Demand(1, CARDS)) is None
