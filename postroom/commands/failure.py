@@ -7,19 +7,17 @@ import re
 import signal
 from dataclasses import dataclass
 
+from ..gpus.memory.out_of_memory import SAID, says_out_of_memory
 from ..parcel.sheets import Failure, Outcome
 from ..system.oom_kills import OOM_MESSAGE
 
-_GPU_MEMORY = re.compile(
-    r"CUDA out of memory|OutOfMemoryError: (CUDA|HIP)|HIP out of memory"
-    r"|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|hipErrorOutOfMemory"
-    r"|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED"
-    r"|RESOURCE_EXHAUSTED: (Out of memory|Failed to allocate)|CUDA error: out of memory"
-)
 _GPU_LOST = re.compile(
     r"GPU is lost|fallen off the bus|no CUDA-capable device is detected|CUDA_ERROR_NO_DEVICE"
     r"|CUDA_ERROR_SYSTEM_NOT_READY|uncorrectable (ECC|NVLink) error|CUDA_ERROR_ECC_UNCORRECTABLE"
-    r"|Unable to determine the device handle|CUDA-capable device\(s\) is/are busy or unavailable"
+    r"|Unable to determine the device handle"
+)
+_GPU_BUSY = re.compile(
+    r"CUDA-capable device\(s\) is/are busy or unavailable|CUDA_ERROR_DEVICE_UNAVAILABLE"
 )
 _HOST_MEMORY = re.compile(
     r"^MemoryError\b|std::bad_alloc|Cannot allocate memory|DefaultCPUAllocator: can't allocate"
@@ -35,6 +33,11 @@ _CRASHES = {
     signal.SIGSYS,
     signal.SIGTRAP,
 }
+ALONE_ON_GPU = (
+    "another process has the GPU for itself: compute mode EXCLUSIVE_PROCESS, as with --exclusive, "
+    "lets only one process use it; a session's warm worker is that process, unless the session was "
+    "started for commands only"
+)
 # A shell exits with 128 + n when signal n ended what it ran.
 _SHELL_SIGNALS = 128
 
@@ -42,13 +45,14 @@ _SHELL_SIGNALS = 128
 class Cause(enum.Enum):
     """Why a command failed."""
 
-    GPU_MEMORY = "out of GPU memory"
+    GPU_MEMORY = SAID
     HOST_MEMORY = "out of host memory"
     KILLED = "killed from outside"
     CRASHED = "crashed"
     TIMED_OUT = "timed out"
     MISSING = "missing program"
     GPU_LOST = "lost GPU"
+    GPU_BUSY = "busy GPU"
     NOT_STARTED = "not started"
     EXIT = "failed"
 
@@ -94,12 +98,14 @@ def _cause(end: End) -> Cause:
         return Cause.TIMED_OUT
     said = f"{end.out}\n{end.err}"
     number = _signal_of(end)
-    if end.on_gpu and _GPU_MEMORY.search(said):
+    if end.on_gpu and says_out_of_memory(said):
         return Cause.GPU_MEMORY
     if _killed_for_memory(end) or _HOST_MEMORY.search(end.err):
         return Cause.HOST_MEMORY
     if end.on_gpu and _GPU_LOST.search(said):
         return Cause.GPU_LOST
+    if end.on_gpu and _GPU_BUSY.search(said):
+        return Cause.GPU_BUSY
     if number is not None:
         return Cause.CRASHED if number in _CRASHES else Cause.KILLED
     return Cause.MISSING if end.code in (126, 127) else Cause.EXIT
@@ -118,7 +124,8 @@ def _message(end: End, cause: Cause) -> str:
     else:
         how = f"exit code {end.code}"
     last = last_line(end.err) or last_line(end.out)
-    return f"{how}: {last}" if last else how
+    said = f"{how}: {last}" if last else how
+    return f"{said} ({ALONE_ON_GPU})" if cause is Cause.GPU_BUSY else said
 
 
 def _killed_for_memory(end: End) -> bool:

@@ -288,7 +288,7 @@ class Minder:
         if end.timed_out_s is not None and end.code == CONTINUE_LATER:
             reason = f"past its {end.timed_out_s:g} s, to continue from its checkpoint"
             return Failure(Outcome.TIMED_OUT, "stopped", reason), "stopped"
-        if failure.kind == Cause.GPU_LOST.value:
+        if failure.kind in (Cause.GPU_LOST.value, Cause.GPU_BUSY.value):
             return failure, "lost"
         may_retry = attempt.failed < (attempt.spec.retries or 0)
         again = may_retry and not self._gpu_use.hopeless and not end.refused

@@ -1,8 +1,8 @@
 """How a worker runs one job: a task in its own process, a command through a minder.
 
-Either kind of job may ask to have its GPU alone. A command that ran out of GPU memory is retried
-alone, if it has retries left: beside others it would fail in the same way. If it had the GPU to
-itself, it goes to a larger GPU that another session of the base has.
+Either kind of job may ask to have its GPU alone. One that ran out of GPU memory is retried alone,
+if it has retries left: beside others it would fail in the same way. A command that had the GPU to
+itself goes to a larger GPU that another session of the base has.
 
 A task that breaks its context on the GPU, with a device-side assert or an illegal address, has
 failed by itself: its failure is published, and then this worker is replaced. Only if the GPU itself
@@ -18,11 +18,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from ..commands.attempt import AttemptEnd, CommandAttempt
-from ..commands.failure import Cause
 from ..commands.job_environment import read_environment
 from ..commands.spec import COMMAND, CommandSpec
 from ..errors import BadFileError, OtherVersionError, PostroomError
 from ..gpus.devices.device import DeviceMissing, Fault, fault_of
+from ..gpus.memory.out_of_memory import says_out_of_memory
 from ..parcel.sheets import Failure, JobEnd, JobSheet, Outcome
 from ..store.base import Base
 from ..store.files import Files
@@ -146,7 +146,7 @@ class JobRunner:
         if self.sharing is None:
             return self._run(info, sheet, job, attempt)
         again = self._ran_out_of_memory(info, sheet, job, attempt)
-        larger = self._larger_card(sheet, job) if again else ""
+        larger = self._larger_card(sheet, job) if again and sheet.task == COMMAND else ""
         if larger:
             self.sharing.leave()
             with GpuSharing(self._base, larger).alone():
@@ -257,10 +257,10 @@ class JobRunner:
             self._environment = name
 
     def _ran_out_of_memory(self, info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> bool:
-        if sheet.task != COMMAND or attempt == 1:
+        if attempt == 1:
             return False
         note = read_note(self._files, self._base, info.run, job, attempt - 1)
-        return note is not None and note.reason.startswith(Cause.GPU_MEMORY.value)
+        return note is not None and says_out_of_memory(note.reason)
 
     def _larger_card(self, sheet: JobSheet, job: int) -> str:
         """The smallest GPU of the base's sessions on which a command is not known to run out.

@@ -28,6 +28,12 @@ from postroom.system.oom_kills import OOM_MESSAGE
         (End(1, out="CUDA out of memory.\n"), Cause.GPU_MEMORY, "exit code 1: CUDA out of memory."),
         (End(1, out="CUDA out of memory.\n", on_gpu=False), Cause.EXIT, "exit code 1"),
         (End(1, err="GPU is lost\n"), Cause.GPU_LOST, "exit code 1: GPU is lost"),
+        (
+            End(1, err="CUDA error: CUDA-capable device(s) is/are busy or unavailable"),
+            Cause.GPU_BUSY,
+            "exit code 1: CUDA error: CUDA-capable device(s) is/are busy or unavailable (another "
+            "process has the GPU for itself: compute mode EXCLUSIVE_PROCESS",
+        ),
         (End(0, timed_out_s=2.5), Cause.TIMED_OUT, "took longer than its 2.5 s"),
         (End(None, refused="no GPU has 80 GB", no_gpu=True), Cause.GPU_MEMORY, "no GPU has 80 GB"),
         (End(None, refused="it is missing"), Cause.NOT_STARTED, "it is missing"),

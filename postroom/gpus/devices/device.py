@@ -25,6 +25,7 @@ import warnings
 from typing import Any, NamedTuple
 
 from ...errors import GpuError
+from ..memory.out_of_memory import is_out_of_memory
 
 MIB = 1 << 20
 FAKE_DEVICE = "POSTROOM_FAKE_DEVICE"
@@ -259,7 +260,7 @@ def device_in_use() -> Device:
 def fault_of(error: BaseException) -> Fault:
     """What an error of `Device.touch` says."""
     text = str(error).lower()
-    if "out of memory" in text or type(error).__name__ == "OutOfMemoryError":
+    if is_out_of_memory(error):
         return Fault.MEMORY
     if "busy or unavailable" in text or "exclusive" in text:
         return Fault.BUSY

@@ -28,7 +28,8 @@ from ..cards.inventory import Card, pin
 from ..devices.device import device_in_use
 from ..ledger.lease_environment import lease_environment
 from ..ledger.protocol import Lease, LeaseRequest, Ledger
-from .meter import Meter, Sample, is_out_of_memory
+from .meter import Meter, Sample
+from .out_of_memory import is_out_of_memory
 from .packing import CONTEXT_MIB, EXCESS, Learned, advice, needed, reservation
 from .profiles import Kind, Measuring, ProfileRow, Profiles
 

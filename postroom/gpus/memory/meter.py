@@ -163,12 +163,3 @@ def is_attributed(card: Card) -> bool:
     return card.unexplained_mib < CONTEXT_MIB and not any(
         usage.used_mib is None for usage in card.processes
     )
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error means that a card ran out of memory, whichever library raised it."""
-    name = type(error).__name__
-    if name in ("OutOfMemoryError", "OutOfMemory"):
-        return True
-    text = str(error).lower()
-    return isinstance(error, RuntimeError) and "out of memory" in text and "cuda" in text

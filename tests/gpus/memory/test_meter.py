@@ -7,7 +7,7 @@ import pytest
 from postroom.gpus.cards import simulated
 from postroom.gpus.cards.inventory import Card, Usage
 from postroom.gpus.memory import meter
-from postroom.gpus.memory.meter import Meter, is_out_of_memory, used_by
+from postroom.gpus.memory.meter import Meter, used_by
 
 
 def card(*used: tuple[int, int]) -> Card:
@@ -73,10 +73,3 @@ def test_the_peak_of_all_samples_is_kept(monkeypatch: pytest.MonkeyPatch) -> Non
     head, *rows = measured.timeline().splitlines()
     assert head == "seconds,memory_mib,utilisation"
     assert rows[0].endswith(",5,50")
-
-
-def test_errors_that_mean_out_of_memory() -> None:
-    assert is_out_of_memory(simulated.OutOfMemory("x"))
-    assert is_out_of_memory(RuntimeError("CUDA error: out of memory"))
-    assert not is_out_of_memory(RuntimeError("out of patience"))
-    assert not is_out_of_memory(MemoryError("out of memory"))
