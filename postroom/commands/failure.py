@@ -7,7 +7,7 @@ import re
 import signal
 from dataclasses import dataclass
 
-from ..gpus.memory.out_of_memory import SAID, says_out_of_memory
+from ..gpus.devices.out_of_memory import SAID, says_out_of_memory
 from ..parcel.sheets import Failure, Outcome
 from ..system.oom_kills import OOM_MESSAGE
 

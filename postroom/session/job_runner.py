@@ -22,7 +22,7 @@ from ..commands.job_environment import read_environment
 from ..commands.spec import COMMAND, CommandSpec
 from ..errors import BadFileError, OtherVersionError, PostroomError
 from ..gpus.devices.device import DeviceMissing, Fault, fault_of
-from ..gpus.memory.out_of_memory import says_out_of_memory
+from ..gpus.devices.out_of_memory import says_out_of_memory
 from ..parcel.sheets import Failure, JobEnd, JobSheet, Outcome
 from ..store.base import Base
 from ..store.files import Files

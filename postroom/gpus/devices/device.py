@@ -25,7 +25,7 @@ import warnings
 from typing import Any, NamedTuple
 
 from ...errors import GpuError
-from ..memory.out_of_memory import is_out_of_memory
+from .out_of_memory import is_out_of_memory
 
 MIB = 1 << 20
 FAKE_DEVICE = "POSTROOM_FAKE_DEVICE"

@@ -26,10 +26,10 @@ from ...text.memory_sizes import from_mib
 from ..cards import inventory
 from ..cards.inventory import Card, pin
 from ..devices.device import device_in_use
+from ..devices.out_of_memory import is_out_of_memory
 from ..ledger.lease_environment import lease_environment
 from ..ledger.protocol import Lease, LeaseRequest, Ledger
 from .meter import Meter, Sample
-from .out_of_memory import is_out_of_memory
 from .packing import CONTEXT_MIB, EXCESS, Learned, advice, needed, reservation
 from .profiles import Kind, Measuring, ProfileRow, Profiles
 

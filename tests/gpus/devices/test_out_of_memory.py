@@ -7,7 +7,7 @@ import pytest
 from postroom.commands.failure import Cause, End, explain
 from postroom.gpus.cards import simulated
 from postroom.gpus.devices.device import Fault, fault_of
-from postroom.gpus.memory.out_of_memory import is_out_of_memory, says_out_of_memory
+from postroom.gpus.devices.out_of_memory import is_out_of_memory, says_out_of_memory
 
 SAID = [
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total",
