@@ -51,6 +51,10 @@ class Driver(Protocol):
         """Work until the pool is done, or the time is up."""
         ...
 
+    def run(self, jobs: Iterable[Job], /) -> JobPool:
+        """Run jobs, and return their pool."""
+        ...
+
 
 class Status(enum.Enum):
     """Where a job is; how it ended is its Outcome."""
@@ -569,7 +573,7 @@ class JobPool:
         """A job once more, as a copy that names the job that it replaces."""
         job = self.jobs[number]
         again = copy.copy(job)
-        original = job.options.rerun_of or str(JobId(self.run, number))
+        original = job.options.rerun_of or str(self.id_of(number))
         again.options = job.options._replace(rerun_of=original)
         if self.is_stored:  # it was deployed when it was submitted
             again.deploy = lambda: job.arguments  # type: ignore[method-assign]
@@ -606,13 +610,18 @@ class JobPool:
 
         It is there when the job is done, and while it runs.
         """
-        return read_output(self._base, self.run, self._newest(self._checked(number)))
+        job_id = self.id_of(self._newest(self._checked(number)))
+        return read_output(self._base, job_id.run, job_id.number)
 
     def how_to_see(self, number: int) -> str:
         """The command that shows a job with its traceback."""
         root = self._base.root
         base = "" if os.path.abspath(default_base()) == root else f" -b {shlex.quote(root)}"
-        return f"postroom show {JobId(self.run, number).short}{base}"
+        return f"postroom show {self.id_of(number).short}{base}"
+
+    def id_of(self, number: int) -> JobId:
+        """The id of a job."""
+        return JobId(self.run, number)
 
     def to_pandas(self) -> Any:
         """A pandas frame with a row for each job: status, seconds, and what fits a cell.
@@ -718,6 +727,18 @@ class JobPool:
         self._to_remove_bytes += sheet.nbytes
         if self._to_remove_jobs >= REMOVE_JOBS or self._to_remove_bytes >= REMOVE_BYTES:
             self._remove_taken()
+
+    def sheet_of(self, number: int) -> OutcomeSheet | None:
+        """The parcel with the result of a job; None: it has none yet."""
+        first = self._first_of.get(number)
+        return None if first is None else self._sheet(first)
+
+    def take(self, numbers: Iterable[int]) -> None:
+        """The results of these jobs were handed out; those that failed stay."""
+        for number in numbers:
+            if number not in self._failures:
+                self._forget(number)
+        self.take_arrived()
 
     def logged(self, number: int, at: int) -> None:
         """Note where a record of the append log begins, if its space is given back later."""

@@ -23,6 +23,8 @@ from typing import Any
 from .dispatch.background_writer import THREADS, BackgroundWriter, Writing
 from .dispatch.dispatcher import Dispatcher
 from .dispatch.feeder import Feeder, Window
+from .dispatch.few_jobs import MOST_JOBS as MOST_FEW
+from .dispatch.few_jobs import FewJobs
 from .dispatch.job_writer import log_jobs, put_data, referring_to_data
 from .dispatch.request_executor import SessionStarter
 from .dispatch.stall import Stall, find_obstacle
@@ -113,6 +115,7 @@ class Master:
         self._sessions = sessions
         # Weak: a pool that its user has dropped is not kept in memory.
         self._pools: weakref.WeakValueDictionary[str, JobPool] = weakref.WeakValueDictionary()
+        self._few: dict[str, JobPool] = {}  # the runs of small calls, by import folder
         self._wanted: dict[str, Lock] = {}
         self._append_logs: dict[str, AppendLogWriter] = {}  # of the runs that were appended to here
         self._lock: Lock | None = None
@@ -183,11 +186,54 @@ class Master:
     ) -> JobPool:
         """Run jobs and return their pool, in the order given, when every job has an outcome.
 
-        `jobs` is a list, or anything that makes jobs one by one; see `start`.
+        `jobs` is a list, or anything that makes jobs one by one; see `start`. A few jobs share a
+        run with those of other calls.
         """
+        is_few = isinstance(jobs, Sequence) and 0 < len(jobs) <= MOST_FEW
+        if is_few and shared is None and not (project or keep or self.durable):
+            return self._run_few(list(jobs), progress)
         pool = self.start(jobs, shared, project=project, keep=keep, window=window)
         self.wait(pool, progress=progress)
         return pool
+
+    def _run_few(self, jobs: list[Job], progress: Callable[[JobPool], None] | None) -> JobPool:
+        """Run jobs in the run that small calls share."""
+        for job in jobs:
+            check_job(job)
+        with self._using("submit jobs"):
+            folder = self._folder_of({job.task: None for job in jobs})
+            within = self._few.get(folder)
+            if within is None:
+                within = self._submit(
+                    [], None, keep=False, tasks_of=jobs, recycled=True, calls=True
+                )
+                within.is_open = True
+                within.take_in_turn()
+                self._few[folder] = within
+            self._append(within, jobs)
+            pool = FewJobs(self._files, self.base, within, jobs, self)
+        try:
+            for _ in self.rounds(within, until=pool.gather):
+                if progress is not None:
+                    progress(pool)
+        except BaseException:
+            self._leave_few(folder, within)
+            raise
+        with self._guard:
+            within.take(pool.numbers)
+            if pool.n_failed:
+                self._leave_few(folder, within)
+        if progress is not None:
+            progress(pool)
+        return pool
+
+    def _leave_few(self, folder: str, within: JobPool) -> None:
+        """Have the next small call begin a new run."""
+        with self._guard:
+            if self._few.get(folder) is within:
+                del self._few[folder]
+                within.is_open = False
+                self._release(within)
 
     def start(
         self,
@@ -267,17 +313,16 @@ class Master:
         listed: list[Job],
         shared: Any,
         *,
-        project: str,
+        project: str = "",
         keep: bool,
         one_job_per_letter: bool = False,
         tasks_of: Sequence[Job] = (),
         recycled: bool = False,
         planned: int = 0,
+        calls: bool = False,
     ) -> JobPool:
         tasks = dict.fromkeys(job.task for job in [*listed, *tasks_of])
-        folder = self.import_folder
-        if not self._folder_is_given:
-            folder = folder_of_tasks(tasks, folder)
+        folder = self._folder_of(tasks)
         durable = self.durable or keep
         guard = (
             contextlib.nullcontext()
@@ -299,8 +344,15 @@ class Master:
                 one_job_per_letter=one_job_per_letter,
                 recycled=recycled,
                 planned=planned,
+                calls=calls,
             )
             return self._begin(info, listed)
+
+    def _folder_of(self, tasks: dict[str, None]) -> str:
+        """The folder that sessions import these tasks from."""
+        if self._folder_is_given:
+            return self.import_folder
+        return folder_of_tasks(tasks, self.import_folder)
 
     def _begin(self, info: RunInfo, listed: list[Job]) -> JobPool:
         """Make a run, with its jobs."""

@@ -38,6 +38,9 @@ from .inbox import PUBLISH_BYTES
 from .process_state import ProcessState
 from .task_output import KernelOutput
 
+# In a run of small calls, modules are compared with their files this often at most.
+LOOK_S = 0.5
+
 # In a clone, Postroom itself lies in the project's folder. It is never reloaded.
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -70,6 +73,7 @@ class Tasks:
         self.state = ProcessState()
         self._calls = CallRunner(self.state, shares=shares)
         self._import_folder = ""
+        self._look_at = 0.0  # when to see whether a kernel was edited
         self._loaded: dict[str, _Task] = {}
         self._shared_digest: str | None = None
         self._shared: dict[bool, Any] = {}  # as arrays, as tensors
@@ -86,7 +90,7 @@ class Tasks:
             self.state.set_variable("POSTROOM_ATTEMPT", str(attempt))
             self._attempt = attempt
         try:
-            if info.run != self._run or sheet.options.rerun_of:
+            if info.run != self._run or sheet.options.rerun_of or self._is_new_call(info, started):
                 self._begin_run(info)
             if sheet.task == CALL:
                 value = self._make_call(info, sheet, job)
@@ -172,6 +176,13 @@ class Tasks:
             )
         return self._shared[tensors]
 
+    def _is_new_call(self, info: RunInfo, now: float) -> bool:
+        """Whether to see if a kernel was edited, in a run that many small calls share."""
+        if not info.calls or now < self._look_at:
+            return False
+        self._look_at = now + LOOK_S
+        return self._changed()
+
     def _begin_run(self, info: RunInfo) -> None:
         if info.import_folder != self._import_folder or self._changed():
             self._unload()
@@ -196,7 +207,7 @@ class Tasks:
         asked = info.kernels.get(task, "")
         self._journal.event("kernel", run=info.run, task=task, version=version, asked=asked)
         self._journal.log("info", f"run {info.run} uses version {version} of {task}")
-        if asked and asked != version:
+        if asked and asked != version and not info.calls:
             self._journal.log(
                 "warning",
                 f"{task} changed after run {info.run} was submitted: version {version} runs, "

@@ -48,8 +48,9 @@ class RunInfo(JsonRecord):
     kernels: dict[str, str] = field(default_factory=dict)  # task: version of its source at submit
     one_job_per_letter: bool = False  # True: no job waits behind another in the same mailbox
     queue: bool = False  # True: part of a project's queue; its jobs have scheduling options
-    recycled: bool = False  # True: the parcels of done jobs are written over; so do not map them
+    recycled: bool = False  # True: the parcels of done jobs are written over: map them under a lock
     planned: int = 0  # how many jobs a list has, if it is written while its first jobs run
+    calls: bool = False  # True: small calls of a program, each with its kernel as it is then
 
     def check(self) -> None:
         """A run's name becomes part of paths."""
