@@ -16,7 +16,7 @@ from .simulation.roles import ROOT, Client, Session
 from .simulation.world import World, seeded, tell
 
 SEEDS = 400  # more: python -m tests.simulation 0-9999
-CHUNK = 50
+CHUNK = 25
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))

@@ -41,9 +41,14 @@ def test_all_variables_travel_but_those_of_agent_login_and_shell(
     made = JobEnvironment.of_this_process()
     assert {"PATH", "WANDB_API_KEY", "POSTROOM_BASE", "BASH_FUNC_x%%"} <= set(made.variables)
     assert "2" not in made.variables.values()
-    agents = {"POSTROOM_LEDGER": "3", "CUDA_VISIBLE_DEVICES": "3", "HOME": "3", "PWD": "3"}
-    got = made.over({**agents, "POSTROOM_BASE": "3", "ONLY_OF_THE_AGENT": "3"})
-    assert sorted(name for name, value in got.items() if value == "3") == [
+    agents = {
+        "POSTROOM_LEDGER": "agent",
+        "CUDA_VISIBLE_DEVICES": "agent",
+        "HOME": "agent",
+        "PWD": "agent",
+    }
+    got = made.over({**agents, "POSTROOM_BASE": "agent", "ONLY_OF_THE_AGENT": "agent"})
+    assert sorted(name for name, value in got.items() if value == "agent") == [
         "CUDA_VISIBLE_DEVICES",
         "POSTROOM_LEDGER",
     ]

@@ -85,7 +85,7 @@ def test_an_edited_cell_is_another_module_and_the_old_one_stays(
     notebook.run("@postroom.job\ndef fit():\n    return 2\n")
     second = load(tmp_path / "base", notebook.namespace["fit"])
     assert (first.function(), second.function()) == (1, 2)
-    assert len(list((tmp_path / "base" / "notebook_functions").iterdir())) == 2
+    assert len(list((tmp_path / "base" / "notebook_functions").glob("*.py"))) == 2
 
 
 @pytest.mark.parametrize(

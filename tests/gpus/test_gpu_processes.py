@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -94,8 +95,11 @@ def test_a_child_that_has_left_the_session_keeps_the_card(
     keeper = entry.keeper.pid
 
     def watched() -> int:
-        links = (f"/proc/{keeper}/fd/{name}" for name in os.listdir(f"/proc/{keeper}/fd"))
-        return sum("pidfd" in os.readlink(link) for link in links)
+        found = 0
+        for name in os.listdir(f"/proc/{keeper}/fd"):
+            with contextlib.suppress(FileNotFoundError):  # it has just been closed
+                found += "pidfd" in os.readlink(f"/proc/{keeper}/fd/{name}")
+        return found
 
     wait_until(lambda: watched() == 2)
     shell.kill()

@@ -239,11 +239,11 @@ class _Attempt:
         try:
             if not self.store.confirm(row):
                 raise CardHeld("the grant had expired before the card was locked")
+            lease.amend(token=int(row.token))
+            start_renewal(self.store.url, self.ledger.local.path_of(lease), row)
         except (CardHeld, GpuError):
             lease.release()
             raise
-        lease.amend(token=int(row.token))
-        start_renewal(self.store.url, self.ledger.local.path_of(lease), row)
         return lease
 
     def give_up(self) -> None:

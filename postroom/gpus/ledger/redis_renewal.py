@@ -24,20 +24,14 @@ START = "from postroom.gpus.ledger.redis_renewal import main; main()"
 
 
 def start_renewal(url: str, lease_path: str, row: RedisLease) -> None:
-    """Start the process; its settings go through a pipe, since the url may hold a password."""
+    """Start the process; its settings go through a pipe, since the url may hold a password.
+
+    A shell starts it and ends at once, so it is not our child, and nobody has to wait for it: a
+    program that takes a lease for each of its jobs would collect dead processes.
+    """
     path = os.pathsep.join(entry for entry in sys.path if entry)
     here = os.path.abspath(__file__)
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(here))))
-    child = subprocess.Popen(
-        [sys.executable, "-P", "-c", START],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        cwd="/",
-        env=os.environ | {"PYTHONPATH": os.pathsep.join((root, path))},
-        start_new_session=True,
-    )
-    assert child.stdin is not None
     settings = {
         "url": url,
         "lease_path": lease_path,
@@ -45,10 +39,17 @@ def start_renewal(url: str, lease_path: str, row: RedisLease) -> None:
         "number": row.number,
         "token": row.token,
     }
-    with suppress(BrokenPipeError):
-        child.stdin.write(json.dumps(settings).encode())
-        child.stdin.close()
-    child.returncode = 0  # it outlives us: subprocess must not warn that nobody waited for it
+    shell = subprocess.run(
+        ["sh", "-c", 'exec 3<&0; "$@" <&3 3<&- &', "sh", sys.executable, "-P", "-c", START],
+        input=json.dumps(settings).encode(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        env=os.environ | {"PYTHONPATH": os.pathsep.join((root, path))},
+        start_new_session=True,
+    )
+    if shell.returncode:
+        raise GpuError("the process that renews a lease could not be started; try again")
 
 
 def _open_lease(path: str) -> int | None:
