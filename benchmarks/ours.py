@@ -53,6 +53,9 @@ class Postroom:
     def call(self, kernel: Kernel, **arguments: Any) -> Any:
         return self._pool.submit(Job(kernel, **arguments)).result()
 
+    def run(self, kernel: Kernel, **arguments: Any) -> Any:
+        return self._master.run([Job(kernel, **arguments)]).results()[0]
+
     def each(self, kernel: Kernel, jobs: Iterable[dict[str, Any]]) -> list[Any]:
         receipts = [self._pool.submit(Job(kernel, **arguments)) for arguments in jobs]
         return [receipt.result() for receipt in receipts]

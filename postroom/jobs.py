@@ -486,9 +486,7 @@ class JobPool:
         """
         number = self._newest(number)
         self._await(number, timeout_s)
-        if number in self._failures:
-            return self._finished(number).result()
-        return self.jobs[number].collect(self._sheet(self._first_of[number]).value(number))
+        return self._finished(number).result() if number in self._failures else self._value(number)
 
     def _await(self, number: int, timeout_s: float | None) -> None:
         known = self._first_of
@@ -542,10 +540,15 @@ class JobPool:
     def results(self) -> list[Any]:
         """Every output in the order of the jobs; None where a job failed (see `failures`)."""
         self.wait()
-        return [
-            None if number in self._failures else self._finished(number).result()
-            for number in map(self._newest, self._originals())
-        ]
+        numbers = self._originals()
+        return [None if n in self._failures else self._value(n) for n in map(self._newest, numbers)]
+
+    def _value(self, number: int) -> Any:
+        """What a job that ended well returned, without a Finished: a list has many."""
+        first = self._first_of.get(number)
+        if first is None:
+            return self._finished(number).result()  # says why it is not there
+        return self.jobs[number].collect(self._sheet(first).value(number))
 
     def failures(self) -> list[JobFailed]:
         """The errors of the jobs that have no result, in the order of the jobs."""
@@ -592,7 +595,9 @@ class JobPool:
     def _newest(self, number: int) -> int:
         return self._copies.get(number, number)
 
-    def _originals(self) -> list[int]:
+    def _originals(self) -> Sequence[int]:
+        if not self._copies:
+            return range(len(self.jobs))
         copies = self._replaced.union(self._copies.values()).difference(self._copies)
         return [number for number in range(len(self.jobs)) if number not in copies]
 

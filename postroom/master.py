@@ -20,12 +20,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from .dispatch.background_writer import THREADS, BackgroundWriter, Writing
+from .dispatch.background_writer import THREADS, BackgroundWriter
 from .dispatch.dispatcher import Dispatcher
 from .dispatch.feeder import Feeder, Window
 from .dispatch.few_jobs import MOST_JOBS as MOST_FEW
 from .dispatch.few_jobs import FewJobs
-from .dispatch.job_writer import log_jobs, put_data, referring_to_data
+from .dispatch.job_writer import Batch, log_jobs, pack_batch, put_data, referring_to_data
 from .dispatch.request_executor import SessionStarter
 from .dispatch.stall import Stall, find_obstacle
 from .errors import (
@@ -42,6 +42,7 @@ from .store.agents import MasterInfo, list_agents, read_agent_info
 from .store.append_log import (
     AppendLogWriter,
     GoneParcel,
+    ParcelFile,
     Record,
     logged_until,
     read_sheets,
@@ -264,7 +265,7 @@ class Master:
                 shared,
                 project=project,
                 keep=False,
-                tasks_of=jobs if isinstance(jobs, Sequence) else first,
+                tasks_of=jobs if isinstance(jobs, Sequence) else [job for job, _ in first],
                 recycled=not keep,
                 planned=feeder.total or 0,
             )
@@ -272,27 +273,34 @@ class Master:
             if feeder.total is None:
                 pool.take_in_turn()
             pool.parcels.keep_small = feeder.total is not None
-            self._append(pool, first, apart=True)
+            if first:
+                self._append_batch(pool, first)
             return pool
+
+    def _append_batch(self, pool: JobPool, batch: Batch, file: ParcelFile | None = None) -> None:
+        self._append(pool, [job for job, _ in batch], batch=batch, file=file)
 
     def _feed(self, pool: JobPool, feeder: Feeder, now: float) -> bool:
         """Write the next jobs of a pool; False: there are no more, or they have to wait."""
         moved = False
         with self._using("submit jobs"):
-            while feeder.writing and feeder.writing[0].files.done():
-                self._append(pool, [], written=feeder.writing.popleft())
+            while feeder.writing and feeder.writing[0].file.done():
+                written = feeder.writing.popleft()
+                self._append_batch(pool, written.batch, written.file.result())
                 moved = True
             while len(feeder.writing) < THREADS and feeder.has_room(
                 len(pool.jobs) - pool.n_done, pool.parcels.nbytes, now
             ):
                 batch = feeder.next_batch()
+                if not batch:
+                    break
                 if feeder.writing or (feeder.is_large and isinstance(self._files, LocalFiles)):
-                    called = len(pool.jobs) + sum(len(ahead.jobs) for ahead in feeder.writing)
+                    called = len(pool.jobs) + sum(len(ahead.batch) for ahead in feeder.writing)
                     append_log = self._append_log(pool.info)
                     feeder.writing.append(self._writer.begin(append_log, batch, called=called))
                 else:
-                    self._append(pool, batch, apart=True)
-                    moved |= bool(batch)
+                    self._append_batch(pool, batch)
+                    moved = True
                     break
             if self._dispatcher is not None:
                 self._dispatcher.expect_more(pool.run, not feeder.ended)
@@ -505,10 +513,10 @@ class Master:
         jobs: Sequence[Job],
         *,
         apart: bool = False,
-        written: Writing | None = None,
+        batch: Batch | None = None,
+        file: ParcelFile | None = None,
     ) -> list[int]:
-        """Append jobs to the log of a run, or those that are `written` in files already."""
-        jobs = jobs if written is None else written.jobs
+        """Append jobs to the log of a run: as they are, as a deployed `batch`, or in a `file`."""
         info, run, known, dispatcher = pool.info, pool.run, len(pool.jobs), self._dispatcher
         records: list[Record] = []
         failure: OSError | None = None
@@ -522,13 +530,13 @@ class Master:
         with kept:
             try:
                 append_log = self._append_log(info)
-                if written is not None:
-                    files = written.files.result()
-                    for parcel, file in zip(written.parcels, files, strict=True):
-                        records.append(append_log.name_file(parcel.jobs, file, task=parcel.task))
-                    append_log.settle()
-                else:
+                if batch is None:
                     log_jobs(append_log, jobs, guess=known, apart=apart, records=records)
+                else:
+                    if file is None:
+                        file = append_log.write_file(pack_batch(batch, called=known))
+                    records.append(append_log.name_file(len(jobs), file, task=jobs[0].task))
+                    append_log.settle()
             except OSError as error:
                 failure = error
         numbers = [n for record in records for n in range(record.number, record.stop)]

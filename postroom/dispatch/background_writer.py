@@ -8,13 +8,12 @@ thread that the Master runs in, in the order of the jobs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from ..jobs import Job
 from ..store.append_log import AppendLogWriter, ParcelFile
-from .job_writer import UnwrittenParcel, deployed
+from .job_writer import Batch, pack_batch
 
 # More would only wait for memory.
 THREADS = 2
@@ -22,11 +21,10 @@ THREADS = 2
 
 @dataclass(frozen=True)
 class Writing:
-    """Jobs whose parcels are being written."""
+    """Jobs whose parcel is being written."""
 
-    jobs: Sequence[Job]
-    parcels: Sequence[UnwrittenParcel]
-    files: Future[list[ParcelFile]]
+    batch: Batch
+    file: Future[ParcelFile]
 
 
 class BackgroundWriter:
@@ -36,16 +34,11 @@ class BackgroundWriter:
         self._wake = wake
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="parcels")
 
-    def begin(self, append_log: AppendLogWriter, jobs: Sequence[Job], *, called: int) -> Writing:
+    def begin(self, append_log: AppendLogWriter, batch: Batch, *, called: int) -> Writing:
         """Write jobs, the first of which errors call by a number; then `wake` is called."""
-        parcels = deployed(jobs, called=called)
-
-        def write() -> list[ParcelFile]:
-            return [append_log.write_file(parcel.pack()) for parcel in parcels]
-
-        files = self._threads.submit(write)
-        files.add_done_callback(lambda _: self._wake())
-        return Writing(jobs, parcels, files)
+        file = self._threads.submit(lambda: append_log.write_file(pack_batch(batch, called=called)))
+        file.add_done_callback(lambda _: self._wake())
+        return Writing(batch, file)
 
     def close(self) -> None:
         """Wait for what is being written, and end the threads."""

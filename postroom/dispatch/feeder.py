@@ -15,18 +15,19 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ..errors import PostroomError
 from ..jobs import Job, check_job
-from ..parcel.jsonable import weight
-from ..store.files import MAP_FROM_BYTES
 from .background_writer import Writing
-from .job_writer import PARCEL_BYTES, PARCEL_JOBS
+from .job_writer import PARCEL_JOBS, Batch, BatchFiller
 
 # The first parcels are small, so that all agents get work at once.
 FIRST_JOBS = 4
 # A batch is not longer in the making than this, if its jobs come slowly.
 BATCH_S = 0.01
+# A batch of so many bytes is written by a thread of its own.
+LARGE_BATCH = 512 << 10
 # If no result came for so long, a list is written on beyond the window.
 QUIET_S = 0.25
 
@@ -50,7 +51,7 @@ class Feeder:
         self.total = len(jobs) if isinstance(jobs, Sequence) else None  # None: nobody knows
         self._used_up = False
         self._jobs: Iterator[Job] = iter(jobs)
-        self._next: Job | None = None
+        self._next: tuple[Job, dict[str, Any]] | None = None  # it did not go into the last batch
         self._window = window
         self._most = FIRST_JOBS
         self._quiet_since = 0.0
@@ -74,25 +75,24 @@ class Feeder:
             return True
         return self.total is not None and now >= self._quiet_since + QUIET_S
 
-    def next_batch(self) -> list[Job]:
+    def next_batch(self) -> Batch:
         """The next jobs that share a parcel; empty at the end."""
-        batch: list[Job] = []
-        size = 0
+        filler = BatchFiller(self._most)
         until = time.monotonic() + BATCH_S
-        while not self._used_up and len(batch) < self._most:
-            job = self._next or next(self._jobs, None)
-            self._next = None
-            if job is None:
-                self._used_up = True
+        while not self._used_up:
+            next_one, self._next = self._next, None
+            if next_one is None:
+                job = next(self._jobs, None)
+                if job is None:
+                    self._used_up = True
+                    break
+                check_job(job)
+                next_one = job, job.deploy()
+            if not filler.add(*next_one):
+                self._next = next_one
                 break
-            check_job(job)
-            size += weight(job.arguments)
-            if batch and size > PARCEL_BYTES:
-                self._next = job
-                break
-            batch.append(job)
             if time.monotonic() >= until:
                 break
         self._most = min(2 * self._most, PARCEL_JOBS)
-        self.is_large = size >= MAP_FROM_BYTES
-        return batch
+        self.is_large = filler.nbytes >= LARGE_BATCH
+        return filler.batch

@@ -6,9 +6,8 @@ import contextlib
 import hashlib
 import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from ..errors import BadFileError, PostroomError
 from ..jobs import Job, check_name
@@ -27,6 +26,7 @@ PARCEL_BYTES = 1 << 20
 PIECE_BYTES = 256 << 10
 DIGEST_DIGITS = 40
 
+# Jobs that share a parcel, each with what it passes.
 Batch = list[tuple[Job, dict[str, Any]]]
 
 
@@ -47,32 +47,11 @@ def log_jobs(
     records = [] if records is None else records
     # A single job skips the generator, which would cost more than the rest.
     for batch in _batches(jobs) if len(jobs) != 1 else [[(job, job.deploy()) for job in jobs]]:
-        records.append(
-            append_log.write(len(batch), _pack(batch, guess), apart=apart, task=batch[0][0].task)
-        )
+        chunks = pack_batch(batch, called=guess)
+        records.append(append_log.write(len(batch), chunks, apart=apart, task=batch[0][0].task))
         guess = records[-1].stop
     append_log.settle()
     return records
-
-
-def deployed(jobs: Sequence[Job], *, called: int) -> list[UnwrittenParcel]:
-    """The parcels of these jobs, to be packed and written in any thread.
-
-    An error calls the first of the jobs by the number `called`.
-    """
-    parcels = []
-    for batch in _batches(jobs):
-        parcels.append(UnwrittenParcel(len(batch), batch[0][0].task, partial(_pack, batch, called)))
-        called += len(batch)
-    return parcels
-
-
-class UnwrittenParcel(NamedTuple):
-    """A parcel whose jobs are deployed."""
-
-    jobs: int
-    task: str
-    pack: Callable[[], list[Buffer]]
 
 
 @contextlib.contextmanager
@@ -138,7 +117,8 @@ def _holds(files: Files, path: str, chunks: Sequence[Buffer]) -> bool:
     return at == len(view)
 
 
-def _pack(batch: Batch, called: int) -> list[Buffer]:
+def pack_batch(batch: Batch, *, called: int) -> list[Buffer]:
+    """The parcel of a batch; an error calls its first job by a number."""
     model = batch[0][0]
     given = [job.name for job, _ in batch]
     names = None
@@ -148,20 +128,36 @@ def _pack(batch: Batch, called: int) -> list[Buffer]:
     return pack_jobs(0, model.task, model.options, names, passed, called=called)
 
 
+class BatchFiller:
+    """Fills one parcel: neighbours with the same task and options, up to the limits."""
+
+    def __init__(self, most_jobs: int = PARCEL_JOBS) -> None:
+        self.batch: Batch = []
+        self.nbytes = 0
+        self._most_jobs = most_jobs
+
+    def add(self, job: Job, passed: dict[str, Any]) -> bool:
+        """Add a job that is deployed; False: it does not go into this parcel."""
+        batch, nbytes = self.batch, self.nbytes + weight(passed)
+        if batch:
+            model = batch[0][0]
+            if len(batch) >= self._most_jobs or nbytes > PARCEL_BYTES or job.task != model.task:
+                return False
+            if job.options is not model.options and job.options != model.options:
+                return False
+        batch.append((job, passed))
+        self.nbytes = nbytes
+        return True
+
+
 def _batches(jobs: Sequence[Job]) -> Iterator[Batch]:
-    """Split a list into parcels: neighbours with the same task and options, up to the limits."""
-    batch: Batch = []
-    size = 0
+    """Split a list into parcels."""
+    filler = BatchFiller()
     for job in jobs:
         passed = job.deploy()
-        job_size = weight(passed)
-        if batch:
-            alike = (job.task, job.options) == (batch[0][0].task, batch[0][0].options)
-            fits = len(batch) < PARCEL_JOBS and size + job_size <= PARCEL_BYTES
-            if not (alike and fits):
-                yield batch
-                batch, size = [], 0
-        batch.append((job, passed))
-        size += job_size
-    if batch:
-        yield batch
+        if not filler.add(job, passed):
+            yield filler.batch
+            filler = BatchFiller()
+            filler.add(job, passed)
+    if filler.batch:
+        yield filler.batch

@@ -105,6 +105,7 @@ class Inbox:
         self._publisher = publisher
         self._epoch = 0
         self._letter: Letter | None = None
+        self._running = b""  # how the line in `in_hand` begins while jobs of this letter run
         self._info: RunInfo | None = None
         self._sheet: JobSheet | None = None
         self._record_reader: RecordReader | None = None
@@ -249,6 +250,7 @@ class Inbox:
             self._box.clear()
             return True
         self._letter = letter
+        self._running = InHand.template("running", letter.letter_id)
         self._done_from = letter.first
         now = self._clock.monotonic()
         self._publish_at, self._leave_at = now + PUBLISH_S, now + HOLD_S
@@ -267,7 +269,10 @@ class Inbox:
         self._begun_at = started_at = self._clock.wall()
         if not self._done:
             self._done_at = started_at
-        self._say("running", letter, job, started_at)
+        # What `_say` does, in a third of its time: it is done for every job.
+        line = self._running % (job, started_at, self._finished)
+        with contextlib.suppress(OSError):
+            self._hand.write(line)
         try:
             done, retries = self._attempt(letter, job)
         except TryAgain as end:

@@ -59,7 +59,7 @@ class ProcessState:
     def set_variable(self, name: str, value: str) -> None:
         """Set a variable of the environment for the next job."""
         # What `os.environ` does, in a third of its time: it is done for every job.
-        key, data = os.fsencode(name), os.fsencode(value)
+        key, data = name.encode(), value.encode()
         _environ()[key] = self._environ[key] = data
         os.putenv(key, data)
 

@@ -138,13 +138,12 @@ class InHand(NamedTuple):
 
     def encode(self) -> bytes:
         """A line of fixed length, so that it is overwritten in place."""
-        return b"%-8b %-24b %10d %17.6f %10d\n" % (
-            self.state.encode(),
-            self.letter_id.encode(),
-            self.job,
-            self.since,
-            self.done,
-        )
+        return self.template(self.state, self.letter_id) % (self.job, self.since, self.done)
+
+    @staticmethod
+    def template(state: str, letter_id: str) -> bytes:
+        """The line of a state and a letter, for the three numbers behind them."""
+        return b"%-8b %-24b %%10d %%17.6f %%10d\n" % (state.encode(), letter_id.encode())
 
     @classmethod
     def decode(cls, data: bytes) -> InHand | None:

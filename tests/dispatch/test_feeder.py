@@ -52,7 +52,13 @@ class TestFeeder:
     def test_large_jobs_have_a_parcel_each(self) -> None:
         made = [Job("kernels:double", x=np.zeros(PARCEL_BYTES)) for _ in range(3)]
         feeder = Feeder(made, Window())
-        assert [feeder.next_batch() for _ in range(4)] == [[made[0]], [made[1]], [made[2]], []]
+        batches = [[job for job, _ in feeder.next_batch()] for _ in range(4)]
+        assert batches == [[made[0]], [made[1]], [made[2]], []]
+
+    def test_jobs_of_another_task_or_with_other_options_begin_a_parcel(self) -> None:
+        made = [*jobs(2), Job("kernels:first", x=1), Job("kernels:first", x=2, retries=1)]
+        feeder = Feeder(made, Window())
+        assert [len(feeder.next_batch()) for _ in range(4)] == [2, 1, 1, 0]
 
     def test_a_window_limits_jobs_and_bytes(self) -> None:
         feeder = Feeder(jobs(5), Window(jobs=10, nbytes=100))
