@@ -16,6 +16,7 @@ base that nobody else can write to (see SECURITY.md).
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import sys
@@ -29,6 +30,7 @@ import numpy as np
 from ..errors import PostroomError
 from ..parcel.jsonable import is_json
 from .broken_pool import UnreadableCall
+from .by_value import ByValue
 
 # The task of such a job. A session that finds it runs what the arguments say.
 CALL = "postroom.calls.call:perform"
@@ -97,11 +99,24 @@ def open_exception(text: str) -> BaseException | None:
     return error if isinstance(error, BaseException) else None
 
 
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, ByValue):
+            reduced = value.reduce_by_value()
+            if reduced is not NotImplemented:
+                return reduced
+        return super().reducer_override(value)
+
+
 def pack_pickle(value: Any) -> dict[str, Any]:
     """A pickle, with the memory of large arrays beside it."""
     buffers: list[pickle.PickleBuffer] = []
-    data = cloudpickle.dumps(value, protocol=5, buffer_callback=buffers.append)
-    return {_PICKLE: data, _BUFFERS: [np.frombuffer(one.raw(), np.uint8) for one in buffers]}
+    file = io.BytesIO()
+    _Pickler(file, protocol=5, buffer_callback=buffers.append).dump(value)
+    return {
+        _PICKLE: file.getvalue(),
+        _BUFFERS: [np.frombuffer(one.raw(), np.uint8) for one in buffers],
+    }
 
 
 def open_pickle(packed: Mapping[str, Any], what: str) -> Any:
@@ -165,20 +180,14 @@ class CallContext(NamedTuple):
 
     paths: list[str]
     folder: str
-    initializer: Callable[..., object] | None = None
-    initargs: tuple[Any, ...] = ()
-    most_calls: int | None = None  # of one worker; then it is replaced
-    authkey: bytes = b""  # of multiprocessing: with it, proxies of a Manager can be passed
+    most_calls: int | None  # of one worker; then it is replaced
+    authkey: bytes  # of multiprocessing: with it, proxies of a Manager can be passed
+    start: Mapping[str, Any]  # the initializer and what it is passed, pickled
 
-    def pack(self) -> dict[str, Any]:
-        """As shared data."""
-        return pack_pickle(self)
-
-    @classmethod
-    def open(cls, packed: Mapping[str, Any]) -> CallContext:
-        """From shared data."""
-        context: CallContext = open_pickle(packed, "the initializer")
-        return context
+    def initializer(self) -> Call | None:
+        """What a worker calls first; for it, the paths must be known."""
+        call: Call | None = open_pickle(self.start, "the initializer")
+        return call
 
 
 def context_here(
@@ -192,8 +201,7 @@ def context_here(
     return CallContext(
         [os.path.abspath(path) for path in sys.path],
         os.getcwd(),
-        initializer,
-        initargs,
         most_calls,
         bytes(multiprocessing.current_process().authkey),
+        pack_pickle(initializer and Call(initializer, initargs, {})),
     )

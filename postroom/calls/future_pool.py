@@ -55,6 +55,8 @@ class CallMaster(Protocol):
 
     def withdraw(self, pool: JobPool, number: int) -> bool: ...
 
+    def cancel(self, pool: JobPool, jobs: Collection[int], reason: str, /) -> bool: ...
+
     def stop_jobs(self, pool: JobPool, numbers: Collection[int], by: str) -> None: ...
 
     def jobs_sent(self, pool: JobPool) -> list[int]: ...
@@ -151,7 +153,8 @@ class FuturePool:
         self._wake.acquire()
         self._parked = False
         self._closing = False
-        self._stop_now = False
+        self._cancelling = False
+        self._stopping = False
         self._pid = os.getpid()
         self.broken: BaseException | None = None
         self.gone = threading.Event()
@@ -215,17 +218,10 @@ class FuturePool:
             return
         with self._lock:
             self._closing = True
-            self._stop_now |= now
-            futures = [*self._waiting, *(f for run in self._runs for f in run.pending.values())]
+            self._cancelling |= cancel or now
+            self._stopping |= now
             if not self._started:
                 self.gone.set()
-        if cancel or now:
-            for future in futures:
-                future.cancel()
-        if now:
-            for run in list(self._runs):
-                if run.pending:
-                    self._master.stop_jobs(run.pool, list(run.pending), "Ctrl-C")
         if not self.gone.is_set():
             self._call_thread()
 
@@ -233,6 +229,11 @@ class FuturePool:
     def n_pending(self) -> int:
         """How many jobs have no outcome yet."""
         return len(self._waiting) + sum(len(run.pending) for run in self._runs)
+
+    @property
+    def n_running(self) -> int:
+        """How many of them run."""
+        return sum(len(run.running) for run in self._runs)
 
     # The thread
 
@@ -245,7 +246,7 @@ class FuturePool:
         finally:
             if self._keeper is not None:
                 with contextlib.suppress(Exception):
-                    self._keeper.close(now=self._stop_now or self.broken is not None)
+                    self._keeper.close(now=self._stopping or self.broken is not None)
             if self._ended is not None:
                 with contextlib.suppress(Exception):
                     self._ended()
@@ -268,6 +269,8 @@ class FuturePool:
             return
         newest = self._runs[-1].pool
         for _ in self._master.rounds(newest, until=self._is_idle):
+            if self._cancelling:
+                self._cancel_all()
             self._settle()
             now = time.monotonic()
             if now >= self._tend_at:
@@ -275,6 +278,17 @@ class FuturePool:
                 self._look_after(now)
             if newest is not self._runs[-1].pool:
                 break
+
+    def _cancel_all(self) -> None:
+        """Cancel what waits, and if asked, end what runs. Idle agents have got their jobs."""
+        for run in self._runs:
+            numbers = list(run.pending)
+            if self._stopping:
+                self._master.stop_jobs(run.pool, numbers, "Ctrl-C")
+            elif not self._master.cancel(run.pool, numbers, "cancelled by its program"):
+                for number in numbers:
+                    self._master.withdraw(run.pool, number)
+        self._cancelling = False
 
     def _look_after(self, now: float) -> None:
         if self._keeper is not None:

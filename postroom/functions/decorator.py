@@ -21,15 +21,14 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
+from ..calls.by_value import ByValue
 from ..errors import PostroomError
 from ..gpus.memory.booking import Need
-from ..gpus.memory.profiles import Profiles
+from ..gpus.memory.profiles import Kind, Profiles
 from ..store.base import default_base
 from ..text.memory_sizes import to_mib
 from . import in_process
-from .function_address import address_of, keywords
-from .function_kind import code_of, kind_of, type_of
-from .notebook import is_interactive, write_module
+from .function_kind import call_of, code_of, type_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -51,10 +50,9 @@ class FunctionOptions:
     over: str = "warn"
     matters: tuple[str, ...] | None = None
     base: str | None = None
-    pickle: bool = False
 
 
-class Function(Generic[P, R]):
+class Function(ByValue, Generic[P, R]):
     """A decorated function; it keeps its signature and its docstring."""
 
     books_itself = True  # a session that shares its card does not reserve memory for it
@@ -67,6 +65,7 @@ class Function(Generic[P, R]):
         self.function = function
         self._instance = instance
         self.stand_in: Callable[..., Any] | None = None
+        self._code: str | None = None
 
     def __repr__(self) -> str:
         return f"<postroom.job {self.function.__qualname__}>"
@@ -76,6 +75,14 @@ class Function(Generic[P, R]):
         if self._instance is not None:
             return getattr, (self._instance, self.function.__name__)
         return self.function.__qualname__
+
+    def reduce_by_value(self) -> Any:
+        """For a session: with its code, if the session cannot import it."""
+        from ..calls.call import address_of
+
+        if self._instance is not None or address_of(self) is not None:
+            return NotImplemented
+        return _rebuilt, (self.function, self.options, self.stand_in, self.code)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         if instance is None:
@@ -98,51 +105,40 @@ class Function(Generic[P, R]):
                 retries -= 1
 
     def _run(self, arguments: Any, named: Any, *, limited: bool) -> R:
+        function = functools.partial(self.function, *self._own, *arguments, **named)
+        if in_process.is_on_cpu_session():
+            return function()  # there is nothing to reserve, and nothing to measure
         need = self._need(arguments, named)
-        own = () if self._instance is None else (self._instance,)
         if self.stand_in is not None:
-            light = functools.partial(self.stand_in, *own, *arguments, **named)
+            light = functools.partial(self.stand_in, *self._own, *arguments, **named)
             in_process.measure(light, replace(need, name=f"{need.name} (stand-in)"))
         return in_process.run(
-            functools.partial(self.function, *own, *arguments, **named),
+            function,
             need,
             over=self.options.over,
             timeout_s=self.options.timeout_s if limited else None,
         )
 
     def submit(self, /, *arguments: P.args, **named: P.kwargs) -> Future[R]:
-        """Run the function in a session of the base; its exception is the cause of a JobFailed."""
+        """Run the function in a session of the base; its exception comes back as itself."""
         return self._submit(arguments, named)
 
     def _submit(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Future[R]:
-        from ..jobs import Job  # late: a call in this process does not need it
+        from ..calls.call import CALL, pack_call  # late: a call in this process does not need them
+        from ..jobs import Job
         from .futures import future_pool_for
 
+        name = self.function.__qualname__
         if "POSTROOM_SESSION" in os.environ:
             raise PostroomError(
-                f"{self.function.__qualname__}.submit was called inside a session: put the code of "
-                "the script that submits jobs under `if __name__ == '__main__':`"
+                f"{name}.submit was called inside a session: put the code of the script that "
+                "submits jobs under `if __name__ == '__main__':`"
             )
         options = self.options
-        base = options.base or default_base()
-        if self._instance is None and is_interactive(self.function):
-            folder, task = write_module(self, base)
-        else:
-            folder, task = address_of(self.function)
-        if type(self._instance).__module__ == "__main__":
-            raise PostroomError(
-                f"{task} is a method of a class of this script, which a session cannot import: "
-                "move the class into a module"
-            )
-        own = () if self._instance is None else (self._instance,)
-        job = Job(
-            task,
-            retries=options.retries,
-            timeout_s=options.timeout_s,
-            pickle=options.pickle,
-        )
-        job.arguments = keywords(inspect.signature(self.function), (*own, *arguments), named)
-        return future_pool_for(base, folder, say=in_process.say).submit(job)
+        self._signature.bind(*self._own, *arguments, **named)  # a wrong call fails here and now
+        job = Job(CALL, name, retries=options.retries, timeout_s=options.timeout_s)
+        job.arguments = pack_call(self, arguments, named)
+        return future_pool_for(options.base or default_base(), say=in_process.say).submit(job)
 
     def map(self, *iterables: Iterable[Any], timeout_s: float | None = None) -> Iterator[R]:
         """Submit one call per tuple of arguments; yield the results in order."""
@@ -152,26 +148,40 @@ class Function(Generic[P, R]):
     def profile(self, stand_in: Callable[P, Any]) -> Callable[P, Any]:
         """Register a short stand-in, which is measured once in place of the function."""
         self.stand_in = stand_in
+        self._code = None
         return stand_in
 
     def _need(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Need:
         """Return what a call needs, and which kind of job it is."""
-        function = self.function
-        own = () if self._instance is None else (self._instance,)
-        bound = inspect.signature(function).bind(*own, *arguments, **named)
+        bound = self._signature.bind(*self._own, *arguments, **named)
         bound.apply_defaults()
         values = {key: bound.arguments[key] for key in bound.arguments if key != "self"}
         options = self.options
-        kind = kind_of(function, values, type_=options.type, matters=options.matters)
-        if self.stand_in is not None:
-            kind = replace(kind, code=f"{kind.code}-{code_of(self.stand_in)}")
+        kind = Kind(self._type, self.code, call_of(values, options.matters))
         return Need(
             kind,
             options.memory_mib,
             count=options.gpus,
             pack=options.policy == "pack",
-            name=function.__qualname__,
+            name=self.function.__qualname__,
         )
+
+    @property
+    def code(self) -> str:
+        """The version of the function, and of its stand-in."""
+        if self._code is None:
+            self._code = code_of(self.function)
+            if self.stand_in is not None:
+                self._code += f"-{code_of(self.stand_in)}"
+        return self._code
+
+    @functools.cached_property
+    def _signature(self) -> inspect.Signature:
+        return inspect.signature(self.function)
+
+    @property
+    def _own(self) -> tuple[Any, ...]:
+        return () if self._instance is None else (self._instance,)
 
     def forget(self) -> bool:
         """Forget the measured memory of the function."""
@@ -181,21 +191,17 @@ class Function(Generic[P, R]):
     def _type(self) -> str:
         return self.options.type or type_of(self.function)
 
-    def arguments_of_decorator(self) -> str:
-        """Return the source of the arguments that make the same job with `@postroom.job`."""
-        options = self.options
-        fields = {
-            "memory": None if options.memory_mib is None else f"{options.memory_mib}M",
-            "policy": options.policy,
-            "type": self._type,
-            "gpus": options.gpus,
-            "timeout_s": options.timeout_s,
-            "retries": options.retries,
-            "over": options.over,
-            "matters": options.matters,
-            "pickle": options.pickle,
-        }
-        return ", ".join(f"{name}={value!r}" for name, value in fields.items())
+
+def _rebuilt(
+    function: Callable[..., Any],
+    options: FunctionOptions,
+    stand_in: Callable[..., Any] | None,
+    code: str,
+) -> Function[..., Any]:
+    """A decorated function that came by value; its source is known only where it comes from."""
+    made: Function[..., Any] = Function(function, options)
+    made.stand_in, made._code = stand_in, code
+    return made
 
 
 @overload
@@ -214,7 +220,6 @@ def job(
     over: str = "warn",
     matters: Sequence[str] | None = None,
     base: str | os.PathLike[str] | None = None,
-    pickle: bool = False,
 ) -> Callable[[Callable[P, R]], Function[P, R]]: ...
 
 
@@ -231,7 +236,6 @@ def job(
     over: str = "warn",
     matters: Sequence[str] | None = None,
     base: str | os.PathLike[str] | None = None,
-    pickle: bool = False,
 ) -> Any:
     """Make a function a job; use it bare or with options.
 
@@ -243,7 +247,6 @@ def job(
     `matters`: names of the arguments that determine the memory; by default this is learned.
     `timeout_s`, `retries`: time limit, and attempts after a failure.
     `base`: base for `submit`; by default POSTROOM_BASE or ./base.
-    `pickle`: allow arguments of `submit` that only pickle can encode.
     """
     if policy not in POLICIES:
         raise PostroomError(f"policy={policy!r} is unknown: use {' or '.join(POLICIES)}")
@@ -259,7 +262,6 @@ def job(
         over=over,
         matters=None if matters is None else tuple(matters),
         base=None if base is None else os.fspath(base),
-        pickle=pickle,
     )
 
     def decorate(function: Callable[..., Any]) -> Function[..., Any]:

@@ -12,7 +12,6 @@ ends, however it ends.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import itertools
 import os
@@ -28,18 +27,16 @@ from typing import Any, TypeVar
 
 from ..calls.call import CALL, context_here, pack_call
 from ..calls.future_pool import FuturePool, JobFuture
+from ..calls.program_end import wait_at_end
 from ..jobs import Job, JobPool
 from ..master import Master
 from ..queue.cleaning import remove_run
 from ..store.files import LocalFiles
 from ..store.kernel_output import OutputFollower
-from ..text.safe_text import printable
 from .session_keeper import Agents, SessionKeeper, plan_slots, quiet
 
 R = TypeVar("R")
 
-# A program that ends and waits longer for its calls says so.
-PATIENCE_S = 5.0
 # What a session of an Executor imports at its start: functions import what they need themselves.
 PRELOAD = "numpy,cloudpickle"
 
@@ -151,12 +148,9 @@ class Executor(futures.Executor):
         with self._making:
             if self._is_shut:
                 raise RuntimeError("cannot schedule new futures after shutdown")
-            if _exiting:
-                raise RuntimeError("cannot schedule new futures after interpreter shutdown")
             if self._pool is None:
-                self._pool = self._make_pool()
+                self._pool = wait_at_end(self._make_pool())
                 weakref.finalize(self, self._pool.close).atexit = False
-                _pools.add(self._pool)
             return self._pool
 
     def _make_pool(self) -> FuturePool:
@@ -178,7 +172,7 @@ class Executor(futures.Executor):
         shown: dict[str, OutputFollower] = {}
 
         def open_run() -> JobPool:
-            return master.open(context.pack(), project="calls", one_job_per_letter=True)
+            return master.open(context._asdict(), project="calls")
 
         def show(pool: JobPool) -> None:
             if pool.run not in shown:
@@ -248,43 +242,3 @@ def print_here(text: str, *, is_error: bool) -> None:
     with contextlib.suppress(OSError, ValueError, AttributeError):  # it is closed, or None
         stream.write(text)
         stream.flush()
-
-
-_pools: weakref.WeakSet[FuturePool] = weakref.WeakSet()
-_exiting = False
-
-
-@atexit.register
-def _end_all() -> None:
-    """At the end of the program: wait for all calls, or cancel them where Ctrl-C has ended it."""
-    global _exiting
-    _exiting = True
-    interrupted = _ended_by_interrupt()
-    pools = list(_pools)
-    for pool in pools:
-        pool.close(now=interrupted)
-    try:
-        _wait(pools, say=not interrupted)
-    except KeyboardInterrupt:
-        for pool in pools:
-            pool.close(now=True)
-        _wait(pools, say=False)
-
-
-def _wait(pools: list[FuturePool], *, say: bool) -> None:
-    until = time.monotonic() + PATIENCE_S
-    for pool in pools:
-        if not pool.gone.wait(max(0.0, until - time.monotonic())) and say:
-            print(
-                printable(f"postroom: waiting for {pool.n_pending} calls; Ctrl-C ends them"),
-                file=sys.stderr,
-            )
-            say = False
-        pool.gone.wait()
-
-
-def _ended_by_interrupt() -> bool:
-    """Return whether Ctrl-C is ending this program; at a prompt, it ends only a call."""
-    return not hasattr(sys, "ps1") and isinstance(
-        getattr(sys, "last_value", None), KeyboardInterrupt
-    )

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import inspect
 import os
-from collections.abc import Callable, Collection, Mapping
+import textwrap
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
-
-from ..gpus.memory.profiles import Kind
-from .notebook import strip
 
 WORD_LIMIT = 100  # a longer text is data, not a choice
 
@@ -70,12 +69,16 @@ def _feature(value: Any, *, floats: bool) -> Any:
     return None
 
 
-def kind_of(
-    function: Callable[..., Any],
-    arguments: Mapping[str, Any],
-    *,
-    type_: str | None,
-    matters: Collection[str] | None,
-) -> Kind:
-    """Return the kind of a call."""
-    return Kind(type_ or type_of(function), code_of(function), call_of(arguments, matters))
+def strip(source: str) -> str:
+    """Return the source of a function without decorators and comments."""
+    try:
+        tree = ast.parse(textwrap.dedent(source))
+    except SyntaxError:
+        return source
+    for node in _definitions(tree):
+        node.decorator_list = []
+    return ast.unparse(tree)
+
+
+def _definitions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return (n for n in tree.body if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)))

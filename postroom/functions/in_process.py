@@ -50,6 +50,11 @@ def say(text: str) -> None:
         print(f"postroom: {printable(text)}", file=sys.stderr, flush=True)
 
 
+def is_on_cpu_session() -> bool:
+    """Return whether this is a session without a card."""
+    return MARK in os.environ and os.environ.get("POSTROOM_GPU") == ""
+
+
 def brief(need: Need) -> bool:
     """Return whether a kind is so short and so well known that measuring it is a waste."""
     rows = Profiles().get(need.kind.type).rows

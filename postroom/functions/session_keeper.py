@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
-from ..errors import GpuError, PostroomError
+from ..errors import GpuError
 from ..gpus.cards import inventory
 from ..gpus.cards.gpu_list import SlotSpec, parse_gpus
 from ..session.sessions import Sessions
@@ -86,17 +86,8 @@ class SessionKeeper:
 
     def close(self, *, now: bool) -> None:
         """End our sessions."""
-        if now:
-            self._sessions.stop_now()
-        else:
-            self._sessions.finish()
-            self._sessions.wait()
+        self._sessions.end(now=now)
 
 
 def quiet(_: str) -> None:
     """Say nothing."""
-
-
-def broken(base: Base, error: PostroomError) -> PostroomError:
-    """Say where to look."""
-    return PostroomError(f"{error}; see {base.log}")

@@ -49,7 +49,7 @@ class CallRunner:
         known = self._entered.get(name)
         if known is not None and name == self._current:
             return known
-        context = known or CallContext.open(read())
+        context = known or CallContext(**read())
         # In the order of the program: what it would import, this worker imports, too.
         sys.path[:] = dict.fromkeys([*context.paths, *sys.path])
         with contextlib.suppress(OSError):  # it was removed
@@ -63,10 +63,10 @@ class CallRunner:
         return context
 
     def _initialize(self, context: CallContext) -> None:
-        if context.initializer is None:
-            return
         try:
-            context.initializer(*context.initargs)
+            initializer = context.initializer()
+            if initializer is not None:
+                _make(initializer)
         except BaseException as error:
             raise InitializerFailed(f"{type(error).__name__}: {error}") from error
 

@@ -38,6 +38,7 @@ from ..store.runs import (
 from ..system.absence import may_pass
 from ..system.page_cache import LARGE
 from .background_publisher import BackgroundPublisher
+from .overtime import Overtime
 from .prefetch import Prefetcher
 
 # Results wait this long for more, so that short jobs share a parcel.
@@ -102,6 +103,7 @@ class Inbox:
         self._gpu = gpu
         self._pid = pid
         self._prefetcher = prefetcher
+        self.overtime: Overtime | None = None  # notices tasks that take long
         self._publisher = publisher
         self._epoch = 0
         self._letter: Letter | None = None
@@ -368,7 +370,13 @@ class Inbox:
             return JobEnd(failure=failure), 0
         # A minder knows whether a retry is of any use, and raises TryAgain.
         retries = 0 if sheet.task == COMMAND else sheet.options.retries
-        return self._run_job(self._info, sheet, job, letter.attempt), retries
+        if self.overtime is None or job + 1 >= letter.stop:
+            return self._run_job(self._info, sheet, job, letter.attempt), retries
+        self.overtime.begin()
+        try:
+            return self._run_job(self._info, sheet, job, letter.attempt), retries
+        finally:
+            self.overtime.end()
 
     def _due(self) -> bool:
         letter = self._letter

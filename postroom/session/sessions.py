@@ -210,6 +210,14 @@ class Sessions:
         for process in self._ours():
             process.terminate()
 
+    def end(self, *, now: bool) -> None:
+        """End every session that was started here, after its job or now; wait for their end."""
+        if now:
+            self.stop_now()
+        else:
+            self.finish()
+            self.wait()
+
     def stop_now(self) -> None:
         """End every session that was started here now, with the commands that they run."""
         for _ in range(2):

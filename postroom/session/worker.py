@@ -30,6 +30,7 @@ from .background_publisher import BackgroundPublisher
 from .gpu_sharing import STAY_S
 from .inbox import Inbox, Step
 from .job_runner import CARD_FAILED, JobRunner, RunCommand
+from .overtime import Overtime
 from .prefetch import Prefetcher
 from .process_state import mark
 from .tasks import own
@@ -135,6 +136,8 @@ def work(
         prefetcher=Prefetcher() if settings["preload"] else None,
         publisher=BackgroundPublisher(own) if settings["preload"] else None,
     )
+    if settings["preload"]:
+        inbox.overtime = Overtime(inbox.linger)
     if isinstance(inbox.hand, LocalBox):
         runner.descriptor = mark(inbox.hand.fileno())
     waiter = Waiter([base.mailbox(agent_id)], spin=warm)

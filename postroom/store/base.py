@@ -87,7 +87,6 @@ class Base:
         self.rejected = f"{self.root}/rejected"
         self.trash = f"{self.root}/trash"
         self.tmp = f"{self.root}/tmp"
-        self.notebook_functions = f"{self.root}/notebook_functions"
         self.log = f"{self.root}/log/postroom.log"
         self.events = f"{self.root}/log/events.jsonl"
         self.data_lock = f"{self.root}/data.lock"  # held, shared, while a run with data is begun

@@ -476,19 +476,6 @@ def test_wrong_options_are_said_where_they_are_written(options: dict[str, Any]) 
         postroom.job(**options)
 
 
-def test_what_a_session_cannot_import_is_refused_with_what_to_do() -> None:
-    @postroom.job
-    def local() -> None: ...
-
-    with pytest.raises(PostroomError, match="at the top level of a module"):
-        local.submit()
-    space: dict[str, Any] = {"__name__": "__main__", "postroom": postroom}
-    exec("@postroom.job\ndef cell():\n    return 1\n", space)
-    assert space["cell"]() == 1
-    with pytest.raises(PostroomError, match="not know the source of cell"):
-        space["cell"].submit()
-
-
 def test_a_coroutine_is_refused() -> None:
     with pytest.raises(PostroomError, match="plain function"):
 

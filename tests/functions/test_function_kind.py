@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from postroom.functions.function_kind import WORD_LIMIT, call_of, code_of, kind_of, type_of
+from postroom.functions.function_kind import WORD_LIMIT, call_of, code_of, type_of
 
 
 def plain(x: int) -> int:
@@ -22,9 +22,8 @@ def test_long_texts_are_data_and_containers_count_by_their_length() -> None:
     assert call_of(arguments) == {"files": [2, "list"], "flag": True}
 
 
-def test_a_function_is_named_by_its_file_unless_a_name_is_given() -> None:
+def test_a_function_is_named_by_its_file() -> None:
     assert type_of(plain) == f"{__file__}::plain"
-    assert kind_of(plain, {"x": 3}, type_="mine", matters=None).type == "mine"
 
 
 def test_only_code_makes_another_version() -> None:

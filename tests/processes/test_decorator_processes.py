@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -233,7 +234,7 @@ class Trainer:
     def __init__(self, factor):
         self.factor = factor
 
-    @postroom.job(pickle=True)
+    @postroom.job
     def train(self, x):
         return self.factor * x
 """
@@ -255,11 +256,11 @@ def test_a_script_hands_its_own_functions_to_sessions(world: World) -> None:
             found += train.map([1, 2], [3, 3])
             try:
                 train.submit(-1).result()
-            except postroom.JobFailed as error:
-                failed = str(error)
+            except ValueError as error:
+                failed = f"{error}: {error.__cause__}"
             try:
-                train.submit(print).result()
-            except postroom.PostroomError as error:
+                train.submit(1, 2, 3)
+            except TypeError as error:
                 refused = str(error)
             method = Trainer(3).train.submit(5).result()
             print(json.dumps([os.getpid(), found, failed, refused, method]))
@@ -272,25 +273,27 @@ def test_a_script_hands_its_own_functions_to_sessions(world: World) -> None:
     assert [result["x"] for result in found] == [0, 1, 4, 9, 16, 25, 1, 8]
     assert {result["gpu"] for result in found} <= {"FAKE-0", "FAKE-1"}
     assert pid not in {result["pid"] for result in found}
-    assert "ValueError: negative" in failed
-    assert "x is of type builtin_function_or_method: send its name" in refused
+    assert failed.startswith("negative: ")
+    assert 'raise ValueError("negative")' in failed
+    assert "too many positional arguments" in refused
     assert method == 15
     assert open_ledger().holders() == []  # the sessions ended with their script
     assert list((world.folder / "base" / "log" / "timelines").iterdir())
 
 
-def test_a_script_that_hands_in_jobs_when_it_is_imported_is_told_so(world: World) -> None:
+def test_a_script_needs_no_guard_since_no_session_imports_it(world: World) -> None:
     script = world.script("""
+        FACTOR = 3
+
         @postroom.job
         def train(x):
-            return x
+            return FACTOR * x
 
-        print(train.submit(1).result())
+        print(train.submit(2).result())
     """)
     process = world.start(script)
-    _, talk = process.communicate(timeout=100)
-    assert process.returncode != 0
-    assert "if __name__ == '__main__'" in talk
+    output, talk = process.communicate(timeout=100)
+    assert output == "6\n", talk
 
 
 def test_under_a_lease_of_the_shell_above_it_a_call_waits_for_nobody(world: World) -> None:
@@ -333,7 +336,9 @@ def test_ctrl_c_cancels_what_waits_and_ends_what_runs(
     world.wait_for("began 0")
     process.send_signal(signal.SIGINT)
     err = process.communicate(timeout=60)[1]
-    assert "postroom: interrupted: cancelled 59 jobs that waited, ended 1 that ran\n" in err
+    said = re.search(r"interrupted: cancelled (\d+) jobs that waited, ended (\d+) that ran", err)
+    assert said is not None, err
+    assert int(said[1]) + int(said[2]) == 60
     assert err.count("Traceback") == 1, err
     with QueueView(open_base(world.folder / "base")) as view:
         assert view.overview().counts == {"cancelled": 60}
@@ -348,7 +353,7 @@ def test_a_program_that_ends_says_that_it_waits_for_its_jobs_and_ctrl_c_ends_the
     )
     assert process.stderr is not None
     said = next(line for line in process.stderr if "waiting for" in line)
-    assert said == "postroom: waiting for 60 submitted jobs; Ctrl-C ends them\n"
+    assert said == "postroom: waiting for 60 jobs; Ctrl-C ends them\n"
     process.send_signal(signal.SIGINT)
     err = process.communicate(timeout=60)[1]
     assert "interrupted: cancelled" in err
@@ -365,11 +370,13 @@ def test_a_program_that_is_killed_leaves_jobs_that_are_shown_as_abandoned(
     process.wait()
     (world.folder / "go").touch()
     with QueueView(open_base(world.folder / "base")) as view:
-        wait_until(lambda: view.overview().counts == {"ok": 1, "abandoned": 59}, what="abandoned")
         wait_until(lambda: not view.overview().agents, what="its sessions have ended")
+        wait_until(lambda: view.overview().counts.keys() == {"ok", "abandoned"}, what="abandoned")
         jobs = [JobId(row.run, row.number) for row in view.jobs(state="abandoned", count=60).jobs]
-        assert kill(view, jobs).text == "killed 59 jobs"
-        assert view.overview().counts == {"ok": 1, "cancelled": 59}
+        assert kill(view, jobs).text == f"killed {len(jobs)} jobs"
+        counts = view.overview().counts
+        assert counts["cancelled"] == len(jobs) > 0
+        assert sum(counts.values()) == 60
 
 
 @pytest.mark.slow

@@ -1,0 +1,78 @@
+"""At the end of a program: wait for its jobs, or cancel them where Ctrl-C has ended it."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import time
+import weakref
+
+from ..text.safe_text import printable
+from .future_pool import FuturePool
+
+# A program that ends and waits longer for its jobs says so.
+PATIENCE_S = 5.0
+
+_pools: weakref.WeakSet[FuturePool] = weakref.WeakSet()
+_ending = False
+
+
+def wait_at_end(pool: FuturePool) -> FuturePool:
+    """Have the program wait for the jobs of a pool before it ends."""
+    if _ending:
+        raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+    _pools.add(pool)
+    return pool
+
+
+@atexit.register
+def _end_all() -> None:
+    global _ending
+    _ending = True
+    pools = [pool for pool in _pools if not pool.gone.is_set()]
+    if _ended_by_interrupt():
+        _stop(pools)
+        return
+    for pool in pools:
+        pool.close()
+    try:
+        _wait(pools)
+    except KeyboardInterrupt:
+        _stop(pools)
+
+
+def _wait(pools: list[FuturePool]) -> None:
+    until = time.monotonic() + PATIENCE_S
+    told = False
+    for pool in pools:
+        if not pool.gone.wait(max(0.0, until - time.monotonic())):
+            if not told and pool.n_pending:
+                jobs = sum(one.n_pending for one in pools)
+                _say(f"waiting for {jobs} jobs; Ctrl-C ends them")
+                told = True
+            pool.gone.wait()
+
+
+def _stop(pools: list[FuturePool]) -> None:
+    pending = sum(pool.n_pending for pool in pools)
+    running = sum(pool.n_running for pool in pools)
+    for pool in pools:
+        pool.close(now=True)
+    for pool in pools:
+        pool.gone.wait()
+    if pending:
+        waited = pending - running
+        _say(f"interrupted: cancelled {waited} jobs that waited, ended {running} that ran")
+
+
+def _say(text: str) -> None:
+    if not os.environ.get("POSTROOM_QUIET"):
+        print(f"postroom: {printable(text)}", file=sys.stderr, flush=True)
+
+
+def _ended_by_interrupt() -> bool:
+    """Return whether Ctrl-C is ending this program; at a prompt, it ends only a call."""
+    return not hasattr(sys, "ps1") and isinstance(
+        getattr(sys, "last_value", None), KeyboardInterrupt
+    )
