@@ -11,7 +11,7 @@ WORKERS ?= 6
 # Tests start Python more than a thousand times: without compiled files each start takes 0.3 s more.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test test-root compiled lint docs pictures bench chaos mutants compat clean
+.PHONY: run test test-root compiled lint docs pictures bench chaos mutants compat gpu-check clean
 
 run: $(READY)  ## set up, then run the main job
 	$(PY) main.py
@@ -64,6 +64,9 @@ chaos: $(READY)  ## kill it at every turn, and count what is lost; about half an
 
 mutants: $(READY)  ## take out each rule once, and see its test go red
 	$(PY) -m tests.mutants
+
+gpu-check: $(READY)  ## a minute on a real card: a report to paste
+	$(PY) -m postroom doctor --gpu
 
 compat: $(READY)  ## the quick tests, with each Python that is here, and the lowest and newest releases
 	$(PY) -m tests.compatibility

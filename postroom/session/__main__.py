@@ -41,7 +41,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--exclusive",
         action="store_true",
-        help="set compute mode EXCLUSIVE_PROCESS while the session lives (where allowed)",
+        help="set compute mode EXCLUSIVE_PROCESS while the session lives (where allowed): only its "
+        "worker can use the GPU, so commands of the session cannot",
     )
     parser.add_argument(
         "--wait", action="store_true", help="wait while somebody else holds the GPU"
@@ -120,7 +121,8 @@ def _serve(
     owner_ended = False
     try:
         guardian = Guardian(base, slot)
-        with exclusive_mode(slot.gpu, wanted=exclusive, say=say):
+        warm = bool(slot.preload)
+        with exclusive_mode(slot.gpu, wanted=exclusive, warm=warm, lazy=lazy, say=say):
             try:
                 return guardian.run(while_pid=while_pid, private=private)
             finally:

@@ -167,6 +167,21 @@ def test_exclusive_mode_is_set_and_put_back(sessions: RealSessions, driver: Path
     assert modes.read_text().splitlines() == ["0 2", "0 3", "0 2"]
 
 
+def test_a_mode_that_a_killed_session_left_set_is_put_back_at_the_next_start(
+    sessions: RealSessions, driver: Path
+) -> None:
+    modes = Path(f"{driver}.mode")
+    sessions.start("0", "0", options=["--exclusive"])
+    assert "commands of this session cannot use it" in Path(sessions.words("0")).read_text()
+    sessions.kill()
+    assert modes.read_text().splitlines() == ["0 3"]
+    sessions.start("0", "0")
+    words = Path(sessions.words("0"))
+    sessions.wait_until(lambda: "was left set by a session that was killed" in words.read_text())
+    assert modes.read_text().splitlines() == ["0 3", "0 0"]
+    assert sessions.stop() == 0
+
+
 def test_a_refused_exclusive_mode_is_said_and_the_session_works(
     sessions: RealSessions, driver: Path
 ) -> None:

@@ -296,6 +296,10 @@ class FolderLedger:
                 self._note("ended", dead.entry)
         return done
 
+    def own_folder(self) -> str:
+        """Return this user's folder."""
+        return self.folder.mine()
+
     def purge(self) -> list[tuple[str, str]]:
         """Remove the files of dead leases; return their names and why. Nothing depends on it."""
         with self.folder.mutex():

@@ -13,6 +13,7 @@ there is nothing to repair.
         used-<uuid>               its change time: when this user last had that card
         staying-<uuid>            memory of that card that did not become free (`freed_memory`)
         verdict-<uuid>            this user quarantined or healed that card; the newest file counts
+        mode-<uuid>               the compute mode before --exclusive (`session.exclusive_mode`)
         managed                   this user's choice of the cards that are handed out
         log                       what happened, one line of JSON each
 
@@ -228,6 +229,9 @@ class Ledger(Protocol):
 
     def purge(self) -> list[tuple[str, str]]:
         """Remove the files of dead leases; return their names and why."""
+
+    def own_folder(self) -> str:
+        """Return this user's folder on this host."""
 
 
 DEFAULT_FOLDERS = ("/run/lock", "/tmp")

@@ -85,6 +85,10 @@ class RedisLedger:
         """End the quarantine of a card."""
         self.local.heal(uuid)
 
+    def own_folder(self) -> str:
+        """Return this user's folder on this host."""
+        return self.local.own_folder()
+
     def purge(self) -> list[tuple[str, str]]:
         """Remove the files of dead leases; return their names and why."""
         return self.local.purge()
