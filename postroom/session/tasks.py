@@ -33,6 +33,7 @@ from ..store.files import Files
 from ..store.journal import Journal
 from ..store.runs import RunInfo, read_parcel_bytes
 from ..store.task_source import find_source, version_of
+from .array_libraries import are_loaded, converter_to, library_asked_for, to_numpy
 from .call_runner import CallRunner, call_here
 from .inbox import PUBLISH_BYTES
 from .process_state import ProcessState
@@ -98,6 +99,8 @@ class Tasks:
                 kernel = self._loaded.get(sheet.task) or self._load(info, sheet.task)
                 value = self._call(kernel, info, sheet, job)
             device = self._device or self.device
+            if are_loaded():
+                value = each_leaf(value, to_numpy)
             if device.count:
                 # The job ends when its work on the card has: an error that surfaces later would be
                 # taken for that of the next job.
@@ -135,11 +138,15 @@ class Tasks:
         for name in arguments:
             if all_tensors or kernel.wants_tensor(name):
                 arguments[name] = to_device(arguments[name], self.device)
+            elif library := kernel.asks_for(name):
+                arguments[name] = each_leaf(arguments[name], converter_to(library))
         if kernel.names("shared") and "shared" not in arguments:
             tensors = all_tensors or kernel.wants_tensor("shared")
             arguments["shared"] = self._get_shared(info.shared, tensors=tensors)
         if kernel.names("device") and "device" not in arguments:
             arguments["device"] = self.device.for_kernels()
+        if kernel.names("devices") and "devices" not in arguments:
+            arguments["devices"] = self.device.all_for_kernels()
         if self._shares and not getattr(kernel.function, "books_itself", False):
             from .booked_task import call_booked
 
@@ -257,6 +264,7 @@ class _Task:
             (p for p in self._parameters.values() if p.kind is inspect.Parameter.VAR_KEYWORD), None
         )
         self._tensors: dict[str, bool] = {}
+        self._libraries: dict[str, str] = {}
 
     def names(self, name: str) -> bool:
         return name in self._parameters
@@ -266,6 +274,15 @@ class _Task:
         known = self._tensors.get(name)
         if known is None:
             known = self._tensors[name] = self._is_tensor(name)
+        return known
+
+    def asks_for(self, name: str) -> str:
+        """The library whose arrays a parameter is annotated with: JAX or CuPy."""
+        known = self._libraries.get(name)
+        if known is None:
+            parameter = self._parameters.get(name, self._rest)
+            annotation = "" if parameter is None else parameter.annotation
+            known = self._libraries[name] = library_asked_for(annotation)
         return known
 
     def _is_tensor(self, name: str) -> bool:
@@ -345,6 +362,12 @@ def to_host(value: Any, device: Device) -> Any:
     if device.holds(value):
         return device.to_host(value)
     return _each(value, lambda item: to_host(item, device))
+
+
+def each_leaf(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Change what is in dicts, lists and tuples, however deep; or the value itself."""
+    changed = _each(value, lambda item: each_leaf(item, change))
+    return change(value) if changed is value else changed
 
 
 def _each(value: Any, change: Callable[[Any], Any]) -> Any:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from postroom.gpus.devices.device import Device
+from postroom.gpus.devices.scripted_device import open_scripted
 from postroom.jobs import Job
 from postroom.session.tasks import own, to_device
 from tests.in_one_process import in_one_process
@@ -57,6 +58,9 @@ def reuses(n):
 
 def where(device):
     return str(device)
+
+def everywhere(devices):
+    return [str(device) for device in devices]
 """
 
 
@@ -125,6 +129,17 @@ def test_a_result_that_cannot_be_copied_is_published_before_the_next_job(tmp_pat
 
 def test_the_device_is_passed_to_those_who_name_it(tmp_path: Path) -> None:
     assert run(tmp_path, Job("kernels:where")) == "cpu"
+
+
+def test_all_devices_are_passed_to_those_who_name_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    assert run(tmp_path / "one", Job("kernels:everywhere")) == ["cpu"]
+    device = open_scripted(["FAKE-0", "FAKE-1"])
+    monkeypatch.setattr("postroom.session.tasks.open_device", lambda *_, **__: device)
+    assert run(tmp_path / "two", Job("kernels:everywhere")) == ["scripted:0", "scripted:1"]
 
 
 def test_read_only_and_foreign_arrays_become_writable_tensors() -> None:

@@ -66,6 +66,11 @@ class Device:
         torch = sys.modules.get("torch")
         return torch.device("cpu") if torch is not None else None
 
+    def all_for_kernels(self) -> list[Any]:
+        """What a kernel that names `devices` is passed: torch's words for all cards."""
+        one = self.for_kernels()
+        return [] if one is None else [one]
+
     def touch(self) -> None:
         """Use every card once, as jobs will; raise what the driver raises."""
 
@@ -134,6 +139,9 @@ class TorchDevice(Device):
 
     def for_kernels(self) -> Any:
         return self._current
+
+    def all_for_kernels(self) -> list[Any]:
+        return self._each()
 
     def _each(self) -> list[Any]:
         return [self._torch.device(self.kind, number) for number in range(self.count)]

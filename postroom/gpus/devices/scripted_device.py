@@ -167,6 +167,9 @@ class ScriptedDevice(Device):
 
     # What the package asks
 
+    def all_for_kernels(self) -> list[Any]:
+        return [f"scripted:{number}" for number in range(self.count)]
+
     def touch(self) -> None:
         self._check()
         for pool in self._pools:
