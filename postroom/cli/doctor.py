@@ -46,7 +46,7 @@ def command(base: str, gpu: bool, json_: bool) -> None:
 
 
 def _check_gpus(*, json_: bool) -> NoReturn:
-    from ..session.gpu_check import Verdict, check_gpus
+    from ..queue.gpu_check import Verdict, check_gpus
 
     steps = []
     for step in check_gpus():

@@ -36,11 +36,11 @@ from ..gpus.memory.profiles import Kind, Profiles
 from ..jobs import Job
 from ..master import Master
 from ..parcel.sheets import Outcome
+from ..session.job_runner import ASYNCHRONOUS
+from ..session.sessions import Sessions
 from ..store.base import create_base
 from ..system import processes
 from ..system.own_python import own_python
-from .job_runner import ASYNCHRONOUS
-from .sessions import Sessions
 
 KERNELS = "gpu_check_jobs"
 HELD_MIB = 256  # by a program that only shows itself
@@ -128,7 +128,7 @@ def _versions(cards: list[Card]) -> str:
     from importlib.metadata import version
 
     words = [f"postroom {version('postroom')}", f"Python {platform.python_version()}"]
-    words += [f"Linux {platform.release()}", f"{len(cards)} x {cards[0].name}"]
+    words += [f"Linux {platform.release().partition('-')[0]}", f"{len(cards)} x {cards[0].name}"]
     return ", ".join(words)
 
 
