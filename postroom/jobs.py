@@ -358,6 +358,7 @@ class JobPool:
         self.run = info.run
         self.jobs = JobList(jobs)
         self.agents: dict[str, AgentTotals] = {}
+        self.hold: object = None  # what says that this program may still read results
         self.is_stored = False  # True: its jobs were read from disk
         self.is_open = False  # True: more jobs may come, so the run stays wanted
         self.source: JobSource | None = None  # where more jobs come from

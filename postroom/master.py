@@ -26,6 +26,7 @@ from .dispatch.feeder import Feeder, Window
 from .dispatch.few_jobs import MOST_JOBS as MOST_FEW
 from .dispatch.few_jobs import FewJobs
 from .dispatch.job_writer import Batch, log_jobs, pack_batch, put_data, referring_to_data
+from .dispatch.old_runs import STEP_S, OldRuns
 from .dispatch.request_executor import SessionStarter
 from .dispatch.stall import Stall, find_obstacle
 from .errors import (
@@ -53,6 +54,7 @@ from .store.job_ids import JobId, JobIds
 from .store.journal import Journal
 from .store.mailbox import read_letter
 from .store.requests import Request, RequestVerb, ask
+from .store.retention import Retention, parse_keep, register_program, retention_of
 from .store.runs import (
     RunInfo,
     appending,
@@ -78,6 +80,12 @@ from .text.safe_text import printable
 STAND_BY_S = 0.5
 # How long after the last call of its user it stops acting.
 IDLE_S = 0.5
+# Old runs are removed in pauses that are at least so long, and for so long when nobody waits.
+QUIET_PAUSE_S = 0.05
+IDLE_STEP_S = 0.05
+CLOSING_S = 0.03
+# How often it looks which pools its user has dropped.
+TIDY_S = 1.0
 # ... and lists results at most, when events say that there are some.
 REFRESH_S = 0.002
 # How often it checks that its base still exists, and why nothing can run.
@@ -100,11 +108,15 @@ class Master:
         sessions: SessionStarter | None = None,
         say: Callable[[str], None] | None = None,
         raise_after_s: float | None = None,
+        keep_results: str | float | None = None,
+        keep_bytes: str | int | None = None,
     ) -> None:
         """Open a base, and make it if it is missing.
 
         While nothing can run (no agent is alive, the disk is full), `say` is told once, by default
-        on stderr; with `raise_after_s` a wait raises StalledError after so long.
+        on stderr; with `raise_after_s` a wait raises StalledError after so long. While this Master
+        acts, results of runs that are over stay as long as `keep_results` ("30d", seconds,
+        "forever"), and together take at most `keep_bytes` ("20G", bytes, "forever").
         """
         self.base: Base = create_base(base) if files is None else Base(base)
         self._folder_is_given = import_folder is not None
@@ -136,6 +148,11 @@ class Master:
         self._say = say or _tell
         self._stall = Stall(self._say, raise_after_s=raise_after_s)
         self._look_at = 0.0
+        self._keep = parse_keep(keep_results, keep_bytes)
+        self._old_runs: OldRuns | None = None
+        self._program: tuple[str, Lock | None] | None = None  # what runs name, until it is free
+        self._reading: dict[str, bool] = {}  # runs whose pools exist here: whether it is another's
+        self._tidy_at = 0.0
         with self._explaining("work"):
             watched = [self.base.agent_pool, self.base.job_pool, self.base.control]
             self._waiter = Waiter(watched, spin=spin)
@@ -163,6 +180,7 @@ class Master:
             self._append_logs.clear()
             self._files.remove_spares()
             self._step_down()
+            self._program = None  # pools that still exist hold it
 
     @property
     def acting(self) -> bool:
@@ -349,6 +367,7 @@ class Master:
                 host=socket.gethostname(),
                 user=user_name(),
                 kernels={task: source_version(folder, task) for task in tasks},
+                program="" if keep else self._token(),
                 one_job_per_letter=one_job_per_letter,
                 recycled=recycled,
                 planned=planned,
@@ -375,7 +394,53 @@ class Master:
             self._want(info.run)
         pool = JobPool(self._files, self.base, info, listed, self)
         self._note_parcels(pool, records)
+        self._hold(pool)
         return self._watch(pool)
+
+    def _token(self) -> str:
+        """What runs of this program name; registered once."""
+        if self._program is None:
+            self._program = register_program(self._files, self.base)
+        return self._program[0]
+
+    def _hold(self, pool: JobPool, *, resumed: bool = False) -> None:
+        """Keep a run from being removed by its age or size, for as long as its pool exists."""
+        token = self._token() if pool.info.embedded else ""
+        if not token or self._program is None:
+            return
+        if resumed and not self._say_that_it_reads(pool.run, token):
+            return
+        pool.hold = self._program[1]
+        self._reading[pool.run] = resumed
+
+    def _say_that_it_reads(self, run: str, token: str) -> bool:
+        path = self.base.reader(run, token)
+        try:
+            if not self._files.exists(path):
+                self._files.write_new(path, [b""])
+        except OSError:  # on a full disk, say: then only its age protects the run
+            return False
+        return True
+
+    def _let_go_of_dropped(self) -> None:
+        """Say which runs this program will not read again, because it has dropped their pools."""
+        dropped = self._reading.keys() - self._pools.keys() - self._wanted.keys()
+        for run in dropped:
+            resumed = self._reading.pop(run)
+            with contextlib.suppress(OSError):
+                if resumed:
+                    self._files.remove(self.base.reader(run, self._token()))
+                else:
+                    self._files.write_new(self.base.let_go(run), [b""])
+
+    def _tidy(self, seconds: float = STEP_S) -> None:
+        """Between other work, for a moment: let go of runs, and remove old ones (see `OldRuns`)."""
+        now = self._clock.monotonic()
+        if now >= self._tidy_at:
+            self._tidy_at = now + TIDY_S
+            self._let_go_of_dropped()
+        if self._old_runs is not None:
+            self._old_runs.step(seconds)
 
     def open(
         self,
@@ -628,6 +693,7 @@ class Master:
         kept = contextlib.nullcontext() if info.embedded else appending(self._files, self.base, run)
         with kept:
             pool = self._read_pool(info, job)
+            self._hold(pool, resumed=True)
         if info.planned > len(pool.jobs):
             self._say(
                 f"run {run} has {len(pool.jobs)} of {info.planned} jobs: its program ended while "
@@ -776,7 +842,7 @@ class Master:
 
     def _step_down(self) -> None:
         """Stop acting. What is in memory may be incomplete: acting again begins with recovery."""
-        self._dispatcher = None
+        self._dispatcher = self._old_runs = None
         self._journal.catch_up()
         if self._lock is not None:
             self._lock.release()
@@ -803,6 +869,8 @@ class Master:
         idle = False
         while not idle and not self._closed.wait(IDLE_S / 2):
             with self._guard:
+                with contextlib.suppress(OSError):
+                    self._tidy(IDLE_STEP_S)
                 idle = self._dispatcher is None or (
                     time.monotonic() >= self._used_at + IDLE_S and self.let_go()
                 )
@@ -930,8 +998,12 @@ class Master:
                     dispatcher.hint(names)
                 else:
                     self._at_rest.difference_update(self._at_rest if names is None else names)
+                seconds = 0.0
         finally:
             self._polling.release()
+        if seconds >= QUIET_PAUSE_S:  # nothing has happened for a while
+            with self._guard, contextlib.suppress(OSError):
+                self._tidy()
 
     def _try_to_act(self) -> None:
         lock = self._files.try_lock(self.base.master_lock)
@@ -952,9 +1024,22 @@ class Master:
         # Before the first letter: the next Master's epoch must be higher than this one.
         self._write_info(dispatcher.epoch)
         self._dispatcher = dispatcher
+        self._old_runs = OldRuns(
+            self._files,
+            self.base,
+            clock=self._clock,
+            journal=self._journal,
+            retention=self.retention,
+            is_awaited=dispatcher.is_awaited,
+        )
         self._journal.event("acts", epoch=dispatcher.epoch)
         for pool in list(self._pools.values()):
             pool.refresh()
+
+    def retention(self) -> Retention:
+        """How long results of runs that are over stay while this Master acts."""
+        _, disk_bytes = self._files.disk_space(self.base.root)
+        return retention_of(self._files, self.base, self._keep, disk_bytes=disk_bytes)
 
     def _sweep(self, agent_id: str) -> int:
         if not isinstance(self._files, LocalFiles):

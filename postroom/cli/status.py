@@ -70,6 +70,7 @@ def head(seen: Overview) -> list[str]:
         f"today: {seen.done_today} ended, {seen.failed_today} of them failed; "
         f"{seen.rate_per_hour:.0f} in the last hour",
     ]
+    lines += [seen.disk] if seen.disk else []
     lines += [f"ATTENTION: {trouble}" for trouble in seen.troubles]
     waiting = any(seen.counts.get(state) for state in PENDING if state != "abandoned")
     if waiting and not seen.master_pid:

@@ -39,6 +39,7 @@ GROUPS = {
         "drain": ("orders:drain", "Give agents no more jobs."),
         "top": ("top", "Watch the queue live on the full screen."),
         "clean": ("clean", "Remove finished runs with their results and logs."),
+        "retention": ("retention", "Show or set how long results of programs stay."),
         "doctor": ("doctor", "Check a base for problems."),
     },
     "GPUs": {

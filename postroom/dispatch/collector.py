@@ -16,10 +16,9 @@ from ..store.base import Base
 from ..store.files import Clock, Files
 from ..store.journal import Journal
 from ..store.mailbox import Letter
-from ..store.runs import publish_results
+from ..store.runs import gaps, publish_results
 from .agent import Agent
 from .registry import ActiveRun, Registry
-from .run_queue import gaps
 
 # Called with the run and the outcomes of some of its jobs.
 OnOutcomes: TypeAlias = Callable[[str, OutcomeSheet], None]

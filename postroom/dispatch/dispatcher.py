@@ -7,6 +7,7 @@ meanwhile is seen twice, never missed. `step(now)` is one round; its cost depend
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection
 
 from ..errors import BadFileError, OtherVersionError
@@ -32,6 +33,8 @@ PROBE_S = 0.2
 LOOK_S = 0.05
 # At most this many of the shortest jobs wait for more, to be sent in one letter.
 FEW_JOBS = 32
+# A notice about a run is not longer than this.
+NOTICE_LIMIT = 1 << 20
 # After an error of the disk, wait this long before sending again.
 BLOCKED_S = 0.5
 
@@ -105,6 +108,22 @@ class Dispatcher:
         active = self.runs.get(run)
         if active is not None:
             active.queue.grows = more
+
+    def is_awaited(self, run: str) -> bool:
+        """Whether a job waits for one of a run's jobs, or a message about it is due.
+
+        Read from disk: who submits such a job holds the lock of the run meanwhile.
+        """
+        self._registry.refresh(self._out)
+        if self._registry.awaited(run):
+            return True
+        notices = (n for n in self._files.names(self._base.control) if n.startswith("notice."))
+        paths = (f"{self._base.control}/{name}" for name in notices if name.endswith(".json"))
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError):
+                if run.encode() in self._files.read(path, NOTICE_LIMIT):
+                    return True
+        return False
 
     def is_due(self, run: str) -> bool:
         """Whether what this process appended is worth a round: a mailbox is empty.

@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from ..store.runs import Note, count_covered
+from ..store.runs import Note, count_covered, gaps
 
 # A job with which three workers died is probably the cause: it is not sent to a fourth.
 MOST_LOST = 3
@@ -238,16 +238,3 @@ class RunQueue:
         by_share = -(-remaining // ((1 if self.grows else 2) * max(agents, 1)))
         least = int(LEAST_S / max(self.mean_s, 1e-6))
         return max(1, min(by_time, max(by_share, least), MOST_JOBS))
-
-
-def gaps(end: int, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The ranges of 0..end that no span covers."""
-    found = []
-    reached = 0
-    for first, stop in sorted(spans):
-        if first > reached:
-            found.append((reached, min(first, end)))
-        reached = max(reached, stop)
-    if reached < end:
-        found.append((reached, end))
-    return [(first, stop) for first, stop in found if first < stop]

@@ -18,10 +18,12 @@ from ..errors import BadFileError, PostroomError
 from ..gpus.cards.gpu_list import parse_gpus
 from ..master import Master
 from ..store.job_ids import JobId, find_run
+from ..store.removal import remove_run, remove_unused_data, sweep
 from ..store.requests import Request, RequestVerb, ask, is_settled
 from ..store.runs import user_name
+from ..text.durations import format_duration
 from .base_state import BaseState
-from .cleaning import find_over, remove_run, remove_unused_data, runs_in_use, sweep
+from .cleaning import QUIET_S, find_over, runs_in_use
 from .job_rows import read_sheet
 from .queue_view import QueueView
 from .rows import FAILED
@@ -270,6 +272,10 @@ def clean(
     old = partial(find_over, seen, now=now, older_than_s=older_than_s, project=project)
     going = old(kept=in_use(), abandoned=abandoned)
     left = [one for one in old(abandoned=not abandoned) if seen.is_abandoned(one.run)]
+    here = [one for one in seen.readers.values() if project in ("", one.project)]
+    unfinished = [one for one in here if one.pending and one not in [*left, *going]]
+    newer = sum(not one.pending for one in here) - len(old(abandoned=False))
+    needed = len(old(abandoned=abandoned)) - len(going)
     # How many jobs they had when they were found to be old enough.
     jobs = {reader.run: reader.asked for reader in going}
     if not dry_run:
@@ -290,6 +296,13 @@ def clean(
             f"{sum(reader.pending for reader in left)} jobs that have not ended stay: --abandoned "
             "removes them, too"
         )
+    stays = [
+        (len(unfinished), "not finished"),
+        (newer, f"ended less than {format_duration(max(older_than_s, QUIET_S))} ago"),
+        (needed + len(going) - len(jobs), "in use: jobs wait for them, or a message is due"),
+    ]
+    if words := [f"{count} {why}" for count, why in stays if count > 0]:
+        text += f"; these stay: {', '.join(words)}"
     if errors:
         text += f"; not all could be deleted, clean again when this is mended: {errors[0]}"
     return ActionResult(None, text, runs=list(jobs))

@@ -15,11 +15,13 @@ from ..store.base import FOLDERS, OUTBOX, Base, number_of, open_base
 from ..store.files import LocalFiles
 from ..store.mailbox import is_plain_name, read_letter
 from ..store.requests import no_orders, pending, read_orders, read_request
+from ..store.retention import read_settings_of, retention_of
 from ..store.runs import count_jobs, list_firsts, list_runs, read_run_info
 from ..store.snapshot import DEAD, BaseSnapshot, snapshot
 from ..system import cgroups
 from ..system.oom_kills import OOM_MESSAGE
 from ..system.processes import describe_pid, is_stopped
+from .disk_usage import look, usage_line
 
 # Filesystems on which file locks and hard links work as the protocol needs.
 LOCAL = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "overlay", "bcachefs"}
@@ -49,7 +51,17 @@ def examine(root: str | os.PathLike[str]) -> Iterator[Finding]:
     yield Finding(
         "ok", f"{base.root} is a base of this version of Postroom and private to this user"
     )
-    for check in (_folders, _filesystem, _locks, _space, _watches, _groups, _temporaries, _modes):
+    for check in (
+        _folders,
+        _filesystem,
+        _locks,
+        _space,
+        _usage,
+        _watches,
+        _groups,
+        _temporaries,
+        _modes,
+    ):
         yield from check(base)
     seen = snapshot(base)
     for check_with in (_master, _agents, _runs, _orders, _parcels, _orphans, _rejected):
@@ -133,6 +145,23 @@ def _space(base: Base) -> Iterator[Finding]:
         )
     if status.f_flag & os.ST_RDONLY:
         yield Finding("error", "the filesystem is read-only", "mount it writable")
+
+
+def _usage(base: Base) -> Iterator[Finding]:
+    files = LocalFiles()
+    usage = look(files, base, store=False)
+    if usage.at:
+        kept = retention_of(files, base, disk_bytes=files.disk_space(base.root)[1])
+        text = f"{usage_line(files, base, usage)}; results of programs stay {kept}"
+        yield Finding("ok", text.removeprefix("disk: "))
+    try:
+        read_settings_of(files, base)
+    except BadFileError as error:
+        yield Finding(
+            "warning",
+            f"the retention of this base cannot be read, so nothing is removed: {error}",
+            "set it again: postroom retention --default",
+        )
 
 
 def _watches(base: Base) -> Iterator[Finding]:

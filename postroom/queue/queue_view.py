@@ -1,8 +1,8 @@
 """Everything that listings show, read from the folders: for the command line and the page.
 
 A `QueueView` reads the folders again for each question and keeps what cannot change, so a page that
-asks every second pays only for what is new. It writes nothing but a cache of results (see
-`result_cache`), and needs no other process.
+asks every second pays only for what is new. It writes nothing but two caches, of results
+and of sizes (`result_cache`, `store.usage`), and needs no other process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from ..gpus.cards import inventory
 from ..store.base import Base
 from ..store.files import Files, LocalFiles
 from ..store.job_ids import JobId
+from ..store.usage import BaseUsage
 from .base_state import BaseState, BaseStateReader
+from .disk_usage import look, usage_line
 from .gpu_rows import agent_views, card_views
 from .history import intervals
 from .job_rows import JobRows, read_sheet
@@ -80,6 +82,7 @@ class QueueView:
         today = time.mktime((*time.localtime()[:3], 0, 0, 0, 0, 0, -1))
         now = time.time()
         counts = {reader.run: base_state.counts(reader) for reader in readers}
+        usage = self.usage()
         return Overview(
             base=self.base.root,
             at=now,
@@ -98,7 +101,13 @@ class QueueView:
             rate_per_hour=float(sum(_ended_since(reader, now - HOUR_S) for reader in readers)),
             projects=_projects(base_state, counts),
             troubles=base_state.troubles,
+            disk=usage_line(self.files, self.base, usage),
+            disk_bytes=usage.by_kind() if usage.at else {},
         )
+
+    def usage(self) -> BaseUsage:
+        """The space that the base takes; measured at most once a minute, for a moment."""
+        return look(self.files, self.base)
 
     def jobs(
         self,

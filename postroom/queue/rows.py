@@ -175,6 +175,8 @@ class Overview:
     rate_per_hour: float
     projects: list[ProjectView]
     troubles: list[str]  # files that cannot be read, and what to do
+    disk: str = ""  # what takes space, and what will go, in one line
+    disk_bytes: dict[str, int] = field(default_factory=dict)  # by kind, when it was last measured
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from collections.abc import Collection
 from typing import Any, Generic, TypeVar
 
 from ..commands.spec import COMMAND
-from ..dispatch.run_queue import gaps
 from ..dispatch.send_order import NO_OPTIONS
 from ..errors import BadFileError, OtherVersionError
 from ..parcel.sheets import FAILED_FLAG, SCHEDULING_FLAG, Failure, JobSheet, OutcomeSheet
@@ -24,7 +23,7 @@ from ..store.append_log import AppendLogReader, RecordReader
 from ..store.base import Base, attempt_of
 from ..store.files import Files
 from ..store.job_ids import JobId
-from ..store.runs import RunInfo, list_firsts, read_parcel_bytes, read_run_info
+from ..store.runs import RunInfo, gaps, list_firsts, read_parcel_bytes, read_run_info
 from ..store.scheduling import SchedulingOptions
 from ..store.taken import Ranges, read_taken
 from ..text.safe_text import encodable

@@ -14,6 +14,8 @@ base/
   job_pool/<run>/<name>.tar      a snapshot of code for commands, named by content
   job_pool/<run>/run.json        what all jobs of the run have in common
   job_pool/<run>/wanted.lock     shared file lock of those who append to a run or wait for it
+  job_pool/<run>/let_go          its program will not read its results again
+  job_pool/<run>/reader.<token>  another program may, as long as it lives
   job_pool/<run>/closed          the run is being removed, for good: it takes no more jobs
   job_pool/<run>/taken.json      whose results were handed out and removed; taken.lock: its writer
   result_pool/<run>/<first>.npz  outputs and errors, as they come
@@ -26,8 +28,11 @@ base/
   runs/<run>/output.<agent>      what the kernels of a run have printed
   log/postroom.log               one log for every process (JSON lines)
   log/events.jsonl               the journal of every state change
+  log/usage.json                 a cache of how much space each run takes; may be deleted, too
   log/results.<run>.json         a cache of what results say; may be deleted at any time
   rejected/  trash/  tmp/        bad files and why; runs being removed; files being written
+  programs/<token>.lock          held by a program for as long as it may read results of its runs
+  retention.json                 how long results of runs that are over stay, if not as usual
   master.lock                    file lock of the one acting Master
   master.json                    its pid and host, and the epoch of its letters
 """
@@ -60,11 +65,14 @@ FOLDERS = (
     "log",
     "rejected",
     "trash",
+    "programs",
 )
-FILES = ("FORMAT", "master.lock", "master.json", "data.lock")
+FILES = ("FORMAT", "master.lock", "master.json", "data.lock", "retention.json")
 SUFFIX = ".npz"
 OUTBOX = "outbox."
 CLOSED = "closed"
+LET_GO = "let_go"
+READER = "reader."
 APPEND_LOG = "jobs.log"
 
 _TOKEN = new_token(12)
@@ -90,6 +98,9 @@ class Base:
         self.log = f"{self.root}/log/postroom.log"
         self.events = f"{self.root}/log/events.jsonl"
         self.data_lock = f"{self.root}/data.lock"  # held, shared, while a run with data is begun
+        self.programs = f"{self.root}/programs"
+        self.retention = f"{self.root}/retention.json"
+        self.usage = f"{self.root}/log/usage.json"
         self.master_lock = f"{self.root}/master.lock"
         self.master_info = f"{self.root}/master.json"
 
@@ -135,6 +146,14 @@ class Base:
     def closed(self, run: str) -> str:
         """Says that a run is being removed, and takes no more jobs."""
         return f"{self.job_pool}/{run}/{CLOSED}"
+
+    def let_go(self, run: str) -> str:
+        """Says that the program of a run will not read its results again."""
+        return f"{self.job_pool}/{run}/{LET_GO}"
+
+    def reader(self, run: str, token: str) -> str:
+        """Says that another program may read the results of a run."""
+        return f"{self.job_pool}/{run}/{READER}{token}"
 
     def taken(self, run: str) -> str:
         """Names the jobs whose results were handed out and are not kept."""
@@ -204,6 +223,10 @@ class Base:
         """The folder of a queued command: its output and how it ended."""
         return f"{self.root}/runs/{run}/{job}"
 
+    def program_lock(self, token: str) -> str:
+        """Held by a program while it may read results of its runs."""
+        return f"{self.programs}/{token}.lock"
+
     def data(self, name: str) -> str:
         """Shared data, named by its content."""
         return f"{self.root}/data/{name}{SUFFIX}"
@@ -247,6 +270,11 @@ def attempt_of(name: str) -> tuple[int, int] | None:
 def new_run_id() -> str:
     """Make a run's id: sortable by time, unique, and safe as a file name."""
     return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{new_token(6)}"
+
+
+def new_program() -> str:
+    """Make a name for a program that submits runs."""
+    return new_token(12)
 
 
 def default_base() -> str:

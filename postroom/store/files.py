@@ -16,7 +16,7 @@ import shutil
 import stat
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from ..errors import BadFileError
@@ -138,6 +138,12 @@ class Files(Protocol):
 
     def exists(self, path: str) -> bool:
         """Whether the path exists."""
+
+    def sizes(self, folder: str) -> Iterator[tuple[str, int, float]]:
+        """Every file below a folder: its name, the bytes that it takes, and when it changed."""
+
+    def disk_space(self, folder: str) -> tuple[int, int]:
+        """The bytes that are free for this user on the disk of a folder, and all of them."""
 
     def make_folder(self, path: str) -> None:
         """Make a private folder if it does not exist."""
@@ -442,6 +448,25 @@ class LocalFiles:
         except (FileNotFoundError, NotADirectoryError):
             return False
         return True
+
+    def sizes(self, folder: str) -> Iterator[tuple[str, int, float]]:
+        try:
+            entries = os.scandir(folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        with entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    yield from self.sizes(entry.path)
+                    continue
+                with contextlib.suppress(FileNotFoundError):
+                    status = entry.stat(follow_symlinks=False)
+                    yield entry.name, status.st_blocks * 512, status.st_mtime
+
+    def disk_space(self, folder: str) -> tuple[int, int]:
+        disk = os.statvfs(folder)
+        free = disk.f_bavail if os.geteuid() else disk.f_bfree
+        return free * disk.f_frsize, disk.f_blocks * disk.f_frsize
 
     def make_folder(self, path: str) -> None:
         with contextlib.suppress(FileExistsError):

@@ -49,6 +49,7 @@ class RunInfo(JsonRecord):
     one_job_per_letter: bool = False  # True: no job waits behind another in the same mailbox
     queue: bool = False  # True: part of a project's queue; its jobs have scheduling options
     recycled: bool = False  # True: the parcels of done jobs are written over: map them under a lock
+    program: str = ""  # whoever holds `programs/<program>.lock` may still read its results
     planned: int = 0  # how many jobs a list has, if it is written while its first jobs run
     calls: bool = False  # True: small calls of a program, each with its kernel as it is then
 
@@ -176,7 +177,8 @@ def want(files: Files, base: Base, run: str, *, wait: bool = True) -> Lock:
             raise
         lock.release()
     raise RunRemovedError(
-        f"run {run} was removed by `postroom clean`: it takes no more jobs; submit a new run"
+        f"run {run} was removed, by `postroom clean` or because it was old (see `postroom "
+        "retention`): it takes no more jobs; submit a new run"
     )
 
 
@@ -209,6 +211,19 @@ def count_covered(spans: Iterable[tuple[int, int]]) -> tuple[int, int]:
         twice += max(min(stop, reached) - first, 0)
         reached = max(reached, stop)
     return covered, twice
+
+
+def gaps(end: int, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The ranges of 0..end that no span covers."""
+    found = []
+    reached = 0
+    for first, stop in sorted(spans):
+        if first > reached:
+            found.append((reached, min(first, end)))
+        reached = max(reached, stop)
+    if reached < end:
+        found.append((reached, end))
+    return [(first, stop) for first, stop in found if first < stop]
 
 
 def list_firsts(files: Files, folder: str) -> list[int]:

@@ -13,9 +13,8 @@ from postroom.dispatch.run_queue import (
     MOST_JOBS,
     JobRange,
     RunQueue,
-    gaps,
 )
-from postroom.store.runs import Note
+from postroom.store.runs import Note, gaps
 
 spans = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 6)).map(lambda s: (s[0], sum(s))))
 

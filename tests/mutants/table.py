@@ -35,8 +35,11 @@ MINDER = "postroom/commands/minder.py"
 JOB_WRITER = "postroom/dispatch/job_writer.py"
 NOTIFY = "postroom/queue/notify.py"
 CLEANING = "postroom/queue/cleaning.py"
+REMOVAL = "postroom/store/removal.py"
 RUN_READER = "postroom/queue/run_reader.py"
 TAKEN = "postroom/store/taken.py"
+OLD_RUNS = "postroom/dispatch/old_runs.py"
+OLD_RUNS_TESTS = "tests/dispatch/test_old_runs.py"
 TAKEN_TESTS = "tests/store/test_taken.py"
 
 METER = "postroom/gpus/memory/meter.py"
@@ -1309,16 +1312,16 @@ MUTANTS = [
     ),
     Mutant(
         "a run to which somebody has just appended is not closed",
-        CLEANING,
-        "return _ended(files, base, run, base.run_folder(run)) == jobs and run not in in_use()",
+        REMOVAL,
+        "return ended_jobs(files, base, run) == jobs and run not in in_use()",
         "return run not in in_use()",
         "tests/queue/test_cleaning.py::test_a_job_that_is_appended_at_the_last_moment_stays",
     ),
     Mutant(
         "a run that somebody has begun to wait for is not closed",
-        CLEANING,
-        "return _ended(files, base, run, base.run_folder(run)) == jobs and run not in in_use()",
-        "return _ended(files, base, run, base.run_folder(run)) == jobs",
+        REMOVAL,
+        "return ended_jobs(files, base, run) == jobs and run not in in_use()",
+        "return ended_jobs(files, base, run) == jobs",
         "tests/queue/test_cleaning.py"
         "::test_a_run_is_not_removed_while_a_job_is_submitted_that_waits_for_it",
     ),
@@ -1332,7 +1335,7 @@ MUTANTS = [
     ),
     Mutant(
         "a run that somebody appends to is not closed",
-        CLEANING,
+        REMOVAL,
         "        lock = files.try_lock(base.wanted(run))\n",
         "        lock = files.try_lock(base.wanted(run), shared=True)\n",
         "tests/queue/test_cleaning.py::test_a_run_that_somebody_appends_to_stays",
@@ -1389,7 +1392,7 @@ MUTANTS = [
     ),
     Mutant(
         "a removed run is marked as closed until all of it is gone",
-        CLEANING,
+        REMOVAL,
         "            if name != CLOSED:\n",
         "            if True:\n",
         "tests/queue/test_cleaning.py"
@@ -1650,5 +1653,47 @@ MUTANTS = [
         "self.close(), device_in_use().empty_cache()",
         "tests/functions/test_decorator.py"
         "::test_the_card_is_given_back_after_the_cache_was_emptied",
+    ),
+    Mutant(
+        "a run stays while a program may read its results",
+        OLD_RUNS,
+        "            return not is_in_use(files, base, run, one.program) and not self._is_awaited(run)\n",
+        "            return not self._is_awaited(run)\n",
+        OLD_RUNS_TESTS,
+    ),
+    Mutant(
+        "a run that a job waits for does not become too old",
+        OLD_RUNS,
+        "            return not is_in_use(files, base, run, one.program) and not self._is_awaited(run)\n",
+        "            return not is_in_use(files, base, run, one.program)\n",
+        OLD_RUNS_TESTS,
+    ),
+    Mutant(
+        "only embedded runs that are over become too old",
+        OLD_RUNS,
+        "if one.embedded and one.is_over]",
+        "if one.is_over]",
+        OLD_RUNS_TESTS,
+    ),
+    Mutant(
+        "an old run that got a job meanwhile stays",
+        OLD_RUNS,
+        "            if logged_until(files, base.append_log(run)) != one.jobs:\n",
+        "            if False:\n",
+        OLD_RUNS_TESTS,
+    ),
+    Mutant(
+        "a program that resumed a run keeps it",
+        "postroom/store/retention.py",
+        "    tokens = [name.removeprefix(READER) for name in names if name.startswith(READER)]\n",
+        "    tokens = []\n",
+        OLD_RUNS_TESTS,
+    ),
+    Mutant(
+        "a retention that cannot be read keeps everything",
+        "postroom/store/retention.py",
+        "        own = RetentionSettings(-1.0, -1)\n",
+        "        own = RetentionSettings()\n",
+        "tests/store/test_retention.py",
     ),
 ]

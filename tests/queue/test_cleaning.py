@@ -13,16 +13,16 @@ import pytest
 
 from postroom.errors import OtherVersionError, RunRemovedError
 from postroom.jobs import Job
-from postroom.queue import cleaning
 from postroom.queue.actions import clean
-from postroom.queue.cleaning import remove_run, runs_in_use, sweep
+from postroom.queue.cleaning import runs_in_use
 from postroom.queue.notices import Notice, save_notice
 from postroom.queue.queue_view import QueueView
 from postroom.queue.run_reader import RunReader, SheetCache
-from postroom.store import runs
+from postroom.store import removal, runs
 from postroom.store.base import Base, create_base
 from postroom.store.files import LocalFiles
 from postroom.store.job_ids import JobId
+from postroom.store.removal import remove_run, sweep
 from postroom.store.runs import create_run, list_runs
 from tests.in_one_process import in_one_process
 from tests.queue.kit import FILES, end, make_old, queue
@@ -314,7 +314,7 @@ def test_a_run_that_is_being_made_is_not_removed(base: Base) -> None:
         os.mkdir(folder)
     sweep(FILES, base, now=time.time())
     assert os.path.isdir(base.result_folder("new"))
-    sweep(FILES, base, now=time.time() + 2 * cleaning.LEFT_S)
+    sweep(FILES, base, now=time.time() + 2 * removal.LEFT_S)
     assert not os.path.isdir(base.result_folder("new"))
 
 
@@ -339,7 +339,7 @@ def test_a_run_that_was_appended_to_meanwhile_stays(tmp_path: Path, how: str, ke
         assert remove_run(running.files, running.base, pool.run, jobs=reader.asked)
         assert not running.files.exists(running.base.run_folder(pool.run))
         if keep:
-            with pytest.raises(RunRemovedError, match="removed by `postroom clean`"):
+            with pytest.raises(RunRemovedError, match="was removed, by `postroom clean`"):
                 pool.submit(Job("kernels:double", x=3))
         assert not running.files.exists(running.base.run_folder(pool.run))
 
@@ -355,28 +355,28 @@ class TestSharedData:
 
     def test_data_goes_when_no_run_refers_to_it_any_more(self, tmp_path: Path) -> None:
         with in_one_process(tmp_path, "def add(x, shared):\n    return x + shared\n") as running:
-            base, later = running.base, time.time() + 2 * cleaning.LEFT_S
+            base, later = running.base, time.time() + 2 * removal.LEFT_S
             (run, path), (_, other) = self.put(running, 1), self.put(running, 2)
-            assert cleaning.remove_unused_data(FILES, base, now=later) == 0
+            assert removal.remove_unused_data(FILES, base, now=later) == 0
             running.master.close()
             assert remove_run(FILES, base, run, jobs=1)
-            assert cleaning.remove_unused_data(FILES, base, now=time.time()) == 0, "it is new"
+            assert removal.remove_unused_data(FILES, base, now=time.time()) == 0, "it is new"
             lock = FILES.try_lock(base.data_lock, shared=True)
             assert lock is not None
-            assert cleaning.remove_unused_data(FILES, base, now=later) == 0, "a run is begun"
+            assert removal.remove_unused_data(FILES, base, now=later) == 0, "a run is begun"
             lock.release()
-            assert cleaning.remove_unused_data(FILES, base, now=later) == 1
+            assert removal.remove_unused_data(FILES, base, now=later) == 1
             assert not path.exists() and other.exists()
 
     def test_data_stays_while_a_run_is_begun_that_refers_to_it(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with in_one_process(tmp_path, "def add(x, shared):\n    return x + shared\n") as running:
-            later = time.time() + 2 * cleaning.LEFT_S
+            later = time.time() + 2 * removal.LEFT_S
             create = create_run
 
             def clean_first(*arguments: Any) -> None:
-                cleaning.remove_unused_data(FILES, running.base, now=later)
+                removal.remove_unused_data(FILES, running.base, now=later)
                 create(*arguments)
 
             monkeypatch.setattr("postroom.master.create_run", clean_first)
@@ -387,8 +387,8 @@ class TestSharedData:
             run, path = self.put(running, 1)
             running.master.close()
             Path(running.base.run_info(run)).write_text("{")
-            later = time.time() + 2 * cleaning.LEFT_S
-            assert cleaning.remove_unused_data(FILES, running.base, now=later) == 0
+            later = time.time() + 2 * removal.LEFT_S
+            assert removal.remove_unused_data(FILES, running.base, now=later) == 0
             assert path.exists()
 
 

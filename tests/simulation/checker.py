@@ -17,6 +17,7 @@ from postroom.store.base import CLOSED, Base, number_of
 from postroom.store.runs import Note
 
 from .disk import Disk, Folder
+from .kernel import Process
 
 if TYPE_CHECKING:
     from .commands import Command
@@ -76,6 +77,7 @@ class Checker:
         self.executions: dict[int, tuple[str, int, Plan, int]] = {}
         self._by_token: dict[int, Plan] = {}
         self.running: list[Command] = []  # as far as they were not over
+        self.reading: set[tuple[str, Process]] = set()  # runs, and who has a pool of them
         self.lies = False  # a lock was lost: then two may run what only one should
         self._notes_lost = False  # notes are not synced: a power loss may cost an attempt more
 
@@ -130,6 +132,9 @@ class Checker:
         for submission in self.submissions:
             run = submission.run
             if run is not None and pool.get(run) is folder:
+                for read, process in self.reading:
+                    if read == run and process.alive:
+                        raise Violation(f"{run} is removed, and {process.name} reads it")
                 names = sorted(disk.folder(self._base.result_folder(run)).entries)
                 submission.closed = {*self._covered(disk, run, names), *self._taken(disk, run)}
                 lost = set(submission.jobs) - submission.closed

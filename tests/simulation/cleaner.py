@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 
 from postroom.errors import BadFileError
-from postroom.queue.cleaning import remove_run, sweep
 from postroom.store.append_log import logged_until
+from postroom.store.removal import remove_run, sweep
 from postroom.store.runs import list_runs
 
 from .kernel import Process

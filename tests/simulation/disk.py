@@ -10,7 +10,7 @@ import contextlib
 import errno
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from postroom.errors import BadFileError
@@ -414,6 +414,19 @@ class SimulatedFiles:
         except FileNotFoundError:
             return False
         return name in folder.entries
+
+    def sizes(self, folder: str) -> Iterator[tuple[str, int, float]]:
+        for name in self.names(folder):
+            with contextlib.suppress(FileNotFoundError):
+                node = self.disk.folder(folder).entries.get(name)
+                if isinstance(node, Folder):
+                    yield from self.sizes(f"{folder}/{name}")
+                elif node is not None:
+                    yield name, len(node.data), 0.0
+
+    def disk_space(self, folder: str) -> tuple[int, int]:
+        self.operation(folder)
+        return (0 if self.disk.full else 1 << 40), 1 << 41
 
     def make_folder(self, path: str) -> None:
         self.operation(path, grows=True)

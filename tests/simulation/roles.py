@@ -57,6 +57,7 @@ class Machine:
         self.disk.named = self.checker.named
         self.trees: dict[str, SimulatedLock] = {}  # what all processes of a session have open
         self.calm = False  # the faults have stopped
+        self.removes = False  # acting Masters remove runs that are over
         self.version_lot: random.Random | None = None  # None: all are of one version
         self._later: dict[str, bool] = {}
 
@@ -91,6 +92,7 @@ class Client:
         self.name = name
         self._own = own
         self._joined = joined  # runs of others, which it appends to
+        self._lot = random.Random(name)
 
     def __call__(self, process: Process) -> None:
         machine = self._machine
@@ -100,6 +102,8 @@ class Client:
             files=machine.files(process),
             clock=machine.clock,
             journal=NullJournal(),
+            keep_results=0.0 if machine.removes else "forever",
+            keep_bytes="forever",
         )
         sweep = sees_nothing if self._apart else machine.checker.sweep
         master._sweep = sweep  # type: ignore[method-assign]
@@ -117,10 +121,31 @@ class Client:
                         self._append(submission, pool)
                     if submission.closed is None and submission.run == pool.run:
                         self._look(submission, pool, seen)
+            if machine.removes:
+                self._tidy(process, master, pools, seen)
             if not machine.calm and machine.rng.random() < 0.05:
                 master.let_go()  # its user does something else for a while
                 process.sleep(machine.rng.choice((0.5, 3.0)))
             process.sleep(0.0005 if moved else machine.rng.choice((0.01, 0.05, 0.5)))
+
+    def _tidy(
+        self, process: Process, master: Master, pools: dict[str, JobPool], seen: dict[str, int]
+    ) -> None:
+        """Drop a pool now and then, and remove a little of what is old."""
+        machine = self._machine
+        for submission in [*self._own, *self._joined]:
+            pool = pools.get(submission.run or "")
+            if pool is not None and pool.done and not submission.more and self._lot.random() < 0.5:
+                del pools[pool.run]
+                machine.checker.reading.discard((pool.run, process))
+                seen.pop(pool.run, None)
+                master._wanted.pop(pool.run).release() if pool.run in master._wanted else None
+        pool = None
+        if master._old_runs is not None and self._lot.random() < 0.3:
+            master._tidy_at = master._old_runs._survey_at = 0.0  # a minute later
+        with contextlib.suppress(OSError):
+            for _ in range(self._lot.choice((0, 1, 5, 50))):
+                master._tidy(0.0)
 
     def _take_up(
         self, process: Process, master: Master, submission: Submission, pools: dict[str, JobPool]
@@ -132,6 +157,8 @@ class Client:
             pool = self._submit(master, submission)
         if pool is not None:
             pools[pool.run] = pool
+            if pool.hold is not None:
+                self._machine.checker.reading.add((pool.run, process))
 
     def _submit(self, master: Master, submission: Submission) -> JobPool | None:
         # Parcels are cut where options differ.

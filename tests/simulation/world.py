@@ -204,7 +204,8 @@ class Story(World):
         if rng.random() < 0.5:
             self.start(User(self))
         cleaners = random.Random(f"cleaners {seed}").choice((0, 0, 1, 2))
-        for number in range(cleaners):
+        self.removes = random.Random(f"removes {seed}").random() < 0.3
+        for number in range(0 if self.removes else cleaners):
             self.start(Cleaner(self, number))
         versions = random.Random(f"versions {seed}")
         if versions.random() < 0.3:

@@ -1,0 +1,81 @@
+"""`postroom retention`: how long results of Python programs stay."""
+
+from __future__ import annotations
+
+import json
+import time
+from math import inf
+
+import click
+
+from ..dispatch.old_runs import plan
+from ..queue.disk_usage import usage_rows
+from ..queue.queue_view import QueueView
+from ..store.retention import (
+    RetentionSettings,
+    parse_keep,
+    read_settings_of,
+    retention_of,
+    write_settings_of,
+)
+from ..text.byte_sizes import format_bytes
+from ..text.durations import format_time
+from .job_options import in_base
+from .options import CONTEXT, as_json
+from .output import print_table, talk
+
+SHOWN = 8
+
+
+@click.command(context_settings=CONTEXT)
+@click.option("--results", metavar="TIME", help="Keep results for so long: 12h, 30d, forever.")
+@click.option("--size", metavar="SIZE", help="Keep at most so much: 500M, 20G, forever.")
+@click.option("--default", "default", is_flag=True, help="Keep as usual: 7d, and 5G at most.")
+@as_json
+@in_base
+def command(
+    view: QueueView, results: str | None, size: str | None, default: bool, json_: bool
+) -> None:
+    """Show or set how long results of Python programs stay, and what takes space.
+
+    Runs of Master.run, start, submit and open whose jobs have all ended are removed by whoever
+    schedules, the oldest first, when they are too old, or when all together are too large. They
+    stay while their program has their results in use. Jobs of the queue, and submit(keep=True),
+    stay until `postroom clean`.
+
+    \b
+      postroom retention
+      postroom retention --results 30d --size 50G
+    """
+    files, base = view.files, view.base
+    if results or size or default:
+        asked = parse_keep(results, size)
+        before = RetentionSettings() if default else read_settings_of(files, base)
+        write_settings_of(files, base, asked.over(before))
+    usage = view.usage()
+    kept = retention_of(files, base, disk_bytes=files.disk_space(base.root)[1])
+    going = plan(usage, kept, time.time())
+    if json_:
+        said = {
+            "results_s": kept.results_s,
+            "results_bytes": kept.results_bytes,
+            "bytes": usage.by_kind(),
+            "going": [{**one._asdict(), "at": None if one.at == inf else one.at} for one in going],
+        }
+        click.echo(json.dumps(said, indent=1))
+        return
+    talk(f"results of Python programs stay {kept}")
+    print_table([["KIND", "SIZE"], *usage_rows(usage)])
+    rows = [
+        [one.run, format_bytes(one.nbytes), "now" if one.over_limit else _when(one.at)]
+        for one in going[:SHOWN]
+    ]
+    if rows:
+        click.echo()
+        print_table([["RUN", "SIZE", "GOES"], *rows])
+    if len(going) > SHOWN:
+        talk(f"... and {len(going) - SHOWN} more")
+
+
+def _when(at: float) -> str:
+    return "when there is no room" if at == inf else format_time(at)
