@@ -30,9 +30,9 @@ from ..calls.future_pool import FuturePool, JobFuture
 from ..calls.program_end import wait_at_end
 from ..jobs import Job, JobPool
 from ..master import Master
-from ..queue.cleaning import remove_run
 from ..store.files import LocalFiles
 from ..store.kernel_output import OutputFollower
+from ..store.removal import remove_run
 from .session_keeper import Agents, SessionKeeper, plan_slots, quiet
 
 R = TypeVar("R")

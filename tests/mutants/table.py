@@ -1657,15 +1657,15 @@ MUTANTS = [
     Mutant(
         "a run stays while a program may read its results",
         OLD_RUNS,
-        "            return not is_in_use(files, base, run, one.program) and not self._is_awaited(run)\n",
-        "            return not self._is_awaited(run)\n",
+        "            return not is_in_use(files, base, run, one.program) and ",
+        "            return ",
         OLD_RUNS_TESTS,
     ),
     Mutant(
         "a run that a job waits for does not become too old",
         OLD_RUNS,
-        "            return not is_in_use(files, base, run, one.program) and not self._is_awaited(run)\n",
-        "            return not is_in_use(files, base, run, one.program)\n",
+        "one.program) and not self._is_awaited(run)\n",
+        "one.program)\n",
         OLD_RUNS_TESTS,
     ),
     Mutant(
