@@ -179,6 +179,9 @@ class Master:
                 append_log.close()
             self._append_logs.clear()
             self._files.remove_spares()
+            self._tidy_at = 0.0
+            with contextlib.suppress(OSError):
+                self._tidy(CLOSING_S)
             self._step_down()
             self._program = None  # pools that still exist hold it
 
