@@ -18,6 +18,7 @@ from postroom.session.job_runner import JobRunner
 from postroom.store.base import create_base
 from postroom.store.files import LocalFiles
 from postroom.store.journal import NullJournal
+from postroom.store.runs import Note, write_note
 from tests.by_hand import info
 
 FAILURE = Failure(Outcome.FAILED, "failed", "exit code 3", "stderr")
@@ -84,6 +85,32 @@ def test_a_failure_with_retries_left_is_noted_by_the_inbox(tmp_path: Path) -> No
     with pytest.raises(TryAgain, match="failed: exit code 3") as error:
         run(tmp_path, CommandSpec("true", cwd="/").to_job(), minder)
     assert (error.value.kind, error.value.traceback) == ("failed", "stderr")
+
+
+@pytest.mark.parametrize(
+    ("reason", "alone"),
+    [("OutOfMemoryError: CUDA out of memory. Tried to allocate", True), ("ValueError: no", False)],
+)
+def test_a_task_that_ran_out_of_gpu_memory_is_retried_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: str, alone: bool
+) -> None:
+    base, files = create_base(tmp_path / "base"), LocalFiles()
+    job, had_alone = Job("kernels:x"), []
+    files.make_folder(base.attempts(info().run))
+    write_note(files, base, Note(info().run, 0, 1, "failed", "0", reason, 0.0))
+    data = b"".join(map(bytes, pack_jobs(0, job.task, job.options, None, [job.arguments])))
+    guardian: Any = None
+    runner = JobRunner(files, base, {"gpu": "GPU-x"}, guardian, NullJournal(), Minder(None).run)
+    sharing = runner.sharing
+    assert sharing is not None
+
+    def run(*_: Any) -> JobEnd:
+        had_alone.append(not sharing.inside)
+        return JobEnd(1)
+
+    monkeypatch.setattr(runner, "_run", run)
+    runner.run_job(info(), JobSheet("parcel", data), 0, 2)
+    assert had_alone == [alone]
 
 
 def test_a_job_without_a_command_fails_and_goes_to_no_minder(tmp_path: Path) -> None:

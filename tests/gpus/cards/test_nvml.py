@@ -92,6 +92,14 @@ def test_memory_that_was_not_freed_shows_although_nobody_uses_the_card(
     assert not second.processes
 
 
+def test_pids_of_another_namespace_are_nobodys_here(driver: Callable[..., None]) -> None:
+    """In a container NVML shows our own process by its pid on the host."""
+    driver(TWO_CARDS + f"process 0 {os.getpid()} 300 compute\nhost_pids 8000000\n")
+    card = inventory.cards()[0]
+    assert [(usage.pid, usage.user) for usage in card.processes] == [(os.getpid() + 8000000, "?")]
+    assert card.unexplained_mib == 300
+
+
 def test_memory_of_an_ended_process_may_be_used_for_a_while(driver: Callable[..., None]) -> None:
     driver(TWO_CARDS + f"lingers 0 5000 {time.time() + 600:.0f}\nlingers 1 5000 1\n")
     first, second = inventory.cards()
