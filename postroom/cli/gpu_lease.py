@@ -14,7 +14,6 @@ from ..errors import CardHeld, GpuError
 from ..gpus.cards import inventory
 from ..gpus.cards.inventory import Card, CardWatch
 from ..gpus.ledger import lease_keeper
-from ..gpus.ledger.lease_environment import granted_over, lease_environment
 from ..gpus.ledger.protocol import Lease, LeaseEntry, LeaseRequest, Ledger
 from ..system import processes
 from ..text import memory_sizes
@@ -111,6 +110,8 @@ def run(ledger: Ledger, watch: CardWatch, *, command: list[str], **scheduling: A
     if not scheduling["name"]:
         scheduling["name"] = os.path.basename(command[0])
     lease, granted = lease_for(ledger, watch, processes.myself(), **scheduling)
+    from ..gpus.ledger.lease_environment import granted_over
+
     environment = granted_over(os.environ, _environment(lease, granted))
     for fd in lease.fds:
         os.set_inheritable(fd, True)
@@ -130,6 +131,8 @@ def run(ledger: Ledger, watch: CardWatch, *, command: list[str], **scheduling: A
 
 def _environment(lease: Lease, granted: list[Card]) -> dict[str, str]:
     """Return the variables that a program on the cards of a lease needs."""
+    from ..gpus.ledger.lease_environment import lease_environment
+
     shared = lease.memory_mib is not None
     return inventory.pin(*granted) | lease_environment(lease.lease_id, shared=shared)
 
