@@ -11,7 +11,11 @@ from postroom import Agent
 __all__ = ["Agent"]
 
 if __name__ == "__main__":
+    import os
+
     from postroom.__main__ import run_command
     from postroom.cli.agents import command
 
+    os.environ.setdefault("POSTROOM_BASE", "./base")  # as main.py does
+    os.environ.setdefault("POSTROOM_BASE", "./base")  # as main.py does
     run_command(command)

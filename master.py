@@ -8,7 +8,11 @@ from postroom import Master
 __all__ = ["Master"]
 
 if __name__ == "__main__":
+    import os
+
     from postroom.__main__ import run_command
     from postroom.cli.master import command
 
+    os.environ.setdefault("POSTROOM_BASE", "./base")  # as main.py does
+    os.environ.setdefault("POSTROOM_BASE", "./base")  # as main.py does
     run_command(command)

@@ -27,8 +27,8 @@ from .dispatch.few_jobs import MOST_JOBS as MOST_FEW
 from .dispatch.few_jobs import FewJobs
 from .dispatch.job_writer import Batch, log_jobs, pack_batch, put_data, referring_to_data
 from .dispatch.old_runs import STEP_S, OldRuns
-from .dispatch.request_executor import SessionStarter
 from .dispatch.stall import Stall, find_obstacle
+from .dispatch.tender import SessionStarter
 from .errors import (
     BadFileError,
     BaseFolderError,
@@ -191,8 +191,8 @@ class Master:
         return self._dispatcher is not None
 
     def agents(self) -> list[str]:
-        """The agents that can take letters now."""
-        return list_agents(self._files, self.base)
+        """The agents that can take letters, now or when they are called."""
+        return list_agents(self._files, self.base, resting=True)
 
     # Submitting
 

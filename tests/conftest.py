@@ -43,6 +43,7 @@ def _own_world(
     ledger = _leaves_nothing_behind
     ledger.chmod(0o700)
     monkeypatch.setenv("POSTROOM_LEDGER", str(ledger))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
     monkeypatch.setenv("POSTROOM_PROFILES", str(tmp_path_factory.mktemp("profiles")))
     monkeypatch.setenv("POSTROOM_FAKE_GPUS", "4x24G")
     monkeypatch.setenv("POSTROOM_PRELOAD", "numpy")

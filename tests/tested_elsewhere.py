@@ -50,6 +50,7 @@ TESTED_ELSEWHERE = {
     "queue/rows": "queue/test_queue_view.py: classes without code but for their JSON",
     "session/__main__": "processes/test_session_cli.py (session): it is a process",
     "session/call_runner": "functions/test_executor.py (initializer): in real workers",
+    "session/card_lease": "session/test_slots.py (lease): a slot is opened with its lease",
     "session/gpu_check_kernels": "queue/test_gpu_check.py: run by the check",
     "session/exclusive_mode": "processes/test_session_cli.py: set by a real session, on a stub",
     "session/forked_worker": "processes/test_commands.py (bench): `postroom run` starts it",

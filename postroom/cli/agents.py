@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 import click
@@ -13,10 +14,11 @@ import click
 from ..gpus.cards.gpu_list import SlotSpec, parse_gpus
 from ..queue import actions
 from ..queue.queue_view import QueueView
-from ..session.sessions import FOR_QUEUE, Sessions
+from ..session.sessions import Sessions
 from ..session.slots import choose_gpus
-from ..store.base import Base, create_base, open_base
-from ..store.snapshot import AgentStatus, snapshot
+from ..store.base import Base, create_base, open_base, up_command
+from ..store.files import LocalFiles
+from ..store.snapshot import AgentStatus, living_agents, snapshot
 from ..system.processes import pid_namespace
 from ..text.durations import format_duration
 from .options import (
@@ -29,6 +31,8 @@ from .options import (
 )
 from .output import print_table, settle
 
+# How long an agent should take to start, at most.
+START_S = 20.0
 GPUS = "GPUs: 0,0,1 or 2-5 or all or 0,1;2,3 or cpu."
 _agents_argument = click.argument("words", nargs=-1, metavar="[BASE] [AGENT...]")
 _now_option = click.option("--now", is_flag=True, help="Stop now; the running job is requeued.")
@@ -46,7 +50,7 @@ def command() -> None:
       postroom agents stop ./base          stop all agents after their current jobs
       postroom agents stop ./base 2 --now  stop agent 2 now; its job is requeued
 
-    BASE is a folder; without it, every verb takes -b BASE, $POSTROOM_BASE or ./base.
+    BASE is a folder; without it, every verb takes -b BASE, $POSTROOM_BASE or your own queue.
     """
 
 
@@ -84,25 +88,51 @@ def start(words: tuple[str, ...], gpus: str | None, base: str) -> None:
 def stop(words: tuple[str, ...], now: bool, base: str) -> None:
     """Stop agents after their current jobs; without AGENT, all of them.
 
+    Those of `add` are not wanted any more: nobody starts them again.
+
     \b
       postroom agents stop ./base 2
     """
     base, agents = _split(base, words)
-    opened = open_base(base)
-    known = [agent.agent for agent in snapshot(opened, runs=False).agents if agent.state != "dead"]
-    if not (agents or known):
+    _stop(open_base(base), agents, now=now)
+
+
+def _stop(base: Base, agents: Sequence[str], *, now: bool) -> None:
+    """Stop agents, all if none is named, and wait for their end."""
+    seen = [agent for agent in snapshot(base, runs=False).agents if agent.state != "dead"]
+    agents = agents or [agent.agent for agent in seen]
+    kept = [agent.agent for agent in seen if agent.kept and agent.agent in agents]
+    if not agents:
         click.echo("no agent is running")
-    Sessions(opened, say=click.echo).stop(agents or known, now=now)
+    if kept:
+        with QueueView(base) as view:
+            settle(view, actions.remove_agents(view, kept, now), here=True)
+        wait_for_end(base, kept)
+    if by_hand := [agent for agent in agents if agent not in kept]:
+        Sessions(base, say=click.echo).stop(by_hand, now=now)
+
+
+def wait_for_end(base: Base, agents: Sequence[str]) -> None:
+    """Wait until agents have left by themselves, and say what the last of them still do."""
+    files = LocalFiles()
+    told_at = time.monotonic() + 2.0
+    while left := [agent for agent in agents if living_agents(files, base, agent) is not None]:
+        if time.monotonic() > told_at:
+            told_at = math.inf
+            click.echo(f"waiting for the running jobs of agents {', '.join(left)}", err=True)
+        time.sleep(0.05)
+    click.echo(f"agents {', '.join(agents)} stopped")
 
 
 @command.command()
 @click.argument("words", nargs=-1, metavar="[BASE] GPUS")
 @base_option
 def add(words: tuple[str, ...], base: str) -> None:
-    """Add an agent for each of GPUS that has none, for the queue.
+    """Have an agent for each of GPUS from now on, for the queue.
 
-    It loads torch, and uses the GPU itself, only with its first Python job: commands need neither.
-    Agents of `start` do both at once.
+    The scheduler starts it again when it dies, until it is removed. It holds its GPU only while it
+    has jobs, and half a minute longer (POSTROOM_REST=10m, or never). It loads torch only with its
+    first Python job. Agents of `start` do none of that.
 
     \b
       postroom agents add ./base 2,3       one agent on each of two GPUs
@@ -115,8 +145,30 @@ def add(words: tuple[str, ...], base: str) -> None:
     *folder, gpus = words
     if folder:
         base = positional_base(folder[0])
-    sessions = Sessions(create_base(base), say=click.echo, options=FOR_QUEUE)
-    sessions.start(parse_gpus(gpus), outlive=True)
+    opened = create_base(base)
+    with QueueView(opened) as view:
+        settle(view, actions.add_agents(view, gpus), here=True)
+    wait_for_start(opened, [slot.agent for slot in parse_gpus(gpus)])
+
+
+def wait_for_start(
+    base: Base, agents: Sequence[str], *, say: Callable[[str], None] = click.echo
+) -> None:
+    """Wait until agents live, for a while, and say which do not."""
+    give_up_at = time.monotonic() + START_S
+    while True:
+        seen = {agent.agent: agent for agent in snapshot(base, runs=False).agents}
+        states = {agent: seen[agent].state if agent in seen else "missing" for agent in agents}
+        late = [agent for agent in agents if states[agent] in ("missing", "dead", "starting")]
+        if not late or time.monotonic() > give_up_at:
+            break
+        time.sleep(0.05)
+    for agent in agents:
+        if agent in late:
+            note = seen[agent].note if agent in seen else ""
+            say(f"agent {agent} is not ready yet: {note or 'no word from it'}")
+        else:
+            say(f"agent {agent} is {states[agent]} ({seen[agent].gpu_name})")
 
 
 @command.command()
@@ -161,7 +213,7 @@ def remove(words: tuple[str, ...], now: bool, base: str) -> None:
     base, agents = _split(base, words)
     if not agents:
         raise click.UsageError("name the agents to remove, such as `remove ./base 2`")
-    Sessions(open_base(base), say=click.echo).stop(agents, now=now)
+    _stop(open_base(base), agents, now=now)
 
 
 @command.command(name="list")
@@ -179,7 +231,7 @@ def list_(base: str, json_: bool) -> None:
     elif agents:
         print_table([["agent", "GPU", "state", "job", "done", "pid", "up"], *map(_row, agents)])
     else:
-        click.echo(f"no agents; start one: postroom agents start 1 {base}")
+        click.echo(f"no agents; start one on each GPU: {up_command(base)}")
 
 
 def _split(base: str, words: Sequence[str]) -> tuple[str, Sequence[str]]:
@@ -199,4 +251,5 @@ def _row(agent: AgentStatus) -> list[str]:
     up = format_duration(time.time() - agent.since) if agent.state != "dead" else "-"
     pid = str(agent.pid) if agent.pid_namespace == pid_namespace() else f"{agent.pid} @{agent.host}"
     done = str(agent.done)
-    return [agent.agent, agent.gpu_name or "-", agent.state, job, done, pid, up]
+    state = f"{agent.state}: {agent.note}" if agent.note else agent.state
+    return [agent.agent, agent.gpu_name or "-", state, job, done, pid, up]

@@ -18,7 +18,7 @@ def command(shell: str) -> None:
       postroom completion zsh > ~/.zfunc/_postroom
       postroom completion fish > ~/.config/fish/completions/postroom.fish
 
-    Job ids come from $POSTROOM_BASE or ./base; zsh and fish also show their name and state.
+    Job ids come from $POSTROOM_BASE or your own queue; zsh and fish also show their name and state.
     """
     from .verbs import postroom
 

@@ -12,7 +12,7 @@ from click.shell_completion import CompletionItem
 
 from ..errors import PostroomError
 from ..queue.queue_view import QueueView
-from ..store.base import Base, create_base, default_base, open_base
+from ..store.base import Base, create_base, default_base, open_base, up_command
 from ..store.job_ids import JobId, find_job, find_jobs
 from .options import base_option
 from .output import talk
@@ -40,8 +40,8 @@ def _with_view(function: Callable[..., Any], *, may_be_new: bool) -> Callable[..
             opened = Base(base)
         else:
             raise PostroomError(
-                f"there is no queue at {os.path.abspath(base)}: name its folder with -b BASE or "
-                "POSTROOM_BASE, or submit a first job to create it"
+                f"there is no queue at {os.path.abspath(base)}: start it with `{up_command(base)}`, "
+                "or name another folder with -b BASE or POSTROOM_BASE"
             )
         with QueueView(opened) as view:
             return function(view, *arguments, **options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import signal
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 
 import click
 
-from ..errors import PostroomError
+from ..errors import BadFileError, PostroomError
 from ..master import Master
 from ..queue.notices import Notifier
 from ..queue.notify import check_target
@@ -20,12 +21,16 @@ from ..session.sessions import Sessions
 from ..store.base import Base, create_base
 from ..store.files import LocalFiles
 from ..store.journal import Journal
-from ..store.snapshot import acting_master
+from ..store.requests import pending
+from ..store.snapshot import acting_master, living_agents
+from ..store.wanted_agents import read_wanted
 from ..system.own_python import start_detached
 from .options import CONTEXT, base_argument
 
 # A scheduler should print something within this time of its start.
 START_S = 30.0
+# How often a scheduler of `postroom up` looks whether the queue is down.
+DOWN_S = 0.5
 
 
 @click.command(context_settings=CONTEXT)
@@ -37,7 +42,8 @@ START_S = 30.0
     metavar="CMD|URL",
     help="Send a message when a run fails or is done; may be repeated.",
 )
-def command(base: str, detach: bool, notify: tuple[str, ...]) -> None:
+@click.option("--kept", is_flag=True, hidden=True, help="End when the queue goes down.")
+def command(base: str, detach: bool, notify: tuple[str, ...], kept: bool) -> None:
     """Run the scheduler of BASE: send jobs to its agents, until Ctrl-C.
 
     Several may run for one base: one is active, the others take over when it dies. Stopping it
@@ -53,6 +59,7 @@ def command(base: str, detach: bool, notify: tuple[str, ...]) -> None:
     if detach:
         _detach(create_base(base), [word for target in notify for word in ("--notify", target)])
         return
+    look_at = 0.0
     stopping = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopping.set())
@@ -63,7 +70,11 @@ def command(base: str, detach: bool, notify: tuple[str, ...]) -> None:
         notifier = Notifier(LocalFiles(), master.base, journal, *notify)
 
         def stop() -> bool:
-            nonlocal said
+            nonlocal said, look_at
+            if kept and time.monotonic() >= look_at:
+                look_at = time.monotonic() + DOWN_S
+                if is_down(LocalFiles(), master.base):
+                    stopping.set()
             if master.acting != said:
                 said = master.acting
                 click.echo(standing(said, master.agents()), err=True)
@@ -73,6 +84,15 @@ def command(base: str, detach: bool, notify: tuple[str, ...]) -> None:
         master.serve(stop)
     click.echo("stopped", err=True)
     sys.exit(0)
+
+
+def is_down(files: LocalFiles, base: Base) -> bool:
+    """Whether the queue was told to go down, and its agents have gone."""
+    with contextlib.suppress(BadFileError):
+        wanted = read_wanted(files, base)
+        if wanted is not None and not wanted.up and not pending(files, base):
+            return not any(living_agents(files, base, agent) for agent in wanted.agents)
+    return False
 
 
 def standing(active: bool, agents: Sequence[str]) -> str:
@@ -91,6 +111,13 @@ def _detach(base: Base, options: list[str]) -> None:
             "this one takes over when it ends",
             err=True,
         )
+    pid = start_scheduler(base, *options)
+    click.echo(f"scheduler of {base.root} started (pid {pid}); stop: kill {pid}", err=True)
+    click.echo(f"see: postroom status -b {shlex.quote(base.root)}", err=True)
+
+
+def start_scheduler(base: Base, *options: str) -> int:
+    """Start a scheduler in the background; return its pid."""
     path = f"{os.path.dirname(base.log)}/master.txt"
     log = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     try:
@@ -105,6 +132,4 @@ def _detach(base: Base, options: list[str]) -> None:
             raise PostroomError(words or f"the scheduler did not start; see {path}")
     finally:
         os.close(log)
-    pid = process.pid
-    click.echo(f"scheduler of {base.root} started (pid {pid}); stop: kill {pid}", err=True)
-    click.echo(f"see: postroom status -b {shlex.quote(base.root)}", err=True)
+    return process.pid

@@ -24,7 +24,7 @@ T = TypeVar("T")
 CONTEXT = {"help_option_names": ["-h", "--help"]}
 
 
-# The base: -b/--base, else POSTROOM_BASE, else ./base
+# The base: -b/--base, else POSTROOM_BASE, else the user's own queue
 
 
 def base_option(function: F) -> F:
@@ -34,7 +34,7 @@ def base_option(function: F) -> F:
         "--base",
         default=default_base,
         metavar="BASE",
-        help="Folder of the queue.  [default: $POSTROOM_BASE or ./base]",
+        help="Folder of the queue.  [default: $POSTROOM_BASE or your own queue]",
     )(function)
 
 

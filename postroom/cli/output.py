@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from ..queue.actions import ActionResult, wait_settled
+from ..queue.actions import ActionResult, carry_out_now, wait_settled
 from ..queue.queue_view import QueueView
 from ..queue.rows import FAILED, JobView
 from ..text.durations import format_duration
@@ -49,9 +49,17 @@ def print_json(value: Any) -> None:
     click.echo(strict_json(document, indent=1 if sys.stdout.isatty() else None))
 
 
-def settle(view: QueueView, answer: ActionResult, *, json_: bool = False) -> None:
-    """Report a request; if a scheduler is running, wait until it has carried it out."""
+def settle(
+    view: QueueView, answer: ActionResult, *, json_: bool = False, here: bool = False
+) -> None:
+    """Report a request; if a scheduler is running, wait until it has carried it out.
+
+    `here`: without a scheduler, carry out requests about agents in this process.
+    """
     acting = answer.request is not None and view.read_state().master_pid is not None
+    if here and not acting:
+        carry_out_now(view)
+        acting, answer = True, dataclasses.replace(answer, text=answer.text.partition(";")[0])
     settled = wait_settled(view, answer, SETTLE_S if acting else 0.0)
     late = f"; requested, but the scheduler has not done it within {SETTLE_S:g} s"
     talk(answer.text + (late if acting and not settled else ""))

@@ -6,6 +6,7 @@ import click
 
 from ..queue.queue_view import QueueView
 from ..queue.rows import PENDING, AgentView, CardView, Overview
+from ..store.base import up_command
 from ..store.snapshot import DEAD
 from ..text.memory_sizes import from_mib
 from ..text.safe_text import printable
@@ -74,9 +75,9 @@ def head(seen: Overview) -> list[str]:
     lines += [f"ATTENTION: {trouble}" for trouble in seen.troubles]
     waiting = any(seen.counts.get(state) for state in PENDING if state != "abandoned")
     if waiting and not seen.master_pid:
-        lines.append(f"nothing starts without a scheduler: postroom master {seen.base} --detach")
+        lines.append(f"nothing starts without a scheduler: {up_command(seen.base)}")
     elif waiting and not alive:
-        lines.append(f"nothing starts without an agent: postroom agents start 1 {seen.base}")
+        lines.append(f"nothing starts without an agent: {up_command(seen.base)}")
     if seen.counts.get("abandoned"):
         lines.append("the programs of abandoned jobs are gone: postroom jobs --state abandoned")
     return lines
@@ -102,7 +103,7 @@ def card_rows(seen: Overview) -> list[list[str]]:
             ]
         )
     for agent in seen.agents:
-        if agent.gpu == "cpu" and agent.state != "dead":
+        if agent.state == "missing" or (agent.gpu == "cpu" and agent.state != "dead"):
             found.append(["-", agent.gpu_name, "-", "-", "-", _doing(agent, names)])
     return found
 
@@ -115,4 +116,5 @@ def memory(card: CardView) -> str:
 
 def _doing(agent: AgentView, names: dict[str, str]) -> str:
     job = f"{agent.job} {names.get(agent.job, '')}".strip() if agent.job else agent.state
-    return f"agent {agent.agent}: {job}" + (" (drained)" if agent.drained else "")
+    note = f" ({agent.note})" if agent.note and not agent.job else ""
+    return f"agent {agent.agent}: {job}{note}" + (" (drained)" if agent.drained else "")

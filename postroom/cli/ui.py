@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 import socket
 import sys
+import time
 
 import click
 
 from ..errors import PostroomError
+from ..store.agents import PageInfo, read_page_info
 from ..store.base import Base, open_base
+from ..store.files import LocalFiles, LocalLock
 from ..system.own_python import check_alive, start_detached
+from ..system.processes import myself
 from .options import CONTEXT, base_argument
 
 PORT = 8631
 VARIABLE = "POSTROOM_UI_TOKEN"
+START_S = 30.0
 
 
 @click.command(context_settings=CONTEXT)
@@ -79,7 +85,8 @@ def command(
             f"the web page needs {error.name}, which is not installed: pip install 'postroom[web]'"
         ) from None
     opened = open_base(base)
-    access = AccessToken(token)
+    known = read_page_info(LocalFiles(), opened)
+    access = AccessToken(token or (known.token if known is not None else ""))
     os.environ.pop(VARIABLE, None)
     address = host or "127.0.0.1"
     try:
@@ -107,8 +114,60 @@ def command(
         return
     click.echo("Ctrl-C stops the page; jobs keep running.", err=True)
     sys.stdout.flush()
+    lock = _be_the_page(opened, f"http://{shown}:{line.getsockname()[1]}", access.secret)
     app = create_app(opened, access, hosts={*LOOPBACK, shown, *names}, here=os.getcwd())
     make_server(app).run(sockets=[line])
+    if lock is not None:
+        lock.release()
+
+
+def _be_the_page(base: Base, address: str, token: str) -> LocalLock | None:
+    """Say where this page is, unless the base has one: `postroom up` finds it, and its token."""
+    files = LocalFiles()
+    lock = files.try_lock(base.page_lock)
+    if lock is not None:
+        me = myself()
+        info = PageInfo(
+            address,
+            token,
+            me.pid,
+            me.started_ticks,
+            me.boot_id,
+            me.pid_namespace,
+            socket.gethostname(),
+        )
+        temporary = base.temporary()
+        files.write_new(temporary, [info.encode()])
+        files.move(temporary, base.page_info)
+    return lock
+
+
+def open_page(base: Base, *, port: int | None = None) -> None:
+    """Serve the page in the background, on the port of last time, the usual one, or a free one."""
+    try:
+        from ..web.access_token import AccessToken
+        from ..web.server import listen
+    except ImportError as error:
+        raise PostroomError(f"it needs {error.name}: pip install 'postroom[web]'") from None
+    known = read_page_info(LocalFiles(), base)
+    access = AccessToken(os.environ.get(VARIABLE) or (known.token if known is not None else ""))
+    last = int(known.address.rpartition(":")[2]) if known is not None else PORT
+    for choice in (last, PORT, 0) if port is None else (port,):
+        with contextlib.suppress(OSError):
+            with listen("127.0.0.1", choice) as line:
+                _detach(base, line, [], access.secret)
+                _wait_for_page(base)
+            return
+    raise PostroomError(f"port {port} is in use: choose another --port")
+
+
+def _wait_for_page(base: Base) -> None:
+    files, give_up_at = LocalFiles(), time.monotonic() + START_S
+    while (lock := files.try_lock(base.page_lock, shared=True)) is not None:
+        lock.release()
+        if time.monotonic() > give_up_at:
+            raise PostroomError(f"the page did not start: see {os.path.dirname(base.log)}/ui.txt")
+        time.sleep(0.05)
 
 
 def _detach(base: Base, line: socket.socket, options: list[str], token: str) -> None:

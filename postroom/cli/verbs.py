@@ -15,6 +15,7 @@ from .fast_import import importing
 GROUPS = {
     "Start here": {
         "run": ("run", "Run a file of shell commands on a list of GPUs."),
+        "up": ("up:up", "Start your queue: a scheduler, agents and the page."),
         "submit": ("submit", "Queue a command."),
         "status": ("status", "Show the queue on one page."),
         "ui": ("ui", "Serve the queue as a web page."),
@@ -32,6 +33,7 @@ GROUPS = {
         "move": ("orders:move", "Move a waiting job within the queue."),
     },
     "The queue": {
+        "down": ("up:down", "Stop your queue, after the running jobs."),
         "master": ("master", "Run the scheduler for a base."),
         "agents": ("agents", "Start, stop and list the agents, one per GPU."),
         "pause": ("orders:pause", "Start no more jobs."),
@@ -91,8 +93,7 @@ class Verbs(click.Group):
 EXAMPLES = """\b
 Examples:
   postroom run jobs.txt --gpus 0,1               run a file of commands, then exit
-  postroom master --detach                       or keep a queue: start its scheduler,
-  postroom agents start 2                        and one agent on each of two GPUs
+  postroom up                                    or have a queue: a scheduler, agents, a page
   postroom submit -- python train.py --lr 0.1    queue a command
   postroom status                                see what runs
 """
@@ -110,7 +111,8 @@ def postroom(ctx: click.Context) -> None:
     """Run jobs on the GPUs of this machine, through nothing but a folder.
 
     No server, no root, no lost jobs: kill -9 anything. The queue is the folder given by -b BASE,
-    otherwise $POSTROOM_BASE, otherwise ./base. For the options of a verb: postroom VERB --help.
+    otherwise $POSTROOM_BASE, otherwise your own, wherever you are: ~/.local/state/postroom/queue.
+    For the options of a verb: postroom VERB --help.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())

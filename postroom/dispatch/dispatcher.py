@@ -11,7 +11,15 @@ import contextlib
 from collections.abc import Callable, Collection
 
 from ..errors import BadFileError, OtherVersionError
-from ..store.agents import PROTOCOL, list_agents, read_agent_info, read_master_info
+from ..store.agents import (
+    MAILBOX,
+    PROTOCOL,
+    REST,
+    agents_in,
+    list_agents,
+    read_agent_info,
+    read_master_info,
+)
 from ..store.append_log import Record
 from ..store.base import Base
 from ..store.files import Clock, Files, Lock
@@ -22,9 +30,11 @@ from ..store.runs import Note, read_note, take_back_letter
 from .agent import Agent
 from .collector import Collector, OnOutcomes
 from .registry import ActiveRun, Registry
-from .request_executor import RequestExecutor, SessionStarter
+from .request_executor import RequestExecutor
+from .resting import RestingAgents
 from .run_queue import MOST_LOST, Capacity, JobRange
 from .send_order import NO_RUN, turn_key
+from .tender import SessionStarter, Tender
 
 # Events may be missed: list all folders again this often, whatever the events say.
 LIST_S = 1.0
@@ -78,6 +88,8 @@ class Dispatcher:
             journal=journal,
             deliver=deliver,
         )
+        self._tender = None if sessions is None else Tender(files, base, journal, sessions)
+        self._resting = RestingAgents(files, base, journal)
         self._executor = RequestExecutor(
             files,
             base,
@@ -86,7 +98,7 @@ class Dispatcher:
             journal,
             orders=self._orders,
             agents=self.agents,
-            sessions=sessions,
+            tender=self._tender,
         )
         self._recover()
         self.epoch = self._next_epoch()
@@ -154,7 +166,7 @@ class Dispatcher:
             self._hinted = False
             if whole:
                 self._list_at = now + LIST_S
-            moved |= self._list_agents()
+            moved |= self._list_agents(now)
             moved |= self._registry.refresh(self._out, whole=whole)
             if self._undecided:
                 self._read_orders()
@@ -165,6 +177,10 @@ class Dispatcher:
                 moved |= self._look(agent, now)
         if send and now >= self._blocked_until:
             moved |= self._send_letters(now)
+        if self._resting.agents:
+            self._tend_resting(now, send=send)
+        if self._tender is not None:
+            self._tender.step(now)
         return moved
 
     @property
@@ -226,11 +242,14 @@ class Dispatcher:
             epochs.append(info.epoch)
         return max(epochs, default=0) + 1
 
-    def _list_agents(self) -> bool:
+    def _list_agents(self, now: float) -> bool:
         """Find new mailboxes, and forget those that were removed; True when there are new ones."""
         moved = False
         known = set(self.agents)
-        for agent_id in list_agents(self._files, self._base):
+        names = self._files.names(self._base.agent_pool)
+        serving = agents_in(names, MAILBOX)
+        self._resting.see(agents_in(names, REST), serving, now)
+        for agent_id in serving:
             if agent_id not in known and self._add_agent(agent_id, new=True) is not None:
                 self._journal.event("agent up", agent=agent_id)
                 moved = True
@@ -416,25 +435,59 @@ class Dispatcher:
 
     def _send_letters(self, now: float) -> bool:
         """Give every idle agent a letter, as far as there are jobs for it."""
-        if self._undecided:
-            return False
+        serving = self._serving()
         moved = False
-        orders = self._orders
-        serving = [
-            active
-            for run, active in self.runs.items()
-            if not active.queue.finished
-            and active.wanted
-            and not orders.is_paused(run, active.project)
-        ]
         if not serving:
             return False
         for agent in list(self.agents.values()):
-            if agent.idle and not agent.outdated and agent.agent_id not in orders.drained:
+            if agent.idle and not agent.outdated and agent.agent_id not in self._orders.drained:
                 moved |= self._send_next(agent, serving, now)
                 if now < self._blocked_until:
                     break
         return moved
+
+    def _serving(self) -> list[ActiveRun]:
+        """The runs whose jobs may be begun now."""
+        if self._undecided:
+            return []
+        return [
+            active
+            for run, active in self.runs.items()
+            if not active.queue.finished
+            and active.wanted
+            and not self._orders.is_paused(run, active.project)
+        ]
+
+    def _tend_resting(self, now: float, *, send: bool) -> None:
+        """Call agents that rest, if jobs wait that nobody else has taken; bury dead ones."""
+        serving = self._serving() if send else []
+
+        def can_use(agent_id: str, capacity: Capacity) -> bool:
+            return agent_id not in self._orders.drained and any(
+                active.queue.urgency(capacity) is not None for active in serving
+            )
+
+        self._resting.call(now, sum(active.queue.waiting() for active in serving), can_use)
+        for agent_id, agent in list(self._resting.agents.items()):
+            if now >= agent.probe_at:
+                agent.probe_at = now + LIST_S
+                self._probe_resting(agent_id)
+
+    def _probe_resting(self, agent_id: str) -> None:
+        """Remove the bell of a dead agent, which nobody hears."""
+        lock = self._files.try_lock(self._base.agent_lock(agent_id))
+        if lock is None:
+            return
+        try:
+            self._files.remove(self._base.rest(agent_id))
+            self._files.remove(self._base.agent_info(agent_id))
+        except OSError as error:
+            self._journal.log("error", f"cannot clear away a dead agent: {error.strerror}")
+            return
+        finally:
+            lock.release()
+        self._resting.forget(agent_id)
+        self._journal.log("warning", f"agent {agent_id} died while it had no GPU")
 
     def _send_next(self, agent: Agent, serving: list[ActiveRun], now: float) -> bool:
         """Send an idle agent the most urgent jobs that it can run; False: there are none."""

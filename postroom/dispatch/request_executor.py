@@ -7,7 +7,6 @@ a request is removed last, and carrying it out again changes nothing more.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Protocol
 
 from ..errors import BadFileError, OtherVersionError
 from ..parcel.sheets import OutcomeSheet
@@ -32,16 +31,7 @@ from .collector import Collector
 from .project_queue import ProjectQueue
 from .registry import Registry
 from .send_order import is_held, run_priority
-
-
-class SessionStarter(Protocol):
-    """Starts and stops sessions for a Master that is asked to."""
-
-    def add(self, gpus: str) -> None:
-        """Start a session on each of these GPUs that has none."""
-
-    def remove(self, agents: Collection[str], *, now: bool) -> None:
-        """Stop sessions, after their job or now."""
+from .tender import ABOUT_AGENTS, Tender
 
 
 class RequestExecutor:
@@ -57,7 +47,7 @@ class RequestExecutor:
         *,
         orders: Orders,
         agents: Mapping[str, Agent],
-        sessions: SessionStarter | None = None,
+        tender: Tender | None = None,
     ) -> None:
         self._files = files
         self._base = base
@@ -65,7 +55,7 @@ class RequestExecutor:
         self._collector = collector
         self._journal = journal
         self._agents = agents
-        self._sessions = sessions
+        self._tender = tender
         self._dirty = False
         self._cancelling = False
         self.orders = orders
@@ -106,8 +96,9 @@ class RequestExecutor:
         except BadFileError as error:
             self._registry.reject(error)
             return True
-        if self._sessions is None and request.verb in (RequestVerb.ADD, RequestVerb.REMOVE):
-            return False  # a program that acts for a while starts no sessions for others
+        # A program that acts for a while starts no sessions for others.
+        if request.verb in ABOUT_AGENTS and not (self._tender and self._tender.carry_out(request)):
+            return False
         self._change_orders(request)
         self._save()
         self._act(request)
@@ -159,7 +150,7 @@ class RequestExecutor:
                 orders.drained.update(self._named_agents(request))
             case RequestVerb.FILL | RequestVerb.REMOVE:
                 orders.drained.difference_update(self._named_agents(request))
-            case RequestVerb.ADD:
+            case RequestVerb.ADD | RequestVerb.UP | RequestVerb.DOWN:
                 pass
 
     def _act(self, request: Request) -> None:
@@ -171,12 +162,12 @@ class RequestExecutor:
                     self._apply(run, [job.number for job in request.jobs if job.run == run])
                 for run in request.runs:
                     self._apply(run, None)
-            case RequestVerb.PAUSE | RequestVerb.DRAIN if request.preempt:
+            case RequestVerb.PAUSE | RequestVerb.DRAIN | RequestVerb.DOWN if request.preempt:
                 self._preempt(request)
-            case RequestVerb.ADD if self._sessions is not None:
-                self._sessions.add(str(request.value))
-            case RequestVerb.REMOVE if self._sessions is not None:
-                self._sessions.remove(self._named_agents(request), now=request.preempt)
+            case RequestVerb.REMOVE if self._tender is not None:
+                if request.preempt:
+                    self._preempt(request)
+                self._tender.stop_others(self._named_agents(request), now=request.preempt)
 
     def _not_done(self, jobs: Iterable[JobId]) -> list[JobId]:
         """Those that have not ended; orders about the others are forgotten.

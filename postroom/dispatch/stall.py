@@ -55,8 +55,8 @@ def find_obstacle(files: Files, base: Base, *, acting: bool) -> str:
         read_orders(files, base)
     except BadFileError as error:
         return no_orders(error)
-    states = [agent.state for agent in snapshot(base, files=files, runs=False).agents]
-    living = [state for state in states if state not in DEAD]
+    agents = snapshot(base, files=files, runs=False).agents
+    living = [agent.state for agent in agents if agent.state not in DEAD]
     if not living:
         return (
             f"no agent is running on {base.root}: "
@@ -66,6 +66,9 @@ def find_obstacle(files: Files, base: Base, *, acting: bool) -> str:
         return full
     if all(state == "blocked" for state in living):
         return f"the agents of {base.root} cannot write their results: its log says why"
+    if all(state == "waiting for its GPU" for state in living):
+        note = next(agent.note for agent in agents if agent.note)
+        return f"the agents of {base.root} wait for their GPUs: {note}"
     if all(state == "out of memory" for state in living):
         return f"the agents of {base.root} pause, and go on by themselves: {OOM_MESSAGE}"
     return ""

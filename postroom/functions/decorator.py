@@ -246,7 +246,7 @@ def job(
     `over`: if a call exceeds its reservation, "warn", "limit" (by torch) or "kill" it.
     `matters`: names of the arguments that determine the memory; by default this is learned.
     `timeout_s`, `retries`: time limit, and attempts after a failure.
-    `base`: base for `submit`; by default POSTROOM_BASE or ./base.
+    `base`: base for `submit`; by default POSTROOM_BASE or your own queue.
     """
     if policy not in POLICIES:
         raise PostroomError(f"policy={policy!r} is unknown: use {' or '.join(POLICIES)}")

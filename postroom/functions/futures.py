@@ -48,7 +48,7 @@ class SharedCards:
         """Keep the sessions alive, and have one more where that would help."""
         sessions = self._sessions
         if sessions is None:
-            if not list_agents(LocalFiles(), self._base):
+            if not list_agents(LocalFiles(), self._base, resting=True):
                 self._start()
             return
         sessions.tend(now)

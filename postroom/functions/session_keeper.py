@@ -70,7 +70,7 @@ class SessionKeeper:
     def tend(self, now: float, pending: int) -> None:
         """Start what is missing, and what has died."""
         if self._slots is None:
-            if not self._always and list_agents(self._files, self._base):
+            if not self._always and list_agents(self._files, self._base, resting=True):
                 return
             self._slots = self._plan()
         kept = self._sessions.slots

@@ -17,6 +17,7 @@ from ..commands.spec import COMMAND, CommandSpec
 from ..errors import BadFileError, PostroomError
 from ..gpus.cards.gpu_list import parse_gpus
 from ..master import Master
+from ..store.base import up_command
 from ..store.job_ids import JobId, find_run
 from ..store.removal import remove_run, remove_unused_data, sweep
 from ..store.requests import Request, RequestVerb, ask, is_settled
@@ -336,12 +337,33 @@ def remove_agents(view: QueueView, agents: Sequence[str], preempt: bool = False)
 
 
 def add_agents(view: QueueView, gpus: str) -> ActionResult:
-    """Have the scheduler start an agent on each of some GPUs that has none."""
+    """Have an agent on each of some GPUs from now on: started, and started again when it dies."""
     # A list that makes no sense, or a GPU that is not there, is refused here, not in the
-    # scheduler's log.
-    parse_gpus(gpus, view.cards)
-    text = f"starting agents on {gpus}, where there is none yet; log: log/agents.txt in the base"
-    return _ask(view, view.read_state(), RequestVerb.ADD, text, value=gpus)
+    # scheduler's log. "all" means the GPUs of now: those of another day are another decision.
+    slots = parse_gpus(gpus, view.cards)
+    value = "".join(f"{slot.gpu};" for slot in slots)
+    text = f"agents that are wanted from now on: {', '.join(slot.agent for slot in slots)}"
+    return _ask(view, view.read_state(), RequestVerb.ADD, text, value=value)
+
+
+def go_up(view: QueueView) -> ActionResult:
+    """Have all agents that are wanted live."""
+    return _ask(view, view.read_state(), RequestVerb.UP, "the queue is up", everything=True)
+
+
+def go_down(view: QueueView, *, preempt: bool = False) -> ActionResult:
+    """Have no agent live that is kept, after their running jobs; with `preempt`, now."""
+    text = "the queue goes down" + ("; running jobs are requeued" if preempt else "")
+    fields = {"everything": True, "preempt": preempt}
+    return _ask(view, view.read_state(), RequestVerb.DOWN, text, **fields)
+
+
+def carry_out_now(view: QueueView) -> None:
+    """Carry out requests about agents where no scheduler does: be one for a moment."""
+    from ..session.sessions import Sessions  # other verbs do without it
+
+    with Master(view.base.root, sessions=Sessions(view.base)) as master:
+        master.carry_out_requests()
 
 
 # The names of the verbs, once. The command line has a command for each; the page and the API look
@@ -432,8 +454,7 @@ def _scheduler_hint(view: QueueView, base_state: BaseState) -> str:
     if base_state.master_pid is not None:
         return ""
     return (
-        "; no scheduler is running, so this waits until you start it: "
-        f"postroom master {view.base.root} --detach"
+        f"; no scheduler is running, so this waits until you start it: {up_command(view.base.root)}"
     )
 
 

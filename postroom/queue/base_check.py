@@ -260,6 +260,13 @@ def _agents(base: Base, seen: BaseSnapshot) -> Iterator[Finding]:
                 f"agent {agent.agent} is dead and left its files",
                 "nothing is lost: the scheduler or the next session requeues its jobs",
             )
+        elif agent.state == "missing" and seen.master is not None:
+            yield Finding(
+                "warning",
+                f"agent {agent.agent} is wanted, and is not running: {agent.note}",
+                "the scheduler starts it again and again; if it is not to run, remove it: "
+                f"postroom agents remove '{base.root}' {agent.agent}",
+            )
         elif agent.state == "orphaned":
             yield Finding(
                 "warning",

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from statistics import fmean
 
 from ..errors import BadFileError
+from ..store.base import up_command
 from ..store.job_ids import SHORT, JobId
 from ..store.snapshot import DEAD, AgentStatus
 from ..text.memory_sizes import from_mib
@@ -83,10 +84,10 @@ class Estimator:
 
     def _why_queued(self, reader: RunReader, number: int) -> str:
         if self._base_state.master_pid is None:
-            return f"no scheduler is running; start it with: postroom master {self._root} --detach"
+            return f"no scheduler is running; start it with: {up_command(self._root)}"
         agents = [agent for agent in self._base_state.agents if agent.state not in _GONE]
         if not agents:
-            return f"no agent is running; start one with: postroom agents start 1 {self._root}"
+            return f"no agent is running; start one with: {up_command(self._root)}"
         accepting = [
             agent for agent in agents if agent.agent not in self._base_state.orders.drained
         ]
@@ -108,6 +109,9 @@ class Estimator:
             )
         place = self._place(reader.job_id(number))
         if place == 0:
+            waiting = [agent for agent in self._fitting(reader, number) if agent.note]
+            if waiting and not any(agent.state == "idle" for agent in accepting):
+                return f"it is next; agent {waiting[0].agent} waits for its GPU: {waiting[0].note}"
             return "it is next"
         return f"{place} job{'s are' if place > 1 else ' is'} ahead of it"
 

@@ -66,4 +66,5 @@ def _agent_view(base_state: BaseState, agent: AgentStatus) -> AgentView:
         job=jobs[0] if jobs else None,
         drained=agent.agent in base_state.orders.drained,
         done=agent.done,
+        note=agent.note,
     )

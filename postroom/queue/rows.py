@@ -143,6 +143,7 @@ class AgentView:
     job: str | None  # its short id
     drained: bool
     done: int
+    note: str = ""  # what it waits for without its GPU; its last words, where it is missing
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from ..text.safe_text import printable
 from .exclusive_mode import exclusive_mode
 from .guardian import Guardian
 from .private_base import remove_private
+from .rest import rest_s
 from .slots import open_slot
 
 HELP = """\
@@ -65,6 +66,16 @@ def main(arguments: list[str] | None = None) -> int:
         action="store_true",
         help="import them, and use the GPU, only with the first Python job: commands need neither",
     )
+    parser.add_argument(
+        "--rest",
+        action="store_true",
+        help="hold the GPU only while there are jobs (POSTROOM_REST: for how long after the last)",
+    )
+    parser.add_argument(
+        "--kept",
+        action="store_true",
+        help="stop after the running job when the base does not want this agent any more",
+    )
     parser.add_argument("--while-pid", type=int, metavar="PID", help="stop when this process ends")
     parser.add_argument(
         "--private",
@@ -99,6 +110,8 @@ def _serve(
     preload: str | None = None,
     lazy: bool = False,
     exclusive: bool = False,
+    rest: bool = False,
+    kept: bool = False,
     while_pid: int | None = None,
     private: bool = False,
 ) -> int:
@@ -116,11 +129,12 @@ def _serve(
         threads=threads,
         preload=preload,
         lazy=lazy,
+        later=rest,
         say=say,
     )
     owner_ended = False
     try:
-        guardian = Guardian(base, slot)
+        guardian = Guardian(base, slot, lease, rest_s=rest_s() if rest else None, kept=kept)
         warm = bool(slot.preload)
         with exclusive_mode(slot.gpu, wanted=exclusive, warm=warm, lazy=lazy, say=say):
             try:

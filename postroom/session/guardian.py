@@ -3,7 +3,9 @@
     STARTING --ready--> SERVING --worker dies--> STARTING (its job is noted, its letter requeued)
         |                  |--SIGTERM, Ctrl-C--> DRAINING --worker ends--> gone
         |                  |--again------------> worker killed ----------> gone
-        |                  '--the out-of-memory killer ends the worker--> pause --> STARTING
+        |                  |--the out-of-memory killer ends the worker--> pause --> STARTING
+        |                  '--nothing to do for a while--> worker ends --> RESTING, without its GPU
+        |                                                  RESTING --called, has its GPU--> STARTING
         '-- three workers in a row die with different jobs, or three before they are ready: gone
 
 It never imports torch, so it starts at once, stays small, and survives what kills a worker.
@@ -26,7 +28,7 @@ from typing import IO, Any, TypeVar
 
 from ..commands.attempt import ATTEMPT
 from ..commands.minder import MinderContext
-from ..errors import BadFileError, PostroomError
+from ..errors import BadFileError, CardHeld, PostroomError
 from ..gpus.devices.device import Fault
 from ..gpus.ledger.lease_environment import granted_over
 from ..parcel.sheets import RanBy
@@ -34,10 +36,11 @@ from ..store.agents import AgentInfo, read_agent_info
 from ..store.base import Base
 from ..store.files import LocalFiles, LocalLock
 from ..store.journal import Journal
-from ..store.mailbox import read_in_hand
+from ..store.mailbox import read_in_hand, read_letter
 from ..store.requests import read_stop
 from ..store.runs import Note, close_outboxes, read_run_info, take_back_letter, write_note
 from ..store.snapshot import living_agents
+from ..store.wanted_agents import is_unwanted
 from ..system import cgroups
 from ..system.absence import may_pass
 from ..system.file_events import listen
@@ -57,9 +60,11 @@ from ..system.process_tree import (
 from ..system.processes import myself
 from ..text.safe_text import printable
 from .card_health import CardHealth, ask_driver, quarantine
+from .card_lease import CardLease
 from .command_relay import LOST, CommandRelay
 from .forked_worker import fork_worker
 from .process_state import SPOILT
+from .rest import Bell, IdleWatch
 from .task_output import TaskOutput
 from .timeouts import job_in_hand
 
@@ -67,6 +72,8 @@ from .timeouts import job_in_hand
 BLOCKED_S = 0.5
 # How often an idle guardian looks whether its base still exists.
 LOOK_S = 2.0
+# How many characters of the reason why it has no GPU a session tells.
+MOST_WORDS = 1000
 
 T = TypeVar("T")
 
@@ -79,7 +86,6 @@ class SessionSlot:
     gpu: str  # the uuids of its GPUs, or "cpu"
     gpu_name: str
     environment: dict[str, str]  # pins the worker
-    lease_fds: tuple[int, ...] = ()  # handed down to every process of the session
     threads: int | None = None
     preload: list[str] = field(default_factory=lambda: ["torch"])
     lazy: bool = False  # preload, and use the GPU, only with the first task
@@ -96,10 +102,23 @@ class SessionError(PostroomError):
 class Guardian:
     """The process of a session that watches its worker."""
 
-    def __init__(self, base: Base, slot: SessionSlot, *, talk: bool = True) -> None:
+    def __init__(
+        self,
+        base: Base,
+        slot: SessionSlot,
+        lease: CardLease | None = None,
+        *,
+        rest_s: float | None = None,
+        kept: bool = False,
+        talk: bool = True,
+    ) -> None:
+        """`rest_s`: give the lease back after so long without work; None: hold it all the time.
+        `kept`: leave when the base does not want this agent any more."""
         self._files = LocalFiles()
         self._base = base
         self._slot = slot
+        self._lease = lease
+        self._kept = kept
         self._talk = talk
         self._journal = Journal(base, f"guardian {slot.agent_id}")
         self._mark = mark_of(base.root, slot.agent_id)
@@ -108,8 +127,6 @@ class Guardian:
         )  # a ledger may have started a process that renews the lease
         self._strays = 0
         self._lock, self._tree = self._take_locks()
-        # Every process of the session has these open, also those that jobs start.
-        self._kept_fds = (*slot.lease_fds, self._tree)
         self._cgroup = cgroups.make(self._mark)
         self._selector = selectors.DefaultSelector()
         self._signals = 0
@@ -132,8 +149,23 @@ class Guardian:
         self._start_at: float | None = None  # when a pause ends
         self._output: TaskOutput | None = None
         self._heard = b""
+        self._since = time.time()
+        self._look_at = 0.0
+        self._rests = rest_s is not None and lease is not None
+        self._idle = IdleWatch(rest_s)
+        self._bell = Bell(self._files, base, slot.agent_id)
+        self._bell_events: int | None = None
+        self._resting = False  # it has no GPU, no worker and no mailbox
+        self._retiring = False  # the worker was told to stop, so that the session can rest
+        self._hold(lease.fds if lease is not None else ())
+
+    def _hold(self, lease_fds: tuple[int, ...]) -> None:
+        """Hand these down from now on, with the session's own lock, to all that is started here."""
+        slot = self._slot
+        # Every process of the session has these open, also those that jobs start.
+        self._kept_fds = (*lease_fds, self._tree)
         self._context = MinderContext(
-            base,
+            self._base,
             slot.agent_id,
             slot.gpu,
             slot.gpu_name,
@@ -160,16 +192,26 @@ class Guardian:
         with self._catching_signals():
             if while_pid is not None:
                 self._watch_process(while_pid, private=private)
-            if self._slot.preload:  # in a session for commands only, the minder looks for them
-                self._listen_for_stops()
+            # In a session for commands only, the minder looks for orders to stop a job.
+            if self._slot.preload or self._kept:
+                self._listen_for_orders()
+            self._bell.take_down()  # of a session that was killed
             self._write_info()
             try:
-                self._start_worker()
-                while self._worker is not None or self._start_at is not None:
+                if self._lease is None or self._lease.fds:
+                    self._start_worker()
+                else:
+                    self._rest()
+                while self._goes_on():
                     self._wait()
             finally:
                 self._leave()
         return 0
+
+    def _goes_on(self) -> bool:
+        if self._resting and not self._signals:
+            return True
+        return self._worker is not None or self._start_at is not None
 
     # The locks and the agent's file
 
@@ -222,7 +264,7 @@ class Guardian:
         sweep(self._mark, own_but={*self._helpers, *spared})
         cgroups.end(self._cgroup, self._mark)
 
-    def _write_info(self, *, out_of_memory: bool = False) -> None:
+    def _write_info(self, *, out_of_memory: bool = False, waits_for: str = "") -> None:
         me = myself()
         info = AgentInfo(
             agent=self._slot.agent_id,
@@ -232,12 +274,14 @@ class Guardian:
             boot_id=me.boot_id,
             pid=me.pid,
             started=me.started_ticks,
-            since=time.time(),
+            since=self._since,
             pid_namespace=me.pid_namespace,
             gpus=self._slot.gpus,
             memory_mib=self._slot.memory_mib,
             cgroup=self._cgroup,
             out_of_memory=out_of_memory,
+            kept=self._kept,
+            waits_for=waits_for[:MOST_WORDS],
         )
         temporary = self._base.temporary()
         self._files.write_new(temporary, [info.encode()])
@@ -251,6 +295,7 @@ class Guardian:
             self._check_base()
             close_outboxes(self._files, self._base, self._slot.agent_id)
             self._files.remove(self._base.mailbox(self._slot.agent_id))
+            self._bell.take_down()
             self._files.remove(self._base.agent_info(self._slot.agent_id))
         self._journal.log("info", f"session {self._slot.agent_id} ended")
         os.close(self._tree)
@@ -296,6 +341,7 @@ class Guardian:
         self._refused = ""
         self._first_use = False
         self._health.touch_failed = ""
+        self._idle.begin()
         self._selector.register(ours, selectors.EVENT_READ, self._hear)
         if self._worker.stdout is not None:
             self._output = TaskOutput(
@@ -317,7 +363,12 @@ class Guardian:
             key.data(key.fileobj)
         if not events:
             self._check_base()
-            self._look_for_stop()
+            self._look_for_orders()
+        if self._resting:
+            self._look_at_bell()
+        elif time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + LOOK_S
+            self._rest_if_idle()
         self._oom_watch.look(time.monotonic())
         if self._start_at is not None and time.monotonic() >= self._start_at:
             self._start_at = None
@@ -332,7 +383,7 @@ class Guardian:
         if dead and not self._relay.busy:
             self._clear_away_worker()
 
-    def _listen_for_stops(self) -> None:
+    def _listen_for_orders(self) -> None:
         self._files.make_folder(self._base.control)
         events = listen(self._base.control)
         if events is None:
@@ -340,9 +391,17 @@ class Guardian:
 
         def heard(fd: int) -> None:
             os.read(fd, 1 << 16)
-            self._look_for_stop()
+            self._look_for_orders()
 
         self._selector.register(events, selectors.EVENT_READ, heard)
+
+    def _look_for_orders(self) -> None:
+        kept = self._kept and not self._signals
+        if kept and is_unwanted(self._files, self._base, self._slot.agent_id):
+            self._say("the base does not want this agent any more")
+            self._stop()
+        if self._slot.preload:
+            self._look_for_stop()
 
     def _look_for_stop(self) -> None:
         """End the worker if its task has a stop order; a minder looks for those of commands.
@@ -364,6 +423,83 @@ class Guardian:
             self._insist(lambda: write_note(self._files, self._base, note))
             self._task_stopped = True
             worker.kill()
+
+    # Without a GPU
+
+    def _rest_if_idle(self) -> None:
+        """Have the worker end if it has had nothing to do for a while.
+
+        It gives back a letter that comes in this moment, as whenever it is told to stop.
+        """
+        if not self._rests or self._worker is None or not self._ready:
+            return
+        if self._signals or self._retiring:
+            return
+        agent_id = self._slot.agent_id
+        hand = read_in_hand(self._files, self._base, agent_id)
+        letter = self._relay.busy or read_letter(self._files, self._base, agent_id) is not None
+        if self._idle.is_over(time.monotonic(), hand, letter=letter):
+            self._retiring = True
+            self._tell_worker(b"stop\n")
+
+    def _rest(self) -> None:
+        """The worker is dead and its mailbox removed: give the GPU back, and wait for a call."""
+        assert self._lease is not None
+        self._lease.release()
+        self._hold(())
+        self._resting = True
+        self._insist(self._bell.put_up)
+        self._bell_events = listen(self._base.rest(self._slot.agent_id))
+        if self._bell_events is not None:
+
+            def heard(fd: int) -> None:
+                os.read(fd, 1 << 16)
+
+            self._selector.register(self._bell_events, selectors.EVENT_READ, heard)
+        self._say(f"{self._slot.gpu_name} is free for others until there is work")
+
+    def _look_at_bell(self) -> None:
+        if self._bell.is_gone():
+            self._check_base()
+            raise SessionError(f"session {self._slot.agent_id} was taken for dead")
+        if self._bell.is_rung() and not self._signals:
+            self._wake()
+
+    def _wake(self) -> None:
+        """Wait for the GPU as long as there is work for it; then start a worker."""
+        assert self._lease is not None
+        told = False
+
+        def tell(why: str) -> None:
+            nonlocal told
+            told = True
+            self._insist(lambda: self._write_info(waits_for=why))
+
+        try:
+            fds = self._lease.take(wait=True, wanted=self._is_called, waiting=tell)
+        except CardHeld:  # nobody needs it any more
+            if told:
+                self._insist(self._write_info)
+            return
+        self._helpers = below(os.getpid())
+        self._hold(fds)
+        if self._bell_events is not None:
+            self._selector.unregister(self._bell_events)
+            os.close(self._bell_events)
+            self._bell_events = None
+        self._insist(self._bell.take_down)
+        self._resting = False
+        if told:
+            self._insist(self._write_info)
+        if not self._signals:
+            self._start_worker()
+
+    def _is_called(self) -> bool:
+        """Whether the acting Master still has work; it hears signals, too."""
+        for key, _ in self._selector.select(0):
+            key.data(key.fileobj)
+        self._look_for_orders()
+        return not self._signals and self._is_ours() and self._bell.is_rung()
 
     def _hear(self, line: socket.socket) -> None:
         with contextlib.suppress(BlockingIOError, ConnectionError):
@@ -456,7 +592,11 @@ class Guardian:
         hand = read_in_hand(self._files, self._base, self._slot.agent_id)
         card_failed = bool(self._health.touch_failed or self._refused)
         note = self._take_back(reason, blame=not (self._signals or stopped or card_failed))
+        retired, self._retiring = self._retiring, False
         if self._signals:
+            return
+        if retired and worker.returncode == 0:
+            self._rest()
             return
         spoilt = worker.returncode == SPOILT
         replaced = worker.returncode == 0 and note is None

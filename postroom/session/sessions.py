@@ -21,12 +21,11 @@ from ..gpus.cards.gpu_list import SlotSpec
 from ..store.agents import AgentInfo
 from ..store.base import Base
 from ..store.files import LocalFiles
-from ..store.snapshot import living_agents
+from ..store.snapshot import last_words, living_agents
 from ..system.fork import ForkedProcess
 from ..system.own_python import start_detached
 from ..system.process_tree import holders
 from ..system.processes import pid_namespace
-from ..text.safe_text import printable
 from .forked_worker import fork_session
 from .slots import choose_gpus
 
@@ -43,9 +42,9 @@ TEND_S = 0.25
 SILENT_S = 2.0
 
 # The options of a session that runs only commands, and waits for its GPU; and of one for the queue,
-# which runs commands, and now and then a Python job.
+# which runs commands, and now and then a Python job, and has its GPU only while it does.
 COMMANDS_ONLY = {"wait": True, "preload": ""}
-FOR_QUEUE = {"lazy": True}
+KEPT = {"lazy": True, "rest": True, "kept": True}
 
 SessionProcess = subprocess.Popen[bytes] | ForkedProcess
 
@@ -294,19 +293,24 @@ class Sessions:
         now = living_agents(self._files, self.base, info.agent)
         return now is not None and now.process == info.process
 
-    def add(self, gpus: str) -> None:
-        """Start a session on each of these GPUs that has none; do not wait for them."""
-        self._call("add", self.base.root, gpus)
+    # For a Master, which waits for nobody
+
+    def start_kept(self, agent_id: str, gpus: str, *, among: int) -> None:
+        """Start a session that lives as long as the base wants it, one `among` so many."""
+        cores = len(os.sched_getaffinity(0))
+        kept = Sessions(self.base, options={**KEPT, "threads": max(1, cores // max(among, 1))})
+        self._processes[agent_id] = kept._spawn(SlotSpec(agent_id, gpus), outlive=True)
+
+    def is_starting(self, agent_id: str) -> bool:
+        """Whether a session that was started here runs, ready or not."""
+        process = self._processes.get(agent_id)
+        return process is not None and process.poll() is None
 
     def remove(self, agents: Collection[str], *, now: bool) -> None:
         """Stop sessions, after their job or now; do not wait for them."""
-        if agents:
-            self._call("stop", self.base.root, *agents, *(["--now"] if now else []))
-
-    def _call(self, *words: str) -> None:
-        """Run `postroom agents`: a Master need not wait, and is not the parent of sessions."""
+        words = ["agents", "stop", self.base.root, *agents, *(["--now"] if now else [])]
         with _open_log(f"{os.path.dirname(self.base.log)}/agents.txt", os.O_APPEND) as log:
-            start_detached("postroom", "agents", *words, log=log)
+            start_detached("postroom", *words, log=log)
 
     # Starting one
 
@@ -315,7 +319,7 @@ class Sessions:
         # a process of one thread may fork; a feed has its own thread, and so has numpy.
         if len(os.listdir("/proc/self/task")) > 1:
             return self._spawn(slot)
-        with _open_log(self._log_of(slot.agent), os.O_TRUNC) as log:
+        with _open_log(self.base.session_log(slot.agent), os.O_TRUNC) as log:
             return fork_session(slot.gpu, self.base.root, log, **self._options_of(slot))
 
     def _spawn(self, slot: SlotSpec, *, outlive: bool = False) -> SessionProcess:
@@ -323,7 +327,7 @@ class Sessions:
         for name, value in self._options_of(slot, outlive=outlive).items():
             option = f"--{name.replace('_', '-')}"
             words += [option] if value is True else [option, str(value)]
-        with _open_log(self._log_of(slot.agent), os.O_TRUNC) as log:
+        with _open_log(self.base.session_log(slot.agent), os.O_TRUNC) as log:
             return start_detached("postroom.session", slot.gpu, self.base.root, *words, log=log)
 
     def _options_of(self, slot: SlotSpec, *, outlive: bool = False) -> dict[str, Any]:
@@ -336,16 +340,8 @@ class Sessions:
 
     def last_words(self, agent: str) -> str:
         """The last line that a session printed."""
-        path = self._log_of(agent)
-        with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
-            lines = [line.strip() for line in file if line.strip()]
-            if lines:
-                return printable(lines[-1])
-        return f"it printed nothing; see {path}"
-
-    def _log_of(self, agent: str) -> str:
-        """Where a session's own output goes, for the day when it cannot start."""
-        return f"{os.path.dirname(self.base.log)}/session-{agent}.txt"
+        said = last_words(self._files, self.base, agent)
+        return said or f"it printed nothing; see {self.base.session_log(agent)}"
 
 
 @contextlib.contextmanager

@@ -5,16 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ..errors import GpuError
 from ..gpus.ledger.lease_environment import lease_environment
 from ..store.base import Base
+from .card_lease import CardLease
 from .guardian import SessionSlot
-
-if TYPE_CHECKING:
-    from ..gpus.cards.inventory import Card
-    from ..gpus.ledger.protocol import Lease
 
 PRELOAD = "POSTROOM_PRELOAD"
 
@@ -29,9 +25,12 @@ def open_slot(
     threads: int | None = None,
     preload: str | None = None,
     lazy: bool = False,
+    later: bool = False,
     say: Callable[[str], None],
-) -> tuple[SessionSlot, Lease | None]:
+) -> tuple[SessionSlot, CardLease | None]:
     """Find a GPU, or several as in "0,1", take their lease, and make the worker's environment.
+
+    With `later` the lease is not taken yet.
 
     Without a GPU on the machine, or when asked for "cpu", the slot is on the CPU, which is not
     leased: any number of sessions may use it. With `shares` no GPU is leased either: each job of
@@ -60,10 +59,11 @@ def open_slot(
     for card in cards:
         if card.problem:
             raise GpuError(f"GPU {card.index} ({card.name}) cannot be used: {card.problem}")
-    lease = None if shares else _take(base, agent_id, cards, wait=wait, say=say)
+    lease = None if shares else CardLease(base, agent_id, cards, say=say)
+    if lease is not None and not later:
+        lease.take(wait=wait)
     # The worker, the commands of its session and other sessions share the card.
-    key = f"{base.root} {agent_id}" if lease is None else lease.lease_id
-    environment = inventory.pin(*cards) | lease_environment(key, shared=True)
+    environment = inventory.pin(*cards) | lease_environment(f"{base.root} {agent_id}", shared=True)
     name = f"GPU {'+'.join(str(card.index) for card in cards)} {cards[0].name}"
     uuids = ",".join(card.uuid for card in cards)
     slot = SessionSlot(
@@ -71,7 +71,6 @@ def open_slot(
         uuids,
         name,
         environment,
-        lease.fds if lease is not None else (),
         threads,
         modules,
         lazy,
@@ -80,34 +79,6 @@ def open_slot(
         shares=shares,
     )
     return slot, lease
-
-
-def _take(
-    base: Base, agent_id: str, cards: list[Card], *, wait: bool, say: Callable[[str], None]
-) -> Lease:
-    """Lease whole GPUs; report processes that use them without a lease."""
-    from ..gpus.ledger.protocol import LeaseRequest, open_ledger
-
-    ledger = open_ledger()
-    request = LeaseRequest(
-        cards=tuple(card.uuid for card in cards),
-        name=f"session {agent_id} of {base.root}",
-        group=base.root,
-    )
-    ids = ",".join(str(card.index) for card in cards)
-    lease = ledger.acquire(
-        request,
-        None if wait else 0,
-        waiting=lambda why: say(f"waiting for GPU {ids}: {why}"),
-    )
-    strangers = [usage for card in cards for usage in card.processes if usage.compute]
-    for usage in strangers:
-        say(
-            f"note: {usage.command} (pid {usage.pid} of {usage.user}) uses "
-            f"{'memory' if usage.used_mib is None else f'{usage.used_mib} MiB'} of this card, and "
-            "has no lease"
-        )
-    return lease
 
 
 def choose_gpus(count: int, *, say: Callable[[str], None]) -> list[str]:

@@ -16,6 +16,7 @@ INFO_LIMIT = 64 << 10
 # The version of the mailbox protocol. A session may be older than the Master: it runs for weeks,
 # and the package is updated meanwhile.
 PROTOCOL = 2
+MAILBOX, REST = ".POOL", ".REST"
 
 
 class _NamesProcess:
@@ -57,6 +58,8 @@ class AgentInfo(JsonRecord, _NamesProcess):
     memory_mib: int = 0  # of the smallest of them
     cgroup: str = ""  # where its commands are; "": in no group of their own
     out_of_memory: bool = False  # it pauses, because the machine ran out of memory (RAM)
+    kept: bool = False  # it lives as long as `control/agents.json` names it
+    waits_for: str = ""  # why it was called, and has not got its GPU yet
     protocol: int = PROTOCOL  # which letters it understands
 
 
@@ -74,10 +77,49 @@ class MasterInfo(JsonRecord, _NamesProcess):
     pid_namespace: str = ""
 
 
-def list_agents(files: Files, base: Base) -> list[str]:
-    """Every agent that has a mailbox, in the order of their numbers."""
-    names = [n.removesuffix(".POOL") for n in files.names(base.agent_pool) if n.endswith(".POOL")]
-    return sorted((n for n in names if is_plain_name(n)), key=lambda n: (len(n), n))
+@dataclass(frozen=True)
+class PageInfo(JsonRecord, _NamesProcess):
+    """The web page of a base, as it describes itself in `page.json`; it holds `page.lock`."""
+
+    CALLED: ClassVar[str] = "a page's info"
+
+    address: str  # such as http://127.0.0.1:8631
+    token: str  # stays when the page is started again
+    pid: int
+    started: int
+    boot_id: str
+    pid_namespace: str
+    host: str
+
+    @property
+    def link(self) -> str:
+        """What to open in a browser."""
+        return f"{self.address}/?token={self.token}"
+
+
+def read_page_info(files: Files, base: Base) -> PageInfo | None:
+    """What the last page said about itself; None if there was none, or the file is bad."""
+    try:
+        return PageInfo.decode(base.page_info, files.read(base.page_info, INFO_LIMIT))
+    except (FileNotFoundError, BadFileError, OtherVersionError):
+        return None
+
+
+def list_agents(files: Files, base: Base, *, resting: bool = False) -> list[str]:
+    """Every agent that has a mailbox, in the order of their numbers; those that rest, if wanted."""
+    names = files.names(base.agent_pool)
+    found = {*agents_in(names, MAILBOX), *(agents_in(names, REST) if resting else ())}
+    return sorted(found, key=_by_number)
+
+
+def agents_in(names: list[str], suffix: str) -> list[str]:
+    """The agents whose file with this suffix is among some names."""
+    found = [name.removesuffix(suffix) for name in names if name.endswith(suffix)]
+    return sorted(filter(is_plain_name, found), key=_by_number)
+
+
+def _by_number(agent_id: str) -> tuple[int, str]:
+    return len(agent_id), agent_id
 
 
 def read_agent_info(files: Files, base: Base, agent_id: str) -> AgentInfo | None:

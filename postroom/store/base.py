@@ -5,6 +5,7 @@ base/
   agent_pool/0.POOL              mailbox: absent = no agent, empty = idle, a letter = working
   agent_pool/0.lock              file lock of guardian, worker and minder: free when all are dead
   agent_pool/0.tree              file lock of all processes of the session, also of its jobs
+  agent_pool/0.REST              a session without its GPU; the acting Master writes here to call it
   agent_pool/0.json              about the session: GPU, host, pid, since
   agent_pool/<gpu>.gate, .use    file locks of workers that share a GPU, for exclusive jobs
   in_hand/0                      one line: the worker's running job, and how many it has done
@@ -24,6 +25,7 @@ base/
   data/<name>.npz                shared data, named by content, written once
   data.lock                      shared file lock of those who begin a run that refers to data
   control/                       requests to the acting Master, and the orders in force
+  control/agents.json            which agents the base is to have
   runs/<run>/<job>/              the files of a queued command: INFO, .OUT, .ERR, SUCCESS or FAILURE
   runs/<run>/output.<agent>      what the kernels of a run have printed
   log/postroom.log               one log for every process (JSON lines)
@@ -35,6 +37,7 @@ base/
   retention.json                 how long results of runs that are over stay, if not as usual
   master.lock                    file lock of the one acting Master
   master.json                    its pid and host, and the epoch of its letters
+  page.lock, page.json           file lock of the page of `postroom up`; its address and token
 """
 
 from __future__ import annotations
@@ -43,6 +46,7 @@ import contextlib
 import itertools
 import os
 import pwd
+import shlex
 import stat
 import time
 
@@ -67,7 +71,15 @@ FOLDERS = (
     "trash",
     "programs",
 )
-FILES = ("FORMAT", "master.lock", "master.json", "data.lock", "retention.json")
+FILES = (
+    "FORMAT",
+    "master.lock",
+    "master.json",
+    "data.lock",
+    "retention.json",
+    "page.lock",
+    "page.json",
+)
 SUFFIX = ".npz"
 OUTBOX = "outbox."
 CLOSED = "closed"
@@ -103,6 +115,9 @@ class Base:
         self.usage = f"{self.root}/log/usage.json"
         self.master_lock = f"{self.root}/master.lock"
         self.master_info = f"{self.root}/master.json"
+        self.wanted_agents = f"{self.root}/control/agents.json"
+        self.page_lock = f"{self.root}/page.lock"
+        self.page_info = f"{self.root}/page.json"
 
     def __repr__(self) -> str:
         return f"Base({self.root!r})"
@@ -110,6 +125,14 @@ class Base:
     def mailbox(self, agent_id: str) -> str:
         """Where letters to an agent go."""
         return f"{self.agent_pool}/{agent_id}.POOL"
+
+    def rest(self, agent_id: str) -> str:
+        """What an agent has instead of a mailbox while it has no GPU: a bell."""
+        return f"{self.agent_pool}/{agent_id}.REST"
+
+    def session_log(self, agent_id: str) -> str:
+        """Where a session's own output goes, for the day when it cannot start."""
+        return f"{self.root}/log/session-{agent_id}.txt"
 
     def agent_lock(self, agent_id: str) -> str:
         """Held while the agent's guardian, worker or minder is alive."""
@@ -279,7 +302,21 @@ def new_program() -> str:
 
 def default_base() -> str:
     """The base that is used where none is named."""
-    return os.environ.get("POSTROOM_BASE") or "./base"
+    return os.environ.get("POSTROOM_BASE") or own_queue()
+
+
+def own_queue() -> str:
+    """The base of this user's own queue, wherever the call comes from."""
+    state = os.environ.get("XDG_STATE_HOME") or ""
+    if not os.path.isabs(state):  # as the XDG specification demands
+        state = os.path.expanduser("~/.local/state")
+    return f"{state}/postroom/queue"
+
+
+def up_command(root: str) -> str:
+    """The command that starts all that a queue needs."""
+    own = os.path.abspath(root) == os.path.abspath(own_queue())
+    return "postroom up" if own else f"postroom up {shlex.quote(root)}"
 
 
 def create_base(root: str | os.PathLike[str]) -> Base:
@@ -316,10 +353,7 @@ def open_base(root: str | os.PathLike[str], *, write: bool = True) -> Base:
         with open_regular(base.format) as file:
             version = file.read(64).decode("ascii", "replace")
     except FileNotFoundError:
-        raise BaseFolderError(
-            f"there is no base at {base.root}; make one by starting an agent: "
-            f"postroom agents start 1 {base.root}"
-        ) from None
+        raise BaseFolderError(f"there is no base at {base.root}; {_how_to_make(base)}") from None
     except OSError as error:
         raise BaseFolderError(
             f"cannot read the base at {base.root}: {error.strerror}; choose a folder of your own"
@@ -332,6 +366,13 @@ def open_base(root: str | os.PathLike[str], *, write: bool = True) -> Base:
     if write:
         _check_writable(base)
     return base
+
+
+def _how_to_make(base: Base) -> str:
+    if base.root != os.path.abspath(own_queue()):
+        return f"make one by starting an agent: postroom agents start 1 {base.root}"
+    here = "; or name the one that is here: -b ./base" if os.path.exists("base/FORMAT") else ""
+    return f"it would be your own queue: start it with `postroom up`{here}"
 
 
 def _check_folder(root: str) -> None:

@@ -34,7 +34,7 @@ ORDERS_LIMIT = 1 << 30
 STOP_LIMIT = 4096
 MOST_TEXT = 1000
 NO_JOBS = JobIds()
-GPUS = re.compile(r"[A-Za-z0-9][A-Za-z0-9,;/_-]{0,199}")
+GPUS = re.compile(r"[A-Za-z0-9][A-Za-z0-9,;/_-]{0,9999}")
 
 
 class RequestVerb(enum.Enum):
@@ -49,8 +49,10 @@ class RequestVerb(enum.Enum):
     RESUME = "resume"  # runs, projects, or everything
     DRAIN = "drain"  # agents: no more letters; preempt: stop what they run
     FILL = "fill"  # agents: letters again
-    ADD = "add"  # agents; value: their GPUs, as in "0,0,1"
-    REMOVE = "remove"  # agents: end their sessions; preempt: at once
+    ADD = "add"  # agents; value: their GPUs, as in "0,0,1": they are wanted from now on
+    REMOVE = "remove"  # agents: they are not wanted any more; preempt: stop what they run
+    UP = "up"  # everything: the agents that are wanted are to live
+    DOWN = "down"  # everything: none of them is to live for now; preempt: stop what they run
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,8 @@ _TARGETS = {
     RequestVerb.FILL: ("agents", "everything"),
     RequestVerb.ADD: (),
     RequestVerb.REMOVE: ("agents", "everything"),
+    RequestVerb.UP: ("everything",),
+    RequestVerb.DOWN: ("everything",),
 }
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ..errors import BadFileError, OtherVersionError
 from ..system.processes import alive
+from ..text.safe_text import printable
 from .agents import PROTOCOL, AgentInfo, MasterInfo, read_agent_info, read_master_info
 from .append_log import logged_until
 from .base import Base
@@ -21,9 +22,11 @@ from .runs import (
     read_run_info,
 )
 from .taken import read_taken
+from .wanted_agents import read_wanted
 
+LAST_WORDS = 4096  # bytes of a session's output that are looked at
 # In these states an agent takes no more jobs, ever.
-DEAD = ("dead", "orphaned")
+DEAD = ("dead", "orphaned", "missing")
 
 
 @dataclass(frozen=True)
@@ -32,8 +35,9 @@ class AgentStatus:
 
     agent: str
     # "starting", "idle", "running", "blocked", "finishing" (a command), "dead", "orphaned" (dead,
-    # but processes of its job go on), "out of memory" (it pauses, see `card_health`), or
-    # "outdated": it runs another version than the Master, which sends it nothing
+    # but processes of its job go on), "out of memory" (it pauses, see `card_health`), "resting"
+    # (without its GPU), "waiting for its GPU" (it is needed), "missing" (it is wanted, and is to be
+    # started), or "outdated": it runs another version than the Master, which sends it nothing
     state: str
     gpu: str
     gpu_name: str
@@ -48,6 +52,8 @@ class AgentStatus:
     memory_mib: int = 0  # of the smallest of its GPUs; 0: unknown
     host: str = ""
     pid_namespace: str = ""  # in which its pid means something
+    note: str = ""  # what a session waits for that has no GPU; the last words of a missing one
+    kept: bool = False  # it lives as long as the base wants it
 
 
 @dataclass(frozen=True)
@@ -79,12 +85,22 @@ class BaseSnapshot:
 def snapshot(base: Base, *, files: Files | None = None, runs: bool = True) -> BaseSnapshot:
     """Look at a base without changing it; `runs=False` skips the runs' folders."""
     files = files or LocalFiles()
+    wanted, ids = _wanted(files, base), _agent_ids(files, base)
+    there = [_agent(files, base, agent_id) for agent_id in ids]
+    missing = [_missing(files, base, a, gpus) for a, gpus in wanted.items() if a not in ids]
     return BaseSnapshot(
         base=base.root,
-        agents=[_agent(files, base, agent_id) for agent_id in _agent_ids(files, base)],
+        agents=[*there, *missing],
         runs=[_run(files, base, run) for run in list_runs(files, base)] if runs else [],
         master=acting_master(files, base),
     )
+
+
+def _wanted(files: Files, base: Base) -> dict[str, str]:
+    with contextlib.suppress(BadFileError):
+        wanted = read_wanted(files, base)
+        return wanted.living if wanted is not None else {}
+    return {}
 
 
 def living_agents(files: Files, base: Base, agent_id: str) -> AgentInfo | None:
@@ -115,6 +131,8 @@ def _agent(files: Files, base: Base, agent_id: str) -> AgentStatus:
         state = "outdated"
     if state == "starting" and info is not None and info.out_of_memory:
         state = "out of memory"
+    elif state == "starting" and files.exists(base.rest(agent_id)):
+        state = "waiting for its GPU" if info is not None and info.waits_for else "resting"
     return AgentStatus(
         agent=agent_id,
         state=state,
@@ -131,7 +149,25 @@ def _agent(files: Files, base: Base, agent_id: str) -> AgentStatus:
         memory_mib=info.memory_mib if info else 0,
         host=info.host if info else "",
         pid_namespace=info.pid_namespace if info else "",
+        note=info.waits_for if info else "",
+        kept=info.kept if info else False,
     )
+
+
+def _missing(files: Files, base: Base, agent_id: str, gpus: str) -> AgentStatus:
+    note = last_words(files, base, agent_id)
+    return AgentStatus(
+        agent_id, "missing", "", f"GPU {gpus}", 0, 0.0, None, None, 0, note=note, kept=True
+    )
+
+
+def last_words(files: Files, base: Base, agent_id: str) -> str:
+    """The last line that a session printed; "": it printed nothing."""
+    with contextlib.suppress(OSError, BadFileError):
+        said = files.tail(base.session_log(agent_id), LAST_WORDS).decode(errors="replace")
+        lines = [line.strip() for line in said.splitlines() if line.strip()]
+        return printable(lines[-1]) if lines else ""
+    return ""
 
 
 class Living(enum.Enum):

@@ -214,13 +214,16 @@ class Waiter:
         return listed
 
 
-def listen(folder: str) -> int | None:
-    """A descriptor that can be read when names in a folder have changed; None: no events here."""
+def listen(path: str) -> int | None:
+    """A descriptor that can be read when there are new names in a folder, or a file is changed.
+
+    None: no events here.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     fd: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
     if fd < 0:
         return None
-    if libc.inotify_add_watch(fd, os.fsencode(folder), _MOVED_TO | _CREATE) < 0:
+    if libc.inotify_add_watch(fd, os.fsencode(path), _MOVED_TO | _CREATE | _MODIFY) < 0:
         os.close(fd)
         return None
     return fd

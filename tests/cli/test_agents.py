@@ -43,7 +43,8 @@ def test_what_is_missing_is_said(words: list[str], error: str, tmp_path: Path) -
 def test_the_first_word_is_the_base_only_if_it_is_a_folder_with_one(
     base: Base, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(Path(base.root).parent)  # where ./base is the default
+    monkeypatch.chdir(Path(base.root).parent)
+    monkeypatch.setenv("POSTROOM_BASE", "base")
     for words in (["drain", "7"], ["drain", "base", "7"], ["drain", "-b", "base", "7"]):
         done = call(*words)
         assert "there is no agent '7'" in str(done.exception)

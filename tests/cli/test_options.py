@@ -60,10 +60,12 @@ def find(path: tuple[str, ...]) -> click.Command:
 @pytest.fixture(autouse=True)
 def _bases_of_another_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three bases that every verb refuses, naming the folder."""
-    for name in ("named", "variable", "base"):
-        (tmp_path / name).mkdir(mode=0o700)
+    for name in ("named", "variable", "postroom/queue"):
+        (tmp_path / name).mkdir(mode=0o700, parents=True)
         (tmp_path / name / "FORMAT").write_text("postroom 99\n")
+    (tmp_path / "postroom").chmod(0o700)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.delenv("POSTROOM_BASE", raising=False)
 
 
@@ -72,7 +74,7 @@ def refused(*words: str) -> str:
     done = CliRunner().invoke(postroom, words)
     said = f"{done.output} {done.exception}"
     assert done.exit_code != 0 and not isinstance(done.exception, TypeError), said
-    found = [name for name in ("named", "variable", "base") if f"/{name}" in said]
+    found = [name for name in ("named", "variable", "queue") if f"/{name}" in said]
     assert len(found) == 1, said
     return found[0]
 
@@ -89,7 +91,7 @@ def test_the_option_beats_the_variable_and_the_variable_beats_the_default(
     verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = verb.split()
-    assert refused(*words, *ARGUMENTS[verb]) == "base"
+    assert refused(*words, *ARGUMENTS[verb]) == "queue"
     monkeypatch.setenv("POSTROOM_BASE", "variable")
     assert refused(*words, *ARGUMENTS[verb]) == "variable"
     for option in (["-b", "named"], ["--base", "named"], ["--base=./named"]):

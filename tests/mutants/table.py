@@ -67,8 +67,8 @@ MUTANTS = [
     Mutant(
         "a job's processes have the lock of their session's tree open",
         "postroom/session/guardian.py",
-        "(*slot.lease_fds, self._tree)",
-        "slot.lease_fds",
+        "(*lease_fds, self._tree)",
+        "lease_fds",
         "tests/processes/test_namespaces.py",
     ),
     Mutant(

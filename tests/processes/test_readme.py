@@ -5,18 +5,13 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from postroom.testing import wait_until
-
 ROOT = Path(__file__).parent.parent.parent
-PORT = 8631  # of `postroom ui`, where no other is named
 
 
 def start(heading: str, language: str) -> list[str]:
@@ -86,32 +81,12 @@ def test_a_file_of_shell_lines(tmp_path: Path) -> None:
 
 
 def test_a_standing_queue_with_its_page(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", PORT))
-        except OSError:
-            pytest.skip(f"port {PORT}, which the README uses, is taken on this machine")
     (lines,) = start("A standing queue with its page", "sh")
-    done = run(tmp_path, "bash", "-e", "-c", lines)
-    detached = [int(pid) for pid in re.findall(r"kill (\d+)", done.stderr)]
     try:
+        done = run(tmp_path, "bash", "-e", "-c", lines)
         assert done.returncode == 0, done.stderr
-        assert len(detached) == 2
         assert "\ntrained\n" in done.stdout
-        assert re.search(rf"^http://127\.0\.0\.1:{PORT}/\?token=\S+$", done.stdout, re.MULTILINE)
+        assert re.search(r"^http://127\.0\.0\.1:\d+/\?token=\S+$", done.stdout, re.MULTILINE)
     finally:
-        stopped = run(tmp_path, "postroom", "agents", "stop", str(tmp_path / "queue"), "--now")
-        for pid in detached:
-            os.kill(pid, signal.SIGTERM)
+        stopped = run(tmp_path, "postroom", "down", "--now")
     assert stopped.returncode == 0, stopped.stderr
-    for pid in detached:
-        wait_until(lambda pid=pid: gone(pid), what=f"the end of {pid}", folder=tmp_path)
-
-
-def gone(pid: int) -> bool:
-    """Whether a process has ended, though nobody may have collected it."""
-    try:
-        return not Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return True

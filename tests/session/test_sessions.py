@@ -14,6 +14,7 @@ from postroom.session.sessions import COMMANDS_ONLY, Sessions, SlotsFailed
 from postroom.store.base import Base, create_base
 from postroom.store.files import LocalFiles
 from postroom.store.snapshot import living_agents
+from postroom.store.wanted_agents import WantedAgents, write_wanted
 from postroom.testing import wait_until
 
 FILES = LocalFiles()
@@ -111,11 +112,13 @@ def test_to_stop_an_agent_that_does_not_live_is_said(base: Base, said: list[str]
     assert said == ["agent 7 is not running"]
 
 
-def test_a_master_adds_and_removes_sessions_without_waiting(base: Base) -> None:
+def test_a_master_starts_and_stops_sessions_without_waiting(base: Base) -> None:
     master = Sessions(base)
-    master.add("cpu")
+    master.start_kept("cpu", "cpu", among=1)
+    assert master.is_starting("cpu") and not master.is_starting("0")
     wait_until(lambda: FILES.exists(base.mailbox("cpu")), folder=base.root)
-    master.remove([], now=True)
-    assert lives(base, "cpu")
-    master.remove(["cpu"], now=True)
+    info = living_agents(FILES, base, "cpu")
+    assert info is not None and info.kept
+    write_wanted(FILES, base, WantedAgents({"0": "0"}))  # and not this one
     wait_until(lambda: not lives(base, "cpu"), folder=base.root)
+    wait_until(lambda: not master.is_starting("cpu"), folder=base.root)

@@ -26,7 +26,7 @@ def test_a_gpu_is_leased_and_pinned(base: Base) -> None:
     slot, lease = open_slot(base, "0,1", say=print)
     assert lease is not None
     assert (slot.agent_id, slot.gpus, slot.memory_mib) == ("0-1", 2, 24 << 10)
-    assert slot.lease_fds == lease.fds
+    assert len(lease.fds) == 1
     with pytest.raises(CardHeld):
         open_slot(create_base(f"{base.root}-2"), "1", say=print)
     lease.release()

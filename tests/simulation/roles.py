@@ -9,20 +9,24 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from postroom.commands.attempt import LINGER_S
+from postroom.dispatch.tender import SessionStarter
 from postroom.errors import BaseFolderError, OtherVersionError, PostroomError, RunRemovedError
 from postroom.jobs import Job, JobPool, Status
 from postroom.master import Master
 from postroom.parcel.sheets import Failure, JobEnd, JobSheet, Outcome
 from postroom.session.background_publisher import BackgroundPublisher
 from postroom.session.inbox import Inbox, Step, TryAgain
+from postroom.session.rest import Bell, IdleWatch
 from postroom.store.base import Base
 from postroom.store.files import MAP_FROM_BYTES
 from postroom.store.journal import NullJournal
+from postroom.store.mailbox import read_in_hand, read_letter
 from postroom.store.runs import RunInfo, close_outboxes, take_back_letter
+from postroom.store.wanted_agents import is_unwanted
 
-from .checker import Checker, Plan, Submission
+from .checker import Checker, Plan, Submission, Violation
 from .commands import Relayed, attempt_of, perform
-from .disk import Disk, SimulatedFiles, SimulatedLock
+from .disk import Disk, Node, SimulatedFiles, SimulatedLock
 from .forks import call, fork
 from .kernel import Kernel, Process
 from .versions import VersionedFiles
@@ -56,10 +60,23 @@ class Machine:
         self.checker = Checker(self.base, self.disk)
         self.disk.named = self.checker.named
         self.trees: dict[str, SimulatedLock] = {}  # what all processes of a session have open
+        self.cards: dict[str, Node] = {}  # the GPU of each agent that gives it back at times
+        self.keeper: SessionStarter | None = None  # starts the sessions that the base wants
+        self.kept: dict[str, Session] = {}  # which are these
         self.calm = False  # the faults have stopped
         self.removes = False  # acting Masters remove runs that are over
         self.version_lot: random.Random | None = None  # None: all are of one version
         self._later: dict[str, bool] = {}
+
+    def try_card(self, agent_id: str, process: Process) -> SimulatedLock | None:
+        """Lease the GPU of an agent; None: somebody has it."""
+        card = self.cards.setdefault(agent_id, Node())
+        card.holders = [lock for lock in card.holders if lock.held]
+        if card.holders:
+            return None
+        lease = SimulatedLock(card, process, shared=False)
+        card.holders.append(lease)
+        return lease
 
     def files(self, process: Process) -> SimulatedFiles:
         """The files as a process sees them: it is of one of two versions, as its session is."""
@@ -104,6 +121,7 @@ class Client:
             journal=NullJournal(),
             keep_results=0.0 if machine.removes else "forever",
             keep_bytes="forever",
+            sessions=machine.keeper,
         )
         sweep = sees_nothing if self._apart else machine.checker.sweep
         master._sweep = sweep  # type: ignore[method-assign]
@@ -288,9 +306,20 @@ class Session:
     """
 
     def __init__(
-        self, machine: Machine, agent_id: str, *, forked: bool = False, apart: bool = False
+        self,
+        machine: Machine,
+        agent_id: str,
+        *,
+        forked: bool = False,
+        apart: bool = False,
+        rests: bool = False,
+        kept: bool = False,
     ) -> None:
         self._machine = machine
+        self._rests = rests  # it has its GPU only while there is work
+        self._retires = False  # its worker is to end, so that it can rest
+        self._lease: SimulatedLock | None = None
+        self.kept = kept  # it lives as long as the base wants it, and a Master starts it
         self._forked = forked
         self._apart = apart  # each guardian in a new container, which sees nothing of earlier ones
         self.agent_id = agent_id
@@ -306,18 +335,62 @@ class Session:
         self.lock = lock
         machine.trees[self.agent_id] = tree
         self._take_back(process, files, "its agent died", blame=True)
+        bell = Bell(files, base, self.agent_id)
+        self._insist(process, bell.take_down)
         while not self.stopping:
+            if self._rests and not self._wake(process, files, bell):
+                break
             relayed: list[Relayed] = []
             worker = self._start_worker(process, lock, relayed)
+            idle = IdleWatch(0.5)
             while worker.alive or self._runs_command(relayed):
                 self._pass_on(process, lock, relayed)
+                self._look(process, files, idle)
                 process.sleep(0.02 if relayed else 0.2)
             machine.checker.sweep(self.agent_id)
             self._take_back(process, files, "its worker died", blame=not self.stopping)
+            if self._lease is not None:
+                self._lease.close(process)  # what a worker left running still has it
+                self._lease = None
         close_outboxes(files, base, self.agent_id)
         files.remove(base.mailbox(self.agent_id))
         tree.close(process)
         lock.release()
+
+    def _wake(self, process: Process, files: SimulatedFiles, bell: Bell) -> bool:
+        """Rest until there is work and the GPU is free; False: it is to end."""
+        self._insist(process, bell.put_up)
+        while True:
+            self._look(process, files, None)
+            if self.stopping or bell.is_gone():
+                self._insist(process, bell.take_down)
+                return False
+            if bell.is_rung():
+                self._lease = self._machine.try_card(self.agent_id, process)
+                if self._lease is not None:
+                    self._insist(process, bell.take_down)
+                    return True
+            process.sleep(self._machine.rng.choice((0.02, 0.2)))
+
+    def _look(self, process: Process, files: SimulatedFiles, idle: IdleWatch | None) -> None:
+        """See whether nobody wants this session any more, or its worker has nothing to do."""
+        base = self._machine.base
+        if self.kept and is_unwanted(files, base, self.agent_id):
+            self.stopping = True
+        if self._rests and idle is not None:
+            try:
+                hand = read_in_hand(files, base, self.agent_id)
+                letter = read_letter(files, base, self.agent_id) is not None
+            except OSError:
+                return
+            self._retires = idle.is_over(process.kernel.now, hand, letter=letter)
+
+    def _insist(self, process: Process, action: Callable[[], None]) -> None:
+        while True:
+            try:
+                return action()
+            except OSError:
+                process.sleep(0.1)
 
     def _take_locks(
         self, process: Process, files: SimulatedFiles
@@ -348,6 +421,8 @@ class Session:
                 each.minder.survives = True
                 lock.hand_down(each.minder)
                 machine.trees[self.agent_id].hand_down(each.minder)
+                if self._lease is not None:
+                    self._lease.hand_down(each.minder)
             elif not each.minder.alive and not each.word:
                 machine.checker.sweep(self.agent_id)
                 each.word = "lost"
@@ -356,15 +431,14 @@ class Session:
         self, process: Process, files: SimulatedFiles, reason: str, *, blame: bool
     ) -> None:
         machine = self._machine
-        while True:
-            try:
-                take_back_letter(
-                    files, machine.base, self.agent_id, reason=reason, at=machine.clock.wall(),
-                    blame=blame,
-                )  # fmt: skip
-                return
-            except OSError:
-                process.sleep(0.1)
+
+        def take_back() -> None:
+            take_back_letter(
+                files, machine.base, self.agent_id, reason=reason, at=machine.clock.wall(),
+                blame=blame,
+            )  # fmt: skip
+
+        self._insist(process, take_back)
 
     def _start_worker(
         self, process: Process, lock: SimulatedLock, relayed: list[Relayed]
@@ -374,13 +448,19 @@ class Session:
         worker.survives = self._forked
         lock.hand_down(worker)
         self._machine.trees[self.agent_id].hand_down(worker)
+        self._retires = False
+        if self._lease is not None:
+            self._lease.hand_down(worker)
         return worker
 
     def _work(self, guardian: Process, relayed: list[Relayed], process: Process) -> None:
-        machine = self._machine
+        machine, inherited = self._machine, self._lease
 
         def run_job(info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> JobEnd | None:
             plan = machine.checker.execute(info.run, job, attempt, sheet.arguments(job))
+            lease = self._lease if guardian.alive else inherited
+            if self._rests and not machine.checker.lies and not (lease and lease.held):
+                raise Violation(f"agent {self.agent_id} begins a job without its GPU")
             if not plan.command:
                 if plan.forks:
                     serve = functools.partial(self._serve, guardian)
@@ -411,7 +491,7 @@ class Session:
         self._serve(guardian, process, inbox)
 
     def _serve(self, guardian: Process, process: Process, inbox: Inbox) -> None:
-        while not self.stopping and guardian.alive:
+        while not (self.stopping or self._retires) and guardian.alive:
             step = inbox.step()
             if step is Step.BLOCKED and inbox._refuses and self._machine.calm:
                 break  # somebody updates it

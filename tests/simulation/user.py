@@ -47,6 +47,7 @@ class User:
                 RequestVerb.PRIORITY,
                 RequestVerb.PAUSE,
                 RequestVerb.DRAIN,
+                *((RequestVerb.ADD,) if self._machine.keeper else ()),
             )
         )
         if verb is RequestVerb.KILL:
@@ -57,6 +58,10 @@ class User:
             chosen = rng.choice((RequestVerb.PAUSE, RequestVerb.RESUME))
             everything = rng.random() < 0.3
             return [Request(chosen, runs=() if everything else (job.run,), everything=everything)]
+        if verb is RequestVerb.ADD:
+            agent, everything = rng.choice("0123"), rng.random() < 0.3
+            down = Request(rng.choice((RequestVerb.UP, RequestVerb.DOWN)), everything=True)
+            return [down if everything else Request(RequestVerb.REMOVE, agents=(agent,))]
         if verb is RequestVerb.DRAIN:
             return [
                 Request(
@@ -68,4 +73,7 @@ class User:
     def _let_go(self, accepted: list[Submission]) -> list[Request]:
         jobs = [JobId(s.run, job) for s in accepted if s.run is not None for job in s.jobs]
         asked = [Request(verb, everything=True) for verb in (RequestVerb.RESUME, RequestVerb.FILL)]
+        if self._machine.keeper:
+            asked.append(Request(RequestVerb.UP, everything=True))
+            asked.append(Request(RequestVerb.ADD, value=",".join(self._machine.kept)))
         return [*asked, *([Request(RequestVerb.RELEASE, jobs=tuple(jobs))] if jobs else [])]

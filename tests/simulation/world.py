@@ -6,16 +6,18 @@ import contextlib
 import errno
 import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TypeAlias
 from unittest import mock
 
 from postroom.store.base import FOLDERS
+from postroom.store.wanted_agents import WantedAgents
 
 from .checker import Plan, Submission, Violation
 from .cleaner import Cleaner
-from .disk import Folder
+from .disk import Folder, Node
 from .kernel import Process
+from .neighbour import Neighbour
 from .roles import ROOT, Client, Machine, Session
 from .user import User
 from .versions import Rot
@@ -24,7 +26,7 @@ ERRNOS = [
     errno.EIO, errno.ENOSPC, errno.EACCES, errno.ESTALE, errno.EMFILE, errno.EINTR, errno.EDQUOT,
     errno.EROFS, errno.ENOMEM,
 ]  # fmt: skip
-Role: TypeAlias = Client | Session | User | Cleaner | Rot
+Role: TypeAlias = Client | Session | User | Cleaner | Rot | Neighbour
 # How many turns the world has, once the faults have stopped, to finish everything.
 PATIENCE = 30_000
 
@@ -51,6 +53,23 @@ class World(Machine):
         process = self.kernel.spawn(role.name, role)
         self._roles[process] = role
         return process
+
+    # What the acting Master has a world for: it starts the sessions that the base wants
+
+    def start_kept(self, agent_id: str, gpus: str, *, among: int) -> None:
+        """Start a session that lives as long as the base wants it."""
+        self.start(self.kept[agent_id])
+
+    def is_starting(self, agent_id: str) -> bool:
+        """Whether a session of that agent runs."""
+        return self.kept[agent_id] in self._roles.values()
+
+    def last_words(self, agent_id: str) -> str:
+        """Nobody reads them here."""
+        return ""
+
+    def remove(self, agents: Collection[str], *, now: bool) -> None:
+        """Nobody starts sessions by hand in such a world."""
 
     def living(self) -> list[Process]:
         """Every process that could be given a turn sooner or later."""
@@ -150,7 +169,7 @@ class World(Machine):
                 continue
             self._doomed[child] = self.rng.randrange(4)
         role = self._roles.pop(process, None)
-        if role is not None:
+        if role is not None and not (isinstance(role, Session) and role.kept):
             self._due.append((self.kernel.now + self.rng.random() * 0.5, role))
         if error is not None and (not isinstance(error, OSError) or isinstance(role, Client)):
             raise error
@@ -198,9 +217,23 @@ class Story(World):
         for number in range(n_clients):
             apart = containers.random() < self._apart
             self.start(Client(self, f"master {number}", own[number], joined[number], apart=apart))
+        shared = random.Random(f"resting {seed}")
+        rests, kept = shared.choice((0.0, 0.0, 0.5, 1.0)), shared.random() < 0.3
         for number in range(n_sessions):
             apart = containers.random() < self._apart
-            self.start(Session(self, str(number), forked=rng.random() < 0.5, apart=apart))
+            forked, resting = rng.random() < 0.5, shared.random() < rests
+            session = Session(
+                self, str(number), forked=forked, apart=apart, rests=resting, kept=kept
+            )
+            if kept:
+                self.kept[str(number)] = session
+            else:
+                self.start(session)
+        if kept:
+            self.keeper = self
+            self._want(list(self.kept))
+        if rests and shared.random() < 0.7:
+            self.start(Neighbour(self, [str(number) for number in range(n_sessions)]))
         if rng.random() < 0.5:
             self.start(User(self))
         cleaners = random.Random(f"cleaners {seed}").choice((0, 0, 1, 2))
@@ -223,6 +256,12 @@ class Story(World):
         self.disk.listing_lag = rng.choice((0.0, 0.3))
         self._descriptors = random.Random(f"descriptors {seed}")
         self._starve = self._descriptors.choice((0.0, 0.0, 0.02, 0.1))
+
+    def _want(self, agents: list[str]) -> None:
+        wanted = WantedAgents(dict.fromkeys(agents, "cpu"))
+        control = self.disk.folder(self.base.control)
+        self.disk.change((control, "agents.json", Node(wanted.encode())))
+        self.disk.sync_everything()
 
     def _plan(self, token: int, poisonous: bool) -> Plan:
         rng = self.rng

@@ -1,0 +1,69 @@
+"""The lease of a session's GPUs, which it holds, gives back and takes again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ..store.base import Base
+
+if TYPE_CHECKING:
+    from ..gpus.cards.inventory import Card
+    from ..gpus.ledger.protocol import Lease
+
+
+class CardLease:
+    """Whole GPUs, for all processes of one session."""
+
+    def __init__(
+        self, base: Base, agent_id: str, cards: list[Card], *, say: Callable[[str], None]
+    ) -> None:
+        self._root = base.root
+        self._agent_id = agent_id
+        self._cards = cards
+        self._say = say
+        self._lease: Lease | None = None
+
+    @property
+    def fds(self) -> tuple[int, ...]:
+        """What every process of the session has open while the GPUs are held."""
+        return () if self._lease is None else self._lease.fds
+
+    def take(
+        self,
+        *,
+        wait: bool = False,
+        wanted: Callable[[], bool] | None = None,
+        waiting: Callable[[str], None] | None = None,
+    ) -> tuple[int, ...]:
+        """Lease the GPUs, and report processes that use them without a lease.
+
+        Raises CardHeld if they are not free, or are not `wanted` any more.
+        """
+        from ..gpus.ledger.protocol import LeaseRequest, open_ledger
+
+        ledger = open_ledger()
+        request = LeaseRequest(
+            cards=tuple(card.uuid for card in self._cards),
+            name=f"session {self._agent_id} of {self._root}",
+            group=self._root,
+        )
+        waiting = waiting or self._tell
+        self._lease = ledger.acquire(request, None if wait else 0, wanted=wanted, waiting=waiting)
+        for usage in [one for card in self._cards for one in card.processes if one.compute]:
+            used = "memory" if usage.used_mib is None else f"{usage.used_mib} MiB"
+            self._say(
+                f"note: {usage.command} (pid {usage.pid} of {usage.user}) uses {used} of this "
+                "card, and has no lease"
+            )
+        return self.fds
+
+    def _tell(self, why: str) -> None:
+        ids = ",".join(str(card.index) for card in self._cards)
+        self._say(f"waiting for GPU {ids}: {why}")
+
+    def release(self) -> None:
+        """Give the GPUs back; what a job left running holds them until it ends."""
+        if self._lease is not None:
+            self._lease.release()
+            self._lease = None

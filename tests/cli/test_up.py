@@ -1,0 +1,124 @@
+"""From nothing to a finished job and a page with one command; and back after `kill -9` of all."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from postroom.cli.up import page_of
+from postroom.store.agents import read_page_info
+from postroom.store.base import Base, own_queue
+from postroom.store.files import LocalFiles
+from postroom.store.snapshot import acting_master, living_agents, snapshot
+from postroom.store.wanted_agents import read_wanted
+from postroom.testing import wait_until
+
+FILES = LocalFiles()
+
+
+def postroom(*words: str, code: int = 0) -> str:
+    """Call the command as a user does; return what it printed."""
+    command = [sys.executable, "-m", "postroom", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout
+
+
+def states(base: Base) -> dict[str, str]:
+    return {agent.agent: agent.state for agent in snapshot(base, runs=False).agents}
+
+
+def pids(base: Base) -> list[int]:
+    """The processes of the queue: its agents, the scheduler, the page."""
+    page, master = page_of(base), acting_master(FILES, base)
+    found = [agent.pid for agent in snapshot(base, runs=False).agents if agent.pid]
+    return [*found, *(one.pid for one in (master, page) if one is not None)]
+
+
+@pytest.fixture
+def queue(monkeypatch: pytest.MonkeyPatch) -> Iterator[Base]:
+    """The user's own queue, which is not there yet; in the end all of it is down."""
+    monkeypatch.delenv("POSTROOM_BASE", raising=False)
+    monkeypatch.setenv("POSTROOM_FAKE_GPUS", "2x24G")
+    monkeypatch.setenv("POSTROOM_REST", "1s")
+    base = Base(own_queue())
+    yield base
+    postroom("down", "--now")
+    wait_until(lambda: not pids(base))
+
+
+def test_one_command_starts_all_that_a_queue_needs_and_starts_it_again(
+    queue: Base, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("fastapi")
+    link = postroom("up", "--gpus", "0,1", "--port", "0").strip()
+    assert states(queue) == {"0": "resting", "1": "resting"}
+    with urllib.request.urlopen(link) as page:
+        assert b"Postroom" in page.read()
+    monkeypatch.chdir(tmp_path)  # the queue is the user's, wherever it is called
+    job = postroom("submit", "--", "true").strip()
+    assert postroom("wait", job) == ""
+
+    # A session that is killed is back; so is all of it, after `kill -9` of everything.
+    session = living_agents(FILES, queue, "0")
+    assert session is not None
+    os.kill(session.pid, signal.SIGKILL)
+    wait_until(
+        lambda: (
+            (now := living_agents(FILES, queue, "0")) is not None and now.process != session.process
+        ),
+        folder=queue.root,
+    )
+    paused = postroom("submit", "--hold", "--", "true").strip()
+    victims = pids(queue)
+    assert len(victims) == 4
+    for pid in victims:
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: acting_master(FILES, queue) is None and page_of(queue) is None)
+    again = postroom("up").strip()
+    assert again.rpartition("=")[2] == link.rpartition("=")[2]  # the token stays
+    assert set(states(queue)) == {"0", "1"} and set(pids(queue)).isdisjoint(victims)
+    postroom("release", paused)
+    assert postroom("wait", paused) == ""
+
+    # Idle agents hold no GPU: others get it.
+    wait_until(lambda: set(states(queue).values()) == {"resting"}, folder=queue.root)
+    assert postroom("gpu", "run", "-n", "2", "--timeout", "20", "--", "echo", "mine") == "mine\n"
+
+    # Other agents than before; then none, and what was wanted is remembered.
+    postroom("up", "--gpus", "1", "--no-page")
+    wait_until(lambda: set(states(queue)) == {"1"}, folder=queue.root)
+    postroom("down")
+    assert pids(queue) == [] and states(queue) == {}
+    wanted = read_wanted(FILES, queue)
+    assert wanted is not None and (wanted.agents, wanted.up) == ({"1": "1"}, False)
+    assert read_page_info(FILES, queue) is not None
+
+
+def test_a_service_that_is_told_to_stop_queues_its_jobs_again(queue: Base, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "postroom", "up", "--wait", "--no-page", "--gpus", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as service:
+        wait_until(lambda: os.path.exists(queue.format) and states(queue) == {"0": "resting"})
+        job = postroom("submit", "--", f"echo x >> {tmp_path}/began; sleep 60").strip()
+        wait_until(lambda: (tmp_path / "began").exists(), folder=queue.root)
+        master = acting_master(FILES, queue)
+        assert master is not None
+        os.kill(master.pid, signal.SIGKILL)  # the service starts it again
+        wait_until(
+            lambda: (
+                (now := acting_master(FILES, queue)) is not None and now.process != master.process
+            )
+        )
+        service.terminate()
+        service.communicate(timeout=60)
+        assert service.returncode == 0
+    assert pids(queue) == []
+    assert "queued" in postroom("show", job)
+    assert (tmp_path / "began").read_text() == "x\n"
