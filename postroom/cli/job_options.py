@@ -40,7 +40,7 @@ def _with_view(function: Callable[..., Any], *, may_be_new: bool) -> Callable[..
             opened = Base(base)
         else:
             raise PostroomError(
-                f"there is no queue at {os.path.abspath(base)}: start it with `{up_command(base)}`, "
+                f"there is no queue at {os.path.abspath(base)}: start it: `{up_command(base)}`, "
                 "or name another folder with -b BASE or POSTROOM_BASE"
             )
         with QueueView(opened) as view:

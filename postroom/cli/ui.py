@@ -16,7 +16,7 @@ from ..store.agents import PageInfo, read_page_info
 from ..store.base import Base, open_base
 from ..store.files import LocalFiles, LocalLock
 from ..system.own_python import check_alive, start_detached
-from ..system.processes import myself
+from ..system.processes import alive, myself
 from .options import CONTEXT, base_argument
 
 PORT = 8631
@@ -155,22 +155,23 @@ def open_page(base: Base, *, port: int | None = None) -> None:
     for choice in (last, PORT, 0) if port is None else (port,):
         with contextlib.suppress(OSError):
             with listen("127.0.0.1", choice) as line:
-                _detach(base, line, [], access.secret)
-                _wait_for_page(base)
+                _wait_for_page(base, _detach(base, line, [], access.secret))
             return
     raise PostroomError(f"port {port} is in use: choose another --port")
 
 
-def _wait_for_page(base: Base) -> None:
-    files, give_up_at = LocalFiles(), time.monotonic() + START_S
-    while (lock := files.try_lock(base.page_lock, shared=True)) is not None:
-        lock.release()
+def _wait_for_page(base: Base, pid: int) -> None:
+    """Wait until a page has said where it is, or has found that the base has one already."""
+    give_up_at = time.monotonic() + START_S
+    while (info := read_page_info(LocalFiles(), base)) is None or info.pid != pid:
+        if info is not None and alive(info.process):
+            return
         if time.monotonic() > give_up_at:
             raise PostroomError(f"the page did not start: see {os.path.dirname(base.log)}/ui.txt")
         time.sleep(0.05)
 
 
-def _detach(base: Base, line: socket.socket, options: list[str], token: str) -> None:
+def _detach(base: Base, line: socket.socket, options: list[str], token: str) -> int:
     """Serve the same page from a background process, on the socket that is open already."""
     path = f"{os.path.dirname(base.log)}/ui.txt"
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
@@ -189,6 +190,7 @@ def _detach(base: Base, line: socket.socket, options: list[str], token: str) -> 
         os.close(log)
     check_alive(process, path)
     click.echo(f"running as pid {process.pid}; log: {path}; stop: kill {process.pid}", err=True)
+    return process.pid
 
 
 def _is_loopback(address: str) -> bool:

@@ -21,6 +21,7 @@ from ..store.base import Base, create_base, open_base, own_queue
 from ..store.files import LocalFiles
 from ..store.snapshot import acting_master
 from ..store.wanted_agents import WantedAgents, read_wanted
+from ..system.processes import alive
 from ..text.safe_text import printable
 from .agents import wait_for_end, wait_for_start
 from .master import is_down, start_scheduler
@@ -162,7 +163,8 @@ def page_of(base: Base) -> PageInfo | None:
     if lock is not None:
         lock.release()
         return None
-    return read_page_info(FILES, base)
+    info = read_page_info(FILES, base)
+    return info if info is not None and alive(info.process) else None  # else it just starts
 
 
 # As a service
