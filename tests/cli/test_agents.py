@@ -17,7 +17,7 @@ def call(*words: str) -> Result:
 
 
 def test_a_base_without_agents_says_how_to_start_one(base: Base) -> None:
-    assert "postroom agents start 1" in call("list", base.root).stdout
+    assert f"postroom up {base.root}" in call("list", base.root).stdout
     assert json.loads(call("list", base.root, "--json").stdout) == []
     assert call("stop", "-b", base.root).stdout == "no agent is running\n"
 

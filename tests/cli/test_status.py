@@ -13,5 +13,5 @@ from .kit import call
 def test_status_says_first_what_is_wrong(base: Base) -> None:
     queue(base, "a")
     shown = call(base, "status").stdout
-    assert "NO SCHEDULER RUNNING" in shown and f"postroom master {base.root} --detach" in shown
+    assert "NO SCHEDULER RUNNING" in shown and f"postroom up {base.root}" in shown
     assert json.loads(call(base, "status", "--json").stdout)["counts"] == {"queued": 1}

@@ -50,7 +50,7 @@ def test_a_reason_says_what_is_missing_and_what_to_do(base: Base, view: QueueVie
     base_state = view.read_state()
     assert (
         why(base_state, job)
-        == "no scheduler is running; start it with: postroom master BASE --detach"
+        == "no scheduler is running; start it with: postroom up BASE"
     )
     assert "no agent is running; start one with" in why(with_agents(view), job)
     assert "no agent is running" in why(with_agents(view, agent("0", state="dead")), job)
