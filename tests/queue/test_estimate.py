@@ -48,10 +48,7 @@ def why(base_state: BaseState, job: JobId, state: str = "queued") -> str:
 def test_a_reason_says_what_is_missing_and_what_to_do(base: Base, view: QueueView) -> None:
     (job,) = queue(base, "a")
     base_state = view.read_state()
-    assert (
-        why(base_state, job)
-        == "no scheduler is running; start it with: postroom up BASE"
-    )
+    assert why(base_state, job) == "no scheduler is running; start it with: postroom up BASE"
     assert "no agent is running; start one with" in why(with_agents(view), job)
     assert "no agent is running" in why(with_agents(view, agent("0", state="dead")), job)
     drained = with_agents(view, agent("0"), orders=Orders(drained={"0"}))

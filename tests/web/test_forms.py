@@ -92,7 +92,7 @@ def test_the_queue_a_project_and_agents(page: Page, browser: httpx.Client) -> No
     assert (requests[0].everything, requests[0].preempt) == (True, True)
     assert requests[1].projects == (SCRIPT,)
     assert requests[2].runs == (page.jobs[0].run,)
-    assert requests[3].value == "0,cpu"
+    assert requests[3].value == "0;cpu;"
     for fields in (
         {"verb": "drain", "agent": "9"},
         {"verb": "add", "value": "0;rm -rf /"},
