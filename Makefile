@@ -49,6 +49,7 @@ bench: $(PEERS)  ## measure it beside its peers; a table, JSON and a picture
 	mkdir -p bench
 	$(PY) -m benchmarks --json bench/performance.json --picture bench/performance.svg
 	$(PY) -m benchmarks.packing --picture bench/packing.svg
+	$(PY) -m benchmarks.executor
 	$(PY) -m benchmarks.queue
 	$(PY) -m benchmarks.web
 

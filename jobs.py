@@ -1,9 +1,9 @@
 """This project's Job: how its data goes to a session, and comes back.
 
-    Job("expensive_task:expensive_task", name="a label", a=array, b=array)
+    Job("expensive_task:expensive_task", a=array, b=array).options(name="a label", retries=1)
 
-Every keyword goes to the kernel as an argument of that name. Options of a job that are not passed
-on: retries, timeout_s, exclusive, tensors, pickle.
+What the Job is made with goes to the kernel; `options` say how it runs: name, retries, timeout_s,
+exclusive, tensors, pickle.
 """
 
 from typing import Any

@@ -38,10 +38,9 @@ def build_jobs(n_tasks: int, size: int) -> list[Job]:
     return [
         Job(
             TASK,
-            name=f"product {number}",
             a=random.standard_normal((size, size), dtype=np.float32),
             b=random.standard_normal((size, size), dtype=np.float32),
-        )
+        ).options(name=f"product {number}")
         for number in range(n_tasks)
     ]
 

@@ -51,14 +51,14 @@ def _measure(queued: int) -> dict[str, float]:
             jobs = _jobs(queued)
             gc.collect()
             at = time.perf_counter()
-            pool = master.submit(jobs)
+            pool = master.submit_all(jobs)
             submitted += time.perf_counter() - at
             at = time.perf_counter()
             pool.wait()
             ran += time.perf_counter() - at
             assert pool.n_done == queued and not pool.n_failed
     with post_room(sessions=0) as master:
-        master.submit(_jobs(queued), keep=True)
+        master.submit_all(_jobs(queued), keep=True)
         master.close()
         started, listed, resident = _standing_master(master.base.root)
     per_job = 1e6 / queued

@@ -1,8 +1,8 @@
 """Postroom spreads jobs over GPUs through nothing but a folder.
 
-from postroom import Job, Master, Sessions
+from postroom import Job, Master
 
-with Master("./base") as master, Sessions(master.base, 2):
+with Master("./base", agents=2) as master:
     pool = master.run([Job("expensive_task:expensive_task", a=a) for a in arrays])
 outputs = pool.results()
 """

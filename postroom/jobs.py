@@ -12,8 +12,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Protocol, overload
+from typing import Any, Protocol, Self, overload
 
+from .calls.by_value import BY_VALUE, FUNCTION, POSITIONAL
 from .errors import BadFileError, JobFailed, OtherVersionError, PostroomError, RemoteTraceback
 from .parcel.sheets import Failure, JobEnd, JobOptions, Outcome, OutcomeSheet
 from .store.base import Base, default_base
@@ -48,7 +49,15 @@ class Driver(Protocol):
         ...
 
     def wait(self, pool: JobPool, timeout_s: float | None = None) -> None:
-        """Work until the pool is done, or the time is up."""
+        """Work until the pool is done; TimeoutError: the time is up."""
+        ...
+
+    def jobs_sent(self, pool: JobPool) -> list[int]:
+        """The jobs of the pool that agents have."""
+        ...
+
+    def stop_jobs(self, pool: JobPool, numbers: Collection[int], by: str) -> None:
+        """Cancel jobs that wait, and end those that run."""
         ...
 
     def run(self, jobs: Iterable[Job], /) -> JobPool:
@@ -57,10 +66,20 @@ class Driver(Protocol):
 
 
 class Status(enum.Enum):
-    """Where a job is; how it ended is its Outcome."""
+    """Where a job is, or how it ended, in the words of listings."""
 
     QUEUED = "queued"
-    DONE = "done"
+    RUNNING = "running"
+    OK = "ok"
+    FAILED = "failed"
+    TIMED_OUT = "timed out"
+    LOST = "lost"
+    CANCELLED = "cancelled"
+
+    @property
+    def done(self) -> bool:
+        """Whether the job has ended."""
+        return self not in (Status.QUEUED, Status.RUNNING)
 
 
 class Job:
@@ -70,22 +89,40 @@ class Job:
     `collect` turns the output into the result that the pool returns.
     """
 
-    def __init__(
+    def __init__(self, task: str | Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
+        """`task` is "module:function", or the function; all else is passed to it.
+
+        A function that sessions cannot import, of a script or a notebook, travels by value.
+        """
+        self.name: str | None = None
+        self.settings = _PLAIN
+        self.arguments: dict[str, Any] = {POSITIONAL: args, **kwargs} if args else kwargs
+        if isinstance(task, str):
+            self.task = task_name(task)
+        else:
+            self.task, by_value = _task_of(task)
+            if by_value is not None:
+                self.arguments = {FUNCTION: by_value, **self.arguments}
+
+    def options(
         self,
-        task: str | Callable[..., Any],
-        name: str | None = None,
         *,
+        name: str | None = None,
         retries: int = 0,
         timeout_s: float | None = None,
         exclusive: bool = False,
         tensors: bool = False,
         pickle: bool = False,
-        **arguments: Any,
-    ) -> None:
-        self.task = task_name(task)
+    ) -> Self:
+        """Say how the job is to run, and return it: `Job(train, lr=0.1).options(retries=2)`.
+
+        `name`: a label for listings. `retries`: attempts after a failure. `timeout_s`: time limit.
+        `exclusive`: no other job on its GPU meanwhile. `tensors`: all arrays arrive as tensors.
+        `pickle`: arguments and results may be objects that only pickle can carry.
+        """
         self.name = name if name is None else check_name(name)
-        self.options = _options(retries, timeout_s, exclusive, tensors, pickle)
-        self.arguments = arguments
+        self.settings = _options(retries, timeout_s, exclusive, tensors, pickle)
+        return self
 
     def deploy(self) -> dict[str, Any]:
         """The keyword arguments that the kernel gets."""
@@ -148,6 +185,19 @@ def _options(
 def _names_a_task(text: str) -> bool:
     module, _, function = text.partition(":")
     return all(part.isidentifier() for part in [*module.split("."), *function.split(".")])
+
+
+_PLAIN = JobOptions()
+
+
+def _task_of(function: Callable[..., Any]) -> tuple[str, bytes | None]:
+    """The task of a function, and its pickle if sessions cannot import it."""
+    from .calls.call import address_of, pack_function  # late: most jobs name their task
+
+    address = address_of(function)
+    if address is not None and _names_a_task(address):
+        return address, None
+    return BY_VALUE, pack_function(function)
 
 
 # In the place of a job whose result was handed out and not kept.
@@ -253,7 +303,7 @@ class SubmittedJob:
 
     def done(self) -> bool:
         """Whether it has an outcome."""
-        return self.pool.status(self.number) is Status.DONE
+        return self.pool.status(self.number).done
 
     def result(self, timeout_s: float | None = None) -> Any:
         """Work until the job is done, and return its output.
@@ -459,8 +509,13 @@ class JobPool:
 
     def status(self, number: int) -> Status:
         """Where one job is."""
-        done = number in self._first_of or number in self._taken
-        return Status.DONE if done else Status.QUEUED
+        failure = self._failures.get(number)
+        if failure is not None:
+            return Status(failure.outcome.value)
+        if number in self._first_of or number in self._taken:
+            return Status.OK
+        sent = self._master.jobs_sent(self)
+        return Status.RUNNING if number in sent else Status.QUEUED
 
     def is_cancelled(self, number: int) -> bool:
         """Whether a job was cancelled."""
@@ -499,7 +554,7 @@ class JobPool:
             raise TimeoutError(f"job {number} of run {self.run} is not done")
 
     def wait(self, timeout_s: float | None = None) -> JobPool:
-        """Work until every job is done, or the time is up."""
+        """Work until every job is done; raises TimeoutError when the time is up."""
         self._master.wait(self, timeout_s)
         return self
 
@@ -538,11 +593,20 @@ class JobPool:
         if not self.done:
             raise TimeoutError(f"{len(self) - self.n_done} jobs of run {self.run} are not done")
 
-    def results(self) -> list[Any]:
-        """Every output in the order of the jobs; None where a job failed (see `failures`)."""
+    def results(self, *, return_exceptions: bool = False) -> list[Any]:
+        """Every output in the order of the jobs.
+
+        The first failure is raised; with `return_exceptions`, failures are in the list instead.
+        """
         self.wait()
-        numbers = self._originals()
-        return [None if n in self._failures else self._value(n) for n in map(self._newest, numbers)]
+        if not return_exceptions:
+            self.raise_for_failed()
+        numbers = map(self._newest, self._originals())
+        failures = self._failures
+        return [
+            self._value(n) if n not in failures else _job_failed(self, n, failures[n])
+            for n in numbers
+        ]
 
     def _value(self, number: int) -> Any:
         """What a job that ended well returned, without a Finished: a list has many."""
@@ -577,8 +641,8 @@ class JobPool:
         """A job once more, as a copy that names the job that it replaces."""
         job = self.jobs[number]
         again = copy.copy(job)
-        original = job.options.rerun_of or str(self.id_of(number))
-        again.options = job.options._replace(rerun_of=original)
+        original = job.settings.rerun_of or str(self.id_of(number))
+        again.settings = job.settings._replace(rerun_of=original)
         if self.is_stored:  # it was deployed when it was submitted
             again.deploy = lambda: job.arguments  # type: ignore[method-assign]
         return again
@@ -586,7 +650,7 @@ class JobPool:
     def find_copies(self) -> None:
         """See which jobs were run again, and by which copy last."""
         for number, job in enumerate(self.jobs):
-            run, _, original = job.options.rerun_of.rpartition("/")
+            run, _, original = job.settings.rerun_of.rpartition("/")
             if run == self.run and original.isdecimal():
                 before = self._newest(int(original))
                 if before < number:
@@ -601,6 +665,13 @@ class JobPool:
             return range(len(self.jobs))
         copies = self._replaced.union(self._copies.values()).difference(self._copies)
         return [number for number in range(len(self.jobs)) if number not in copies]
+
+    def cancel(self) -> JobPool:
+        """Cancel the jobs that wait, and end those that run."""
+        left = [number for number in range(len(self.jobs)) if not self.status(number).done]
+        if left:
+            self._master.stop_jobs(self, left, "cancel()")
+        return self
 
     def raise_for_failed(self) -> JobPool:
         """Raise the first failure, if there is one; the others are counted in its notes."""
@@ -670,7 +741,7 @@ class JobPool:
         """
         from .parcel.columns import save_arrays
 
-        results = self.results()
+        results = self.results(return_exceptions=True)
         originals = self._originals()
         rows = {number: results[row] for row, number in enumerate(originals)}
         numbers = [number for number in originals if self._newest(number) not in self._failures]

@@ -18,7 +18,7 @@ import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .dispatch.background_writer import THREADS, BackgroundWriter
 from .dispatch.dispatcher import Dispatcher
@@ -36,6 +36,7 @@ from .errors import (
     PostroomError,
     RunRemovedError,
 )
+from .futures.in_order import results_in_order
 from .jobs import Job, JobList, JobPool, check_job
 from .parcel.sheets import FAILED_FLAG, OutcomeSheet
 from .parcel.trailer import TRAILER_SIZE, read_trailer
@@ -76,6 +77,13 @@ from .system.processes import myself
 from .system.shortage import explain
 from .text.safe_text import printable
 
+if TYPE_CHECKING:
+    from .futures.future_pool import FuturePool, JobFuture
+    from .session.sessions import Sessions
+    from .session.slot_plan import Agents
+
+# How many jobs `map` has under way.
+MAP_WINDOW = 256
 # How often a Master that does not act tries to take the lock, and lists results.
 STAND_BY_S = 0.5
 # How long after the last call of its user it stops acting.
@@ -98,6 +106,7 @@ class Master:
     def __init__(
         self,
         base: str | os.PathLike[str],
+        agents: Agents | None = None,
         *,
         import_folder: str | None = None,
         durable: bool = False,
@@ -112,6 +121,9 @@ class Master:
         keep_bytes: str | int | None = None,
     ) -> None:
         """Open a base, and make it if it is missing.
+
+        `agents`: start so many, "all" for one on each GPU, or GPUs such as "0,1"; they serve when
+        this returns, and end when the Master is closed. Without it, those that live are used.
 
         While nothing can run (no agent is alive, the disk is full), `say` is told once, by default
         on stderr; with `raise_after_s` a wait raises StalledError after so long. While this Master
@@ -156,16 +168,27 @@ class Master:
         with self._explaining("work"):
             watched = [self.base.agent_pool, self.base.job_pool, self.base.control]
             self._waiter = Waiter(watched, spin=spin)
+        self._futures: FuturePool | None = None
+        self._own_agents: Sessions | None = None
+        if agents is not None:
+            self._start_agents(agents)
         self._writer = BackgroundWriter(self._waiter.nudge)
 
     def __enter__(self) -> Master:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if self._futures is not None:
+                self._futures.close(cancel=kind is not None)
+                self._futures.gone.wait()
+        finally:
+            self.close()
 
     def close(self) -> None:
         """Leave the base: another Master may act; embedded runs stop where they are."""
+        if self._own_agents is not None:
+            self._own_agents.end(now=False)
         self._closed.set()
         if self._waits:
             self._waiter.wake()
@@ -184,6 +207,17 @@ class Master:
                 self._tidy(CLOSING_S)
             self._step_down()
             self._program = None  # pools that still exist hold it
+
+    def _start_agents(self, agents: Agents) -> None:
+        from .session.sessions import Sessions
+        from .session.slot_plan import plan_slots
+
+        self._own_agents = Sessions(self.base, say=_tell)
+        try:
+            self._own_agents.start(plan_slots(agents, None))
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def acting(self) -> bool:
@@ -327,7 +361,54 @@ class Master:
                 self._dispatcher.expect_more(pool.run, not feeder.ended)
         return moved
 
-    def submit(
+    def submit(self, job: Job | Callable[..., Any], /, *args: Any, **kwargs: Any) -> JobFuture:
+        """Have one job run, or one call of a function; returns its future at once.
+
+        The exception of a call comes back as itself; a job that failed raises JobFailed. Leaving
+        the Master's `with` block waits for all of them.
+        """
+        if not isinstance(job, Job):
+            from .calls.call import CALL, pack_call  # late: they import numpy and cloudpickle
+
+            call = Job(CALL, **pack_call(job, args, kwargs))
+            call.name = getattr(job, "__qualname__", None)
+            job = call
+        elif args or kwargs:
+            raise PostroomError("a Job has its arguments already: write submit(job)")
+        with self._guard:
+            self._check_open("submit jobs")
+            if self._futures is None:
+                self._futures = self._make_futures()
+        return self._futures.submit(job)
+
+    def _make_futures(self) -> FuturePool:
+        from .calls.call import context_here
+        from .futures.future_pool import FuturePool
+
+        context = context_here()._asdict()
+        return FuturePool(self, lambda: self.open(context, project="calls"))
+
+    def map(
+        self,
+        task: str | Callable[..., Any],
+        /,
+        *iterables: Iterable[Any],
+        timeout_s: float | None = None,
+        window: int = MAP_WINDOW,
+    ) -> Iterator[Any]:
+        """Run a task with each tuple of arguments; yield the results in order.
+
+        At most `window` jobs are under way, so the iterables may be endless.
+        """
+        calls = zip(*iterables, strict=False)
+        if isinstance(task, str):
+            submitted = (self.submit(Job(task, *args)) for args in calls)
+        else:
+            submitted = (self.submit(task, *args) for args in calls)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        return results_in_order(submitted, window, deadline)
+
+    def submit_all(
         self, jobs: Iterable[Job], shared: Any = None, *, project: str = "", keep: bool = False
     ) -> JobPool:
         """Submit a run. It is served while this process waits for it; with `keep`, always."""
@@ -723,12 +804,10 @@ class Master:
                 jobs += [job(sheet.task or "postroom:recycled")] * sheet.jobs
                 continue
             pool.parcels.add(sheet.first, sheet.count, sheet.parcel.path, sheet.nbytes)
-            options = sheet.options._asdict()
-            del options["rerun_of"]
             for number in range(sheet.first, sheet.first + sheet.count):
-                arguments = {**options, **sheet.arguments(number)}
-                made = job(sheet.task, sheet.name(number) or None, **arguments)
-                made.options = sheet.options
+                made = job(sheet.task)
+                made.arguments = sheet.arguments(number)
+                made.name, made.settings = sheet.name(number) or None, sheet.options
                 jobs.append(made)
         pool.is_stored = True
         pool.jobs = JobList(jobs)
@@ -957,12 +1036,17 @@ class Master:
         *,
         progress: Callable[[JobPool], None] | None = None,
     ) -> None:
-        """Work until a pool is done; `progress` is called after each round."""
+        """Work until a pool is done; `progress` is called after each round.
+
+        Raises TimeoutError when the time is up.
+        """
         for _ in self.rounds(pool, timeout_s):
             if progress is not None:
                 progress(pool)
         if progress is not None:
             progress(pool)
+        if not pool.done:
+            raise TimeoutError(f"{len(pool) - pool.n_done} jobs of run {pool.run} are not done")
 
     def serve(self, stop: Callable[[], bool]) -> None:
         """Run the scheduler for a base until `stop` returns True."""

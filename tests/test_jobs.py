@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from postroom.calls.by_value import BY_VALUE, FUNCTION
 from postroom.errors import JobFailed, PostroomError, RemoteTraceback
-from postroom.jobs import Job
+from postroom.jobs import Job, JobPool
 from postroom.parcel.sheets import Outcome
 from postroom.store.job_ids import JobId
 from tests.in_one_process import in_one_process
@@ -23,8 +24,14 @@ def test_a_failed_job_carries_the_workers_traceback_and_says_where_to_see_it(
     tmp_path: Path,
 ) -> None:
     with in_one_process(tmp_path, "def broken(x):\n    return 1 / x\n") as room:
-        pool = room.run([Job("kernels:broken", "mine", x=0), Job("kernels:broken", x=2)])
-        assert pool.results() == [None, 0.5]
+        pool = room.run(
+            [Job("kernels:broken", x=0).options(name="mine"), Job("kernels:broken", x=2)]
+        )
+        error, fine = pool.results(return_exceptions=True)
+        assert isinstance(error, JobFailed)
+        assert fine == 0.5
+        with pytest.raises(JobFailed, match="mine"):
+            pool.results()
         (failure,) = pool.failures()
         assert "job 0 (mine) failed: ZeroDivisionError" in str(failure)
         job = JobId(pool.run, 0).short
@@ -42,7 +49,7 @@ def test_a_failed_job_carries_the_workers_traceback_and_says_where_to_see_it(
 def test_a_failure_cannot_steer_the_terminal_that_python_prints_it_on(tmp_path: Path) -> None:
     kernel = 'def broken(x):\n\traise ValueError("\\x1b[2J\\x07")\n'
     with in_one_process(tmp_path, kernel) as room:
-        (failure,) = room.run([Job("kernels:broken", "\x1b]0;x\x07", x=0)]).failures()
+        (failure,) = room.run([Job("kernels:broken", x=0).options(name="\x1b]0;x\x07")]).failures()
         text = f"{failure}{failure.__cause__}"
         assert "ValueError" in text
         assert all(c.isprintable() or c == "\n" for c in text)
@@ -52,15 +59,15 @@ def test_a_name_that_is_no_text_is_refused_and_the_error_says_how_arguments_are_
     tmp_path: Path,
 ) -> None:
     with pytest.raises(PostroomError, match=r"not 5: pass what the kernel gets by name.*x=5"):
-        Job("kernels:double", 5, x=1)  # type: ignore[arg-type]
+        Job("kernels:double", x=1).options(name=5)  # type: ignore[arg-type]
     with in_one_process(tmp_path, DOUBLE, inboxes=0) as room:
         job = Job("kernels:double", x=1)
         job.name = 5  # type: ignore[assignment]
         with pytest.raises(PostroomError, match="name of a job is a text"):
-            room.master.submit([job])
+            room.master.submit_all([job])
         for project in (5, None, "two\nlines", "x" * 81):
             with pytest.raises(PostroomError, match="a project's name is one line"):
-                room.master.submit([Job("kernels:double", x=1)], project=project)  # type: ignore[arg-type]
+                room.master.submit_all([Job("kernels:double", x=1)], project=project)  # type: ignore[arg-type]
         assert not list(Path(room.base.job_pool).iterdir())
 
 
@@ -71,7 +78,13 @@ def test_a_name_that_is_no_text_is_refused_and_the_error_says_how_arguments_are_
 def test_an_option_that_makes_no_sense_is_refused_by_name(options: dict[str, Any]) -> None:
     (name,) = options
     with pytest.raises(PostroomError, match=f"{name}=.*: give"):
-        Job("kernels:double", **options)
+        Job("kernels:double").options(**options)
+
+
+def values(pool: JobPool) -> list[Any]:
+    """The results, with None where a job failed."""
+    results = pool.results(return_exceptions=True)
+    return [None if isinstance(value, JobFailed) else value for value in results]
 
 
 PICKY = "def picky(x):\n    return 10 // (x % 3)\n"
@@ -80,10 +93,10 @@ MENDED = "def picky(x):\n    return -x\n"
 
 def test_failed_jobs_are_run_again_once_the_kernel_is_mended(tmp_path: Path) -> None:
     with in_one_process(tmp_path, PICKY) as room:
-        pool = room.run([Job("kernels:picky", f"p{n}", x=n) for n in range(6)])
-        assert pool.results() == [None, 10, 5, None, 10, 5]
+        pool = room.run([Job("kernels:picky", x=n).options(name=f"p{n}") for n in range(6)])
+        assert values(pool) == [None, 10, 5, None, 10, 5]
         room.finish(pool.retry())
-        assert pool.results() == [None, 10, 5, None, 10, 5], "the kernel is as it was"
+        assert values(pool) == [None, 10, 5, None, 10, 5], "the kernel is as it was"
         assert (pool.n_failed, pool.n_done, len(pool)) == (2, 6, 6)
         room.write_kernels(MENDED)
         room.finish(pool.retry())
@@ -134,7 +147,7 @@ def test_a_run_is_resumed_with_its_failed_jobs(tmp_path: Path) -> None:
 
 def test_as_completed_hands_out_every_job_once(tmp_path: Path) -> None:
     with in_one_process(tmp_path, DOUBLE) as room:
-        pool = room.master.submit([Job("kernels:double", x=n) for n in range(20)])
+        pool = room.master.submit_all([Job("kernels:double", x=n) for n in range(20)])
         room.finish(pool)
         seen = {finished.number: finished.result() for finished in pool.as_completed()}
         assert seen == {n: 2 * n for n in range(20)}
@@ -142,14 +155,14 @@ def test_as_completed_hands_out_every_job_once(tmp_path: Path) -> None:
 
 def test_as_completed_says_when_the_time_is_up(tmp_path: Path) -> None:
     with in_one_process(tmp_path, DOUBLE, inboxes=0) as room:
-        pool = room.master.submit([Job("kernels:double", x=1)])
+        pool = room.master.submit_all([Job("kernels:double", x=1)])
         with pytest.raises(TimeoutError, match="1 jobs"):
             list(pool.as_completed(timeout_s=0.01))
 
 
 def test_a_job_that_is_not_done_has_no_result_yet(tmp_path: Path) -> None:
     with in_one_process(tmp_path, DOUBLE, inboxes=0) as room:
-        pool = room.master.submit([Job("kernels:double", x=1)])
+        pool = room.master.submit_all([Job("kernels:double", x=1)])
         with pytest.raises(PostroomError, match="not done"):
             pool[0]
         with pytest.raises(IndexError):
@@ -158,7 +171,9 @@ def test_a_job_that_is_not_done_has_no_result_yet(tmp_path: Path) -> None:
 
 def test_a_pool_can_be_shown_and_saved(tmp_path: Path) -> None:
     with in_one_process(tmp_path, "def kernel(x):\n    return {'y': x + 1}\n") as room:
-        pool = room.run([Job("kernels:kernel", f"<{n}>", x=np.arange(3.0) + n) for n in range(4)])
+        pool = room.run(
+            [Job("kernels:kernel", x=np.arange(3.0) + n).options(name=f"<{n}>") for n in range(4)]
+        )
         assert "4 jobs, 4 ok, 0 failed" in repr(pool)
         assert pool.run in pool._repr_html_()
         pool.save(tmp_path / "all.npz")
@@ -184,7 +199,10 @@ def test_a_pool_is_a_table_with_a_row_for_each_job(tmp_path: Path) -> None:
     with in_one_process(tmp_path, TABLE) as room:
         config = {"lr": 0.1, "layers": [1, 2]}
         pool = room.run(
-            [Job("kernels:kernel", f"n{x}", x=x, config=config, seconds=5) for x in range(3)]
+            [
+                Job("kernels:kernel", x=x, config=config, seconds=5).options(name=f"n{x}")
+                for x in range(3)
+            ]
         )
         table = pool.to_pandas()
         assert [*table.columns] == [
@@ -223,7 +241,8 @@ def test_a_project_says_how_its_data_travels(tmp_path: Path) -> None:
         assert pool.results() == [("collected", 10.0)]
 
 
-def test_a_function_can_be_named_by_itself_unless_nobody_can_import_it() -> None:
+def test_a_function_travels_by_its_name_or_by_value_if_nobody_can_import_it() -> None:
     assert Job(json.dumps).task == "json:dumps"
-    with pytest.raises(PostroomError, match="cannot be imported by name"):
-        Job(lambda: None)
+    by_value = Job(lambda: None)
+    assert by_value.task == BY_VALUE
+    assert FUNCTION in by_value.deploy()

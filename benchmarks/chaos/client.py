@@ -51,7 +51,7 @@ def main() -> int:
                 if one_by_one == "one by one":
                     pool = master.open(keep=keep)
                 else:
-                    pool = master.submit(listed, keep=keep)
+                    pool = master.submit_all(listed, keep=keep)
                 runs.append((pool.run, salt))
                 _write(state, runs)
             run, salt = runs[-1]

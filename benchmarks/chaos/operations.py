@@ -92,8 +92,8 @@ class Operation:
 
     def hand_in(self, master: Master, *, keep: bool = True) -> str:
         """Three parcels, and shared data."""
-        jobs = [Job("storm_kernels:double", x=n, retries=n // 3) for n in range(JOBS)]
-        return master.submit(jobs, shared={"weights": np.arange(4)}, keep=keep).run
+        jobs = [Job("storm_kernels:double", x=n).options(retries=n // 3) for n in range(JOBS)]
+        return master.submit_all(jobs, shared={"weights": np.arange(4)}, keep=keep).run
 
     def be_agent(self) -> None:
         """Hold agent 0's lock, so that it counts as alive while this process holds it."""

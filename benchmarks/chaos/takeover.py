@@ -33,7 +33,7 @@ def agent_takeover(room: RealSessions, kill: str) -> float:
     """From the death of an agent that has the only job until another runs it."""
     with tempfile.TemporaryDirectory() as folder, room.master() as master:
         ledger = f"{folder}/executed"
-        pool = master.submit([Job("storm_kernels:linger", ledger=ledger)])
+        pool = master.submit_all([Job("storm_kernels:linger", ledger=ledger)])
         _work(master, lambda: _lines(ledger) == 1)
         (busy,) = (agent for agent in room.guardians if os.path.getsize(room.base.mailbox(agent)))
         began = time.monotonic()
@@ -59,7 +59,7 @@ def master_takeover(room: RealSessions) -> float:
             ledger = f"{folder}/executed"
             acting.send_signal(signal.SIGSTOP)  # so that it cannot send the job itself
             with room.master() as master:
-                master.submit(
+                master.submit_all(
                     [Job("storm_kernels:square", number=1, seconds=0, ledger=ledger)], keep=True
                 )
             began = time.monotonic()
@@ -78,7 +78,7 @@ def restart_with(parcels: int) -> dict[str, float]:
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="postroom-large-", dir=memory) as folder:
         with Master(f"{folder}/base", import_folder=PROJECT) as master:
-            run = master.submit([], keep=True).run
+            run = master.submit_all([], keep=True).run
             base = master.base
         files, ran_by = LocalFiles(), RanBy("0", "", 0, 0.0)
         log = AppendLogWriter(files, base, run, durable=False)

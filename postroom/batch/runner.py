@@ -20,7 +20,7 @@ from ..commands.job_folder import JobFolder
 from ..commands.spec import CommandSpec
 from ..errors import BaseFolderError
 from ..gpus.cards.gpu_list import MOST_SLOTS, GpuFile, cards_of
-from ..jobs import Finished, Job, JobPool, Status
+from ..jobs import Finished, Job, JobPool
 from ..master import Master
 from ..parcel.sheets import Outcome
 from ..session.sessions import Sessions
@@ -148,7 +148,7 @@ class Batch:
         waiting = {
             number
             for number, job in enumerate(self.pool.jobs)
-            if self.pool.status(number) is Status.QUEUED and job.arguments["key"] not in keys
+            if not self.pool.status(number).done and job.arguments["key"] not in keys
         }
         if waiting:
             self.master.step(time.monotonic())
@@ -260,7 +260,7 @@ class Batch:
         known = self._job_of.get(line.key)
         folder = ""
         if known is not None:
-            if self.pool.status(known) is Status.QUEUED:
+            if not self.pool.status(known).done:
                 self._mine.add(known)
                 return None
             earlier = self.pool[known]

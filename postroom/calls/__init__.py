@@ -1,1 +1,1 @@
-"""Calls of Python functions as jobs: how they travel, and the futures that stand for them."""
+"""Calls of Python functions, on their way to an agent and back."""

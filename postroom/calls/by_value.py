@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+# The task of a job whose function sessions cannot import, and the argument that holds its pickle.
+BY_VALUE = "postroom.calls.call:function_by_value"
+FUNCTION = "*function"
+# The argument that holds those without a name.
+POSITIONAL = "*"
+
 
 class ByValue:
     """The base class of such objects; light, since decorating a function imports it."""

@@ -22,6 +22,7 @@ import pickle
 import sys
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -50,6 +51,25 @@ class Call(NamedTuple):
 def perform() -> None:
     """The name that such jobs have; a session looks into their arguments instead."""
     raise PostroomError("a call has to be run by a session of this version of Postroom")
+
+
+def function_by_value() -> None:
+    """The name that jobs have whose function is among their arguments."""
+    raise PostroomError("such a job has to be run by a session of this version of Postroom")
+
+
+def pack_function(function: Callable[..., Any]) -> bytes:
+    """A function that travels by value."""
+    file = io.BytesIO()
+    _Pickler(file, protocol=5).dump(function)
+    return file.getvalue()
+
+
+@lru_cache(maxsize=64)
+def open_function(data: bytes) -> Callable[..., Any]:
+    """The function; the jobs of a worker share it, as they share a module."""
+    function: Callable[..., Any] = open_pickle({_PICKLE: data, _BUFFERS: []}, "the function")
+    return function
 
 
 def pack_call(

@@ -132,12 +132,9 @@ class CommandSpec:
         arguments = self.encode()
         for name in _OF_THE_SHEET:
             arguments.pop(name, None)
-        return Job(
-            COMMAND,
-            self.name or None,
-            retries=self.retries or 0,
-            timeout_s=self.timeout_s,
-            **arguments,
+        job = Job(COMMAND, **arguments)
+        return job.options(
+            name=self.name or None, retries=self.retries or 0, timeout_s=self.timeout_s
         )
 
     @classmethod

@@ -125,7 +125,7 @@ def pack_batch(batch: Batch, *, called: int) -> list[Buffer]:
     if given != [None] * len(given):
         names = ["" if name is None else check_name(name) for name in given]
     passed = [passed for _, passed in batch]
-    return pack_jobs(0, model.task, model.options, names, passed, called=called)
+    return pack_jobs(0, model.task, model.settings, names, passed, called=called)
 
 
 class BatchFiller:
@@ -143,7 +143,7 @@ class BatchFiller:
             model = batch[0][0]
             if len(batch) >= self._most_jobs or nbytes > PARCEL_BYTES or job.task != model.task:
                 return False
-            if job.options is not model.options and job.options != model.options:
+            if job.settings is not model.settings and job.settings != model.settings:
                 return False
         batch.append((job, passed))
         self.nbytes = nbytes

@@ -136,8 +136,8 @@ class Function(ByValue, Generic[P, R]):
             )
         options = self.options
         self._signature.bind(*self._own, *arguments, **named)  # a wrong call fails here and now
-        job = Job(CALL, name, retries=options.retries, timeout_s=options.timeout_s)
-        job.arguments = pack_call(self, arguments, named)
+        job = Job(CALL, **pack_call(self, arguments, named))
+        job.options(name=name, retries=options.retries, timeout_s=options.timeout_s)
         return future_pool_for(options.base or default_base(), say=in_process.say).submit(job)
 
     def map(self, *iterables: Iterable[Any], timeout_s: float | None = None) -> Iterator[R]:

@@ -20,20 +20,21 @@ import tempfile
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent import futures
 from typing import Any, TypeVar
 
 from ..calls.call import CALL, context_here, pack_call
-from ..calls.future_pool import FuturePool, JobFuture
-from ..calls.program_end import wait_at_end
+from ..futures.future_pool import FuturePool, JobFuture
+from ..futures.in_order import results_in_order
+from ..futures.program_end import wait_at_end
 from ..jobs import Job, JobPool
 from ..master import Master
+from ..session.slot_plan import Agents, plan_slots
 from ..store.files import LocalFiles
 from ..store.kernel_output import OutputFollower
 from ..store.removal import remove_run
-from .session_keeper import Agents, SessionKeeper, plan_slots, quiet
+from .session_keeper import SessionKeeper, quiet
 
 R = TypeVar("R")
 
@@ -90,15 +91,14 @@ class Executor(futures.Executor):
     def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> futures.Future[R]:
         """Have a call made; returns its future at once."""
         pool = self._pool or self._start()
-        job = Job(CALL)
         try:
-            job.arguments = pack_call(fn, args, kwargs)
+            job = Job(CALL, **pack_call(fn, args, kwargs))
         except BaseException as error:
             # As others do: what cannot be pickled is the error of its future.
-            failed = JobFuture(pool, job)
+            failed = JobFuture(pool, Job(CALL))
             failed.set_exception(error)
             return failed
-        job.name = None
+        job.name = getattr(fn, "__qualname__", None)
         return pool.submit(job)
 
     def map(
@@ -123,10 +123,10 @@ class Executor(futures.Executor):
         calls = zip(*iterables, strict=False)
         if chunksize == 1:
             each = (self.submit(fn, *args) for args in calls)
-            return _results(each, buffersize, deadline)
+            return results_in_order(each, buffersize, deadline)
         chunks = iter(lambda: tuple(itertools.islice(calls, chunksize)), ())
         lists = (self.submit(call_chunk, fn, chunk) for chunk in chunks)
-        results: Iterator[list[R]] = _results(lists, buffersize, deadline)
+        results: Iterator[list[R]] = results_in_order(lists, buffersize, deadline)
         return itertools.chain.from_iterable(results)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -138,6 +138,12 @@ class Executor(futures.Executor):
             pool.close(cancel=cancel_futures)
             if wait:
                 pool.gone.wait()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # Whoever presses Ctrl-C, or interrupts a cell, does not want to wait for the rest.
+        if self._pool is not None and kind is not None and issubclass(kind, KeyboardInterrupt):
+            self._pool.close(now=True)
+        self.shutdown()
 
     @property
     def _broken(self) -> bool:
@@ -203,37 +209,6 @@ class Executor(futures.Executor):
 def call_chunk(fn: Callable[..., Any], chunk: tuple[tuple[Any, ...], ...]) -> list[Any]:
     """Make several calls, in an agent."""
     return [fn(*args) for args in chunk]
-
-
-def _results(
-    submitted: Iterator[futures.Future[R]], buffersize: int | None, deadline: float | None
-) -> Iterator[R]:
-    """The results in order; the first `buffersize` are submitted now, not when they are asked."""
-    waiting = deque(itertools.islice(submitted, buffersize))
-
-    def results() -> Iterator[R]:
-        try:
-            while waiting:
-                if buffersize is not None:
-                    waiting.extend(itertools.islice(submitted, 1))
-                left = None if deadline is None else deadline - time.monotonic()
-                yield _taken(waiting.popleft(), left)
-        finally:
-            for future in waiting:
-                future.cancel()
-
-    return results()
-
-
-def _taken(future: futures.Future[R], timeout: float | None) -> R:
-    """The result; the caller keeps no reference to the future."""
-    try:
-        try:
-            return future.result(timeout)
-        finally:
-            future.cancel()
-    finally:
-        del future
 
 
 def print_here(text: str, *, is_error: bool) -> None:

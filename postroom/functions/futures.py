@@ -7,9 +7,9 @@ import threading
 from collections.abc import Callable
 
 from ..calls.call import context_here
-from ..calls.future_pool import FuturePool
-from ..calls.program_end import wait_at_end
 from ..errors import NoAgentsError
+from ..futures.future_pool import FuturePool
+from ..futures.program_end import wait_at_end
 from ..gpus.cards import inventory
 from ..gpus.cards.gpu_list import SlotSpec
 from ..gpus.cards.inventory import Card
@@ -122,3 +122,13 @@ def _make_pool(base: str, *, say: Say) -> FuturePool:
 
     keeper = SharedCards(master.base, say=say)
     return FuturePool(master, open_run, keeper=keeper, ended=master.close)
+
+
+def close_all() -> None:
+    """Wait for all submitted calls, and end the sessions that were started for them."""
+    with _making:
+        pools = list(_pools.values())
+        _pools.clear()
+    for pool in pools:
+        pool.close()
+        pool.gone.wait()

@@ -23,7 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from ..calls.call import CALL, pack_exception, pack_result
+from ..calls.by_value import BY_VALUE, FUNCTION, POSITIONAL
+from ..calls.call import CALL, open_function, pack_exception, pack_result
 from ..errors import KernelError, OtherVersionError
 from ..gpus.devices.device import Device, open_device
 from ..parcel.jsonable import weight
@@ -135,6 +136,15 @@ class Tasks:
     def _call(self, kernel: _Task, info: RunInfo, sheet: JobSheet, job: int) -> Any:
         arguments = sheet.arguments(job)
         all_tensors = sheet.options.tensors
+        if sheet.task == BY_VALUE:
+            kernel = _Task(open_function(arguments.pop(FUNCTION)))
+        positional: list[Any] = []
+        if POSITIONAL in arguments:
+            positional = list(arguments.pop(POSITIONAL))
+            for at, name in enumerate(given := kernel.first_names(len(positional))):
+                if all_tensors or kernel.wants_tensor(name):
+                    positional[at] = to_device(positional[at], self.device)
+            kernel = kernel.without(given)
         for name in arguments:
             if all_tensors or kernel.wants_tensor(name):
                 arguments[name] = to_device(arguments[name], self.device)
@@ -150,8 +160,11 @@ class Tasks:
         if self._shares and not getattr(kernel.function, "books_itself", False):
             from .booked_task import call_booked
 
-            return call_booked(sheet.task, lambda: call_here(kernel.function, arguments))
-        return call_here(kernel.function, arguments)
+            title = sheet.task
+            if sheet.task == BY_VALUE:
+                title = str(getattr(kernel.function, "__qualname__", title))
+            return call_booked(title, lambda: call_here(kernel.function, arguments, positional))
+        return call_here(kernel.function, arguments, positional)
 
     def _make_call(self, info: RunInfo, sheet: JobSheet, job: int) -> Any:
         def context() -> Any:
@@ -268,6 +281,16 @@ class _Task:
 
     def names(self, name: str) -> bool:
         return name in self._parameters
+
+    def first_names(self, count: int) -> list[str]:
+        """The names of the first parameters, which are passed by their position."""
+        return list(self._parameters)[:count]
+
+    def without(self, given: list[str]) -> _Task:
+        """The same function, of which these parameters are given."""
+        rest = copy.copy(self)
+        rest._parameters = {n: p for n, p in self._parameters.items() if n not in given}
+        return rest
 
     def wants_tensor(self, name: str) -> bool:
         """Whether a parameter is annotated with a tensor, or a container of them."""

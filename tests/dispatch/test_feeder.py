@@ -56,7 +56,7 @@ class TestFeeder:
         assert batches == [[made[0]], [made[1]], [made[2]], []]
 
     def test_jobs_of_another_task_or_with_other_options_begin_a_parcel(self) -> None:
-        made = [*jobs(2), Job("kernels:first", x=1), Job("kernels:first", x=2, retries=1)]
+        made = [*jobs(2), Job("kernels:first", x=1), Job("kernels:first", x=2).options(retries=1)]
         feeder = Feeder(made, Window())
         assert [len(feeder.next_batch()) for _ in range(4)] == [2, 1, 1, 0]
 

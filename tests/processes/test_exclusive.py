@@ -18,7 +18,9 @@ def test_an_exclusive_job_never_overlaps_another_on_its_card(
         sessions.start(agent_id, gpu="0")
     log = tmp_path / "log"
     jobs = [
-        Job("kernels:occupy", log=str(log), kind=kind, card="0", exclusive=kind == "exclusive")
+        Job("kernels:occupy", log=str(log), kind=kind, card="0").options(
+            exclusive=kind == "exclusive"
+        )
         for kind in KINDS * 25
     ]
     with sessions.master() as master:
@@ -55,8 +57,8 @@ def test_an_exclusive_job_does_not_wait_for_other_cards(
     sessions.start("1", gpu="1")
     folder = str(tmp_path)
     jobs = [
-        Job("kernels:meet", folder=folder, me="a", other="b", exclusive=True),
-        Job("kernels:meet", folder=folder, me="b", other="a", exclusive=True),
+        Job("kernels:meet", folder=folder, me="a", other="b").options(exclusive=True),
+        Job("kernels:meet", folder=folder, me="b", other="a").options(exclusive=True),
     ]
     with sessions.master() as master:
         assert master.run(jobs).failures() == []
@@ -67,7 +69,7 @@ def test_the_death_of_a_worker_gives_the_card_back(sessions: RealSessions, tmp_p
     sessions.start("0b", gpu="0")
     log = str(tmp_path / "log")
     jobs = [
-        Job("kernels:die", log=log, until=3, exclusive=True),
+        Job("kernels:die", log=log, until=3).options(exclusive=True),
         *(Job("kernels:double", x=n) for n in range(20)),
     ]
     with sessions.master() as master:

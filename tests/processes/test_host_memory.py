@@ -43,7 +43,7 @@ def test_kills_for_memory_quarantine_no_card_and_end_no_session(
     kinds = ("hog", "hog_again", "hog_more")
     with sessions.master() as master:
         pools = [
-            master.submit([Job(f"kernels:{kind}", log=str(tmp_path / kind), until=2)])
+            master.submit_all([Job(f"kernels:{kind}", log=str(tmp_path / kind), until=2)])
             for kind in kinds
         ]
 
@@ -66,7 +66,7 @@ def test_a_paused_session_can_be_stopped(
 ) -> None:
     start(sessions, memory_group)
     with sessions.master() as master:
-        master.submit([Job("kernels:hog", log=str(tmp_path / "log"), until=9)], keep=True)
+        master.submit_all([Job("kernels:hog", log=str(tmp_path / "log"), until=9)], keep=True)
         drive(
             master,
             lambda: snapshot(sessions.base).agents[0].state == "out of memory",

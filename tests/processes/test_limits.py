@@ -26,7 +26,7 @@ def test_a_job_is_tried_again_as_often_as_it_asks(sessions: RealSessions, tmp_pa
     sessions.start()
     log = tmp_path / "log"
     with sessions.master() as master:
-        pool = master.run([Job("kernels:fail_until", attempt=3, log=str(log), retries=2)])
+        pool = master.run([Job("kernels:fail_until", attempt=3, log=str(log)).options(retries=2)])
     assert pool.results() == [3]
     assert attempts(log) == [1, 2, 3]
 
@@ -37,7 +37,7 @@ def test_a_job_that_fails_more_often_than_it_may_is_failed(
     sessions.start()
     log = tmp_path / "log"
     with sessions.master() as master:
-        pool = master.run([Job("kernels:fail_until", attempt=9, log=str(log), retries=1)])
+        pool = master.run([Job("kernels:fail_until", attempt=9, log=str(log)).options(retries=1)])
     assert pool[0].outcome is Outcome.FAILED
     assert "not yet" in str(pool.failures()[0])
     assert attempts(log) == [1, 2]
@@ -57,8 +57,8 @@ def test_a_job_past_its_time_is_timed_out_and_its_neighbours_are_done(
 ) -> None:
     sessions.start()
     log = tmp_path / "log"
-    jobs = [Job("kernels:double", x=n, timeout_s=60) for n in range(20)]
-    jobs.insert(10, Job("kernels:hang", log=str(log), timeout_s=0.2))
+    jobs = [Job("kernels:double", x=n).options(timeout_s=60) for n in range(20)]
+    jobs.insert(10, Job("kernels:hang", log=str(log)).options(timeout_s=0.2))
     with sessions.master() as master:
         pool = master.run(jobs)
     assert pool[10].outcome is Outcome.TIMED_OUT
@@ -71,7 +71,7 @@ def test_a_time_out_is_a_failure_that_retries_cover(sessions: RealSessions, tmp_
     sessions.start()
     log = tmp_path / "log"
     with sessions.master() as master:
-        pool = master.run([Job("kernels:hang", log=str(log), timeout_s=0.2, retries=1)])
+        pool = master.run([Job("kernels:hang", log=str(log)).options(timeout_s=0.2, retries=1)])
     assert pool[0].outcome is Outcome.TIMED_OUT
     assert attempts(log) == [1, 2]
 
@@ -105,7 +105,7 @@ def test_an_agent_whose_workers_die_with_three_jobs_in_a_row_stops_itself(
     sessions.start()
     log = tmp_path / "log"
     with sessions.master() as master:
-        pool = master.submit([Job("kernels:die", log=str(log)) for _ in range(5)])
+        pool = master.submit_all([Job("kernels:die", log=str(log)) for _ in range(5)])
         drive(master, lambda: sessions.guardians["0"].poll() is not None, what="the agent stopping")
         assert sessions.guardians["0"].returncode == 2
         assert "3 different jobs in a row" in Path(sessions.words("0")).read_text()
@@ -132,9 +132,9 @@ def test_the_end_of_a_job_is_the_end_of_every_process_it_started(
     sessions.start()
     token = f"tree-{uuid.uuid4().hex}"
     timeout_s = 1.0 if end == "time-out" else None
-    job = Job("kernels:grow_tree", token=token, unmarked=True, timeout_s=timeout_s)
+    job = Job("kernels:grow_tree", token=token, unmarked=True).options(timeout_s=timeout_s)
     with sessions.master() as master:
-        master.submit([job])
+        master.submit_all([job])
         drive(master, lambda: running(token) == [token + kind for kind in ALL_KINDS])
         if end == "worker killed":
             os.kill(sessions.worker(), signal.SIGKILL)
@@ -153,7 +153,7 @@ def test_what_a_killed_session_leaves_running_is_ended_by(sessions: RealSessions
     sessions.start()
     token = f"tree-{uuid.uuid4().hex}"
     with sessions.master() as master:
-        master.submit([Job("kernels:grow_tree", token=token, unmarked=False)])
+        master.submit_all([Job("kernels:grow_tree", token=token, unmarked=False)])
         drive(master, lambda: running(token) == [token + kind for kind in NEAR_AND_FAR])
         if who == "a new session":
             master.close()
@@ -170,7 +170,7 @@ def test_a_session_that_ends_leaves_nothing_behind(sessions: RealSessions) -> No
     sessions.start()
     token = f"tree-{uuid.uuid4().hex}"
     with sessions.master() as master:
-        master.submit([Job("kernels:grow_tree", token=token, unmarked=True)])
+        master.submit_all([Job("kernels:grow_tree", token=token, unmarked=True)])
         drive(master, lambda: len(running(token)) == 4)
     sessions.guardians["0"].terminate()
     sessions.wait_until(lambda: "finishing" in Path(sessions.words("0")).read_text())

@@ -54,7 +54,7 @@ def test_a_worker_of_a_moved_base_that_dies_takes_no_letter_from_the_new_one(
     sessions.start("0", "cpu")
     go = f"{sessions.import_folder}/go"
     with sessions.master() as master:
-        pool = master.submit([Job("kernels:wait_for", path=go)])
+        pool = master.submit_all([Job("kernels:wait_for", path=go)])
         drive(master, lambda: os.path.getsize(master.base.mailbox("0")), what="the letter")
         os.kill(worker, signal.SIGKILL)
         before.send_signal(signal.SIGCONT)

@@ -328,7 +328,7 @@ def test_a_standing_master_serves_what_others_hand_in(project: Path) -> None:
         script = dedent("""
         from postroom import Job, Master
         with Master("base", import_folder=".") as m:
-            m.submit([Job("expensive_task:expensive_task", n=n) for n in range(5)], keep=True)
+            m.submit_all([Job("expensive_task:expensive_task", n=n) for n in range(5)], keep=True)
         """)
         (project / "expensive_task.py").write_text("def expensive_task(n):\n    return n\n")
         assert python(project, "-c", script).returncode == 0

@@ -213,7 +213,7 @@ def test_a_task_is_killed_and_its_session_goes_on(sessions: RealSessions, tmp_pa
     sessions.start()
     begun = tmp_path / "begun"
     with sessions.master() as master:
-        pool = master.submit([Job("kernels:hang", log=str(begun))])
+        pool = master.submit_all([Job("kernels:hang", log=str(begun))])
         drive(master, begun.exists, what="the task")
         request(master, sessions, RequestVerb.KILL, JobId(pool.run, 0))
         pool.wait(60)

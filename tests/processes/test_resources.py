@@ -81,7 +81,7 @@ def test_a_full_disk_blocks_and_says_so_and_then_all_is_done(
 ) -> None:
     sessions.start()
     with sessions.master() as master:
-        pool = master.submit(blobs())
+        pool = master.submit_all(blobs())
         filler = disk / "filler"
         fill(filler, leave=6 * PAGE)  # enough for a letter, too little for a result
         drive(master, lambda: snapshot(sessions.base).agents[0].state == "blocked", what="blocked")
@@ -105,7 +105,7 @@ def test_a_disk_without_inodes_blocks_and_then_all_is_done(
     sessions.start()
     fillers = []
     with sessions.master() as master:
-        pool = master.submit(blobs())
+        pool = master.submit_all(blobs())
         drive(master, lambda: master.acting)
         with pytest.raises(OSError, match="No space left"):
             while True:
@@ -127,10 +127,10 @@ def test_a_full_disk_at_submit_is_one_sentence_and_nothing_is_handed_in(
         with pytest.raises(
             BaseFolderError, match=r"cannot submit jobs .* is full: free some space"
         ):
-            master.submit(Job("kernels:double", x=bytes(9000)) for _ in range(3))
+            master.submit_all(Job("kernels:double", x=bytes(9000)) for _ in range(3))
         assert os.listdir(sessions.base.job_pool) == []
         (disk / "filler").unlink()
-        assert len(master.submit([Job("kernels:double", x=1)])) == 1
+        assert len(master.submit_all([Job("kernels:double", x=1)])) == 1
 
 
 @pytest.mark.parametrize("disk", ["size=1m"], indirect=True)
@@ -181,7 +181,7 @@ def test_a_scheduler_on_a_full_disk_says_so_and_goes_on(disk: Path) -> None:
 def test_a_session_on_a_full_disk_can_be_stopped(sessions: RealSessions, disk: Path) -> None:
     sessions.start()
     with sessions.master() as master:
-        master.submit(blobs())
+        master.submit_all(blobs())
         fill(disk / "filler", leave=6 * PAGE)
         drive(master, lambda: snapshot(sessions.base).agents[0].state == "blocked", what="blocked")
     assert sessions.stop() == 0
@@ -192,7 +192,7 @@ def test_a_read_only_base_is_refused_in_a_sentence_and_works_again_later(
     sessions: RealSessions, disk: Path
 ) -> None:
     with sessions.master() as master:
-        run = master.submit(blobs()).run
+        run = master.submit_all(blobs()).run
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
     with pytest.raises(BaseFolderError, match="is read-only: make it writable"):
         sessions.master()
@@ -226,7 +226,7 @@ def test_a_disk_that_turns_read_only_under_a_worker_blocks_it_until_it_turns_bac
     assert b"attached" in strace.stderr.readline()
     try:
         with sessions.master() as master:
-            pool = master.submit(blobs())
+            pool = master.submit_all(blobs())
             drive(
                 master, lambda: snapshot(sessions.base).agents[0].state != "idle", what="a letter"
             )
@@ -279,12 +279,12 @@ def test_a_base_that_is_removed_is_said_and_every_process_ends(
     never = str(tmp_path / "never")
     with sessions.master() as master:
         job = Job("kernels:wait_for", path=never) if busy else Job("kernels:double", x=1)
-        pool = master.submit([job])
+        pool = master.submit_all([job])
         if busy:
             drive(master, lambda: snapshot(sessions.base).agents[0].state == "running")
         else:
             pool.wait()
-            pool = master.submit([Job("kernels:double", x=2)])
+            pool = master.submit_all([Job("kernels:double", x=2)])
         shutil.rmtree(sessions.base.root)
         with pytest.raises(BaseFolderError, match="was removed"):
             pool.wait(60)

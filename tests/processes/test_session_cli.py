@@ -49,7 +49,7 @@ def test_a_signal_lets_the_job_in_hand_finish(
 ) -> None:
     sessions.start()
     with sessions.master() as master:
-        pool = master.submit([Job("until:wait_for", path=str(gate)) for _ in range(2)])
+        pool = master.submit_all([Job("until:wait_for", path=str(gate)) for _ in range(2)])
         drive(master, lambda: master.agents() and is_at_work(sessions))
         sessions.guardians["0"].send_signal(number)
         wait_until(lambda: "finishing the running job" in Path(sessions.words("0")).read_text())
@@ -67,7 +67,7 @@ def test_a_second_signal_stops_now_and_the_job_is_requeued_without_blame(
 ) -> None:
     sessions.start()
     with sessions.master() as master:
-        pool = master.submit([Job("until:wait_for", path=str(gate))])
+        pool = master.submit_all([Job("until:wait_for", path=str(gate))])
         drive(master, lambda: is_at_work(sessions))
         sessions.guardians["0"].send_signal(signal.SIGINT)
         wait_until(lambda: "again to stop now" in Path(sessions.words("0")).read_text())
@@ -83,7 +83,7 @@ def test_a_second_signal_stops_now_and_the_job_is_requeued_without_blame(
 def test_stop_now_ends_an_agent_that_is_at_work(sessions: RealSessions, gate: Path) -> None:
     sessions.start()
     with sessions.master() as master:
-        master.submit([Job("until:wait_for", path=str(gate))])
+        master.submit_all([Job("until:wait_for", path=str(gate))])
         drive(master, lambda: is_at_work(sessions))
         command = [sys.executable, "-m", "postroom", "agents", "stop", sessions.base.root, "--now"]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -220,7 +220,7 @@ def test_a_card_that_gets_sick_under_a_session_is_quarantined_and_its_job_given_
     sessions.start("0", "0")
     with sessions.master() as master:
         log = str(tmp_path / "attempts")
-        pool = master.submit([Job("kernels:die", log=log, until=2)])
+        pool = master.submit_all([Job("kernels:die", log=log, until=2)])
         simulated.script(str(cards), {"FAKE-0": {"problem": "lost: fell off the bus"}})
         drive(master, lambda: sessions.guardians["0"].poll() is not None)
         assert "fell off the bus" in Path(sessions.words("0")).read_text()

@@ -36,7 +36,7 @@ def test_the_job_of_a_killed_process_is_given_to_another_agent(
         sessions.start(agent_id, gpu=agent_id)
     end = tmp_path / "end"
     with sessions.master() as master:
-        pool = master.submit([Job("kernels:wait_for", path=str(end))])
+        pool = master.submit_all([Job("kernels:wait_for", path=str(end))])
         drive(master, lambda: agent_at_work(sessions), what="the job in an agent's hand")
         first = agent_at_work(sessions)
         assert first is not None
@@ -66,7 +66,7 @@ def test_a_waiting_master_takes_over_from_a_killed_one(sessions: RealSessions) -
                 one.kill()
                 one.wait()
         with sessions.master() as client:
-            run = client.submit([Job("kernels:double", x=n) for n in range(10)], keep=True).run
+            run = client.submit_all([Job("kernels:double", x=n) for n in range(10)], keep=True).run
         sessions.wait_until(
             lambda: first_missing(LocalFiles(), sessions.base, run, 0, 10) == 10, what="the results"
         )
@@ -86,7 +86,7 @@ def test_a_client_that_waits_takes_over_from_a_killed_master(sessions: RealSessi
     try:
         sessions.wait_until(lambda: snapshot(sessions.base).master_pid == schedulers.pid)
         with sessions.master() as client:
-            pool = client.submit([Job("kernels:double", x=n) for n in range(10)])
+            pool = client.submit_all([Job("kernels:double", x=n) for n in range(10)])
             client.step(0.0)
             assert not client.acting
             schedulers.kill()
@@ -101,7 +101,7 @@ def test_a_client_that_waits_takes_over_from_a_killed_master(sessions: RealSessi
 def test_a_new_master_goes_on_among_thousands_of_one_job_parcels(sessions: RealSessions) -> None:
     many = 2000
     with sessions.master() as master:
-        pool = master.submit([])
+        pool = master.submit_all([])
         files, ran_by = LocalFiles(), RanBy("0", "", 0, 0.0)
         log = AppendLogWriter(files, sessions.base, pool.run, durable=False)
         for number in range(many):

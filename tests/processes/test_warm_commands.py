@@ -25,13 +25,12 @@ def shell(sessions: RealSessions, line: str, **options: object) -> Job:
     name = f"job_{uuid.uuid4().hex[:6]}"
     return Job(
         COMMAND,
-        name,
         command=line,
         cwd=sessions.import_folder,
         folder=f"{sessions.import_folder}/{name}",
         grace_s=0.3,
-        **options,  # type: ignore[arg-type]
-    )
+        **options,
+    ).options(name=name)
 
 
 def held(tmp_path: Path) -> tuple[Path, Path, str]:
@@ -69,7 +68,7 @@ def test_a_killed_worker_costs_its_command_nothing(sessions: RealSessions, tmp_p
     sessions.start()
     log, go, line = held(tmp_path)
     with sessions.master() as master:
-        pool = master.submit([shell(sessions, line), shell(sessions, "true")])
+        pool = master.submit_all([shell(sessions, line), shell(sessions, "true")])
         drive(master, log.exists, what="the command")
         mind = minder(sessions)
         worker, guardian = sessions.worker(), psutil.Process(sessions.guardians["0"].pid)
@@ -91,7 +90,7 @@ def test_a_killed_session_and_a_killed_master_cost_it_nothing(
     sessions.start()
     log, go, line = held(tmp_path)
     with sessions.master() as master:
-        pool = master.submit([shell(sessions, line)])
+        pool = master.submit_all([shell(sessions, line)])
         drive(master, log.exists, what="the command")
         mind = minder(sessions)
     sessions.kill()
@@ -114,7 +113,7 @@ def test_a_killed_minder_is_a_lost_attempt(sessions: RealSessions) -> None:
     token = f"stray-{uuid.uuid4().hex}"
     line = f"test $POSTROOM_ATTEMPT = 2 || exec -a {token} sleep 600"
     with sessions.master() as master:
-        pool = master.submit([shell(sessions, line)])
+        pool = master.submit_all([shell(sessions, line)])
         drive(master, lambda: running(token), what="the command")
         worker = sessions.worker()
         minder(sessions).kill()
@@ -133,7 +132,7 @@ def test_told_twice_to_stop_a_session_ends_the_command_and_blames_nobody(
     sessions.start()
     token = f"stray-{uuid.uuid4().hex}"
     with sessions.master() as master:
-        pool = master.submit([shell(sessions, f"exec -a {token} sleep 600")])
+        pool = master.submit_all([shell(sessions, f"exec -a {token} sleep 600")])
         drive(master, lambda: running(token), what="the command")
         sessions.guardians["0"].terminate()
         sessions.wait_until(lambda: "finishing" in Path(sessions.words("0")).read_text())
@@ -153,9 +152,9 @@ def test_out_of_the_cards_memory_it_is_tried_again_alone(
     log, go, line = held(tmp_path)
     first = "test $POSTROOM_ATTEMPT = 2 || { echo CUDA out of memory >&2; exit 1; }; "
     with sessions.master() as master:
-        neighbour = master.submit([shell(sessions, line)])
+        neighbour = master.submit_all([shell(sessions, line)])
         drive(master, log.exists, what="the neighbour")
-        alone = master.submit([shell(sessions, f"{first} test -e {go}", retries=1)])
+        alone = master.submit_all([shell(sessions, f"{first} test -e {go}", retries=1)])
         drive(master, lambda: notes(sessions, alone.run) == ["failed"], what="the first attempt")
         go.touch()
         neighbour.wait()
@@ -178,7 +177,7 @@ def test_a_session_for_the_queue_loads_what_python_jobs_need_with_the_first_of_t
         assert master.run([shell(sessions, "true")])[0].outcome is Outcome.OK
         worker = sessions.worker()
         assert not loaded(worker)
-        assert master.run([Job("kernels:double", x=2, timeout_s=60)]).results() == [4]
+        assert master.run([Job("kernels:double", x=2).options(timeout_s=60)]).results() == [4]
         assert sessions.worker() == worker
         assert loaded(worker)
 
@@ -205,7 +204,7 @@ def test_a_gpu_that_fails_with_the_first_python_job_is_to_blame_and_not_the_job(
     sessions.start(options=["--lazy"])
     with sessions.master() as master:
         assert master.run([shell(sessions, "true")])[0].outcome is Outcome.OK
-        pool = master.submit([Job("kernels:double", x=2)])
+        pool = master.submit_all([Job("kernels:double", x=2)])
         guardian = sessions.guardians["0"]
         drive(master, lambda: guardian.poll() is not None, what="the end of the session")
         assert (

@@ -22,7 +22,7 @@ def test_nothing_that_a_job_says_reaches_the_terminal_raw(
 ) -> None:
     source = f"def kernel():\n    raise ValueError({EVIL!r})\n"
     with in_one_process(tmp_path, source) as room:
-        pool = room.run([Job("kernels:kernel", EVIL)])
+        pool = room.run([Job("kernels:kernel").options(name=EVIL)])
         with progress(room.master, pool) as show:
             show(pool)
         summary(room.master, pool, 1.0)
@@ -34,7 +34,7 @@ def test_nothing_that_a_job_says_reaches_the_terminal_raw(
 
 def test_running_are_the_agents_that_have_a_letter_of_the_pool(tmp_path: Path) -> None:
     with in_one_process(tmp_path, "def kernel():\n    return 1\n", inboxes=2) as room:
-        pool = room.master.submit([Job("kernels:kernel") for _ in range(2)])
+        pool = room.master.submit_all([Job("kernels:kernel") for _ in range(2)])
         room.master.step(0.0)
         assert count_running(room.master, pool) == 2
         room.finish(pool)

@@ -96,7 +96,7 @@ def test_a_failed_job_is_run_again_with_the_one_that_waited_for_it(
 
 def test_the_jobs_of_a_program_have_no_priority_of_their_own(tmp_path: Path) -> None:
     with in_one_process(tmp_path, "def double(x):\n    return x * 2\n") as running:
-        pool = running.master.submit([Job("kernels:double", x=1)])
+        pool = running.master.submit_all([Job("kernels:double", x=1)])
         with (
             QueueView(running.base) as view,
             pytest.raises(PostroomError, match="a Python program submitted it"),
@@ -108,7 +108,9 @@ def test_the_jobs_of_a_program_have_no_priority_of_their_own(tmp_path: Path) -> 
 def abandoned(tmp_path: Path) -> Iterator[tuple[Base, str]]:
     """The run of a program that was killed with -9: no Master, no agent, one job of three done."""
     with in_one_process(tmp_path, "def double(x):\n    return 2 * x\n") as room:
-        pool = room.master.submit([Job("kernels:double", f"job {n}", x=n) for n in range(3)])
+        pool = room.master.submit_all(
+            [Job("kernels:double", x=n).options(name=f"job {n}") for n in range(3)]
+        )
         for _ in room.master.rounds(pool, until=lambda: pool.n_done == 1):
             room.inboxes[0].step()
         room.inboxes[0].take_down()
@@ -182,7 +184,7 @@ def test_a_failed_task_of_a_program_is_run_again_in_a_run_that_is_always_served(
     same_second = iter(["20261117-195325-ffffff", "20261117-195325-000000"])
     monkeypatch.setattr("postroom.master.new_run_id", lambda: next(same_second))
     with in_one_process(tmp_path, "def f(x, shared):\n    return shared['n'] // x\n") as room:
-        pool = room.run([Job("kernels:f", "a", x=0), Job("kernels:f", x=2)], {"n": 8})
+        pool = room.run([Job("kernels:f", x=0).options(name="a"), Job("kernels:f", x=2)], {"n": 8})
         failed = JobId(pool.run, 0)
         room.write_kernels("def f(x, shared):\n    return shared['n']\n")
         with QueueView(room.base) as view:
@@ -195,13 +197,13 @@ def test_a_failed_task_of_a_program_is_run_again_in_a_run_that_is_always_served(
             room.finish(room.master.resume(again.run))
             assert view.job(again).job.state == "ok"
         assert room.master.look(again.run).results() == [8]
-        assert pool.results() == [None, 4]
+        assert pool.results(return_exceptions=True)[1:] == [4]
 
 
 def test_a_line_of_a_batch_is_not_run_again_here(base: Base, view: QueueView) -> None:
     with Master(base.root) as master:
         job = CommandSpec("false", cwd="/").to_job()
-        pool = master.submit([job], keep=True)
+        pool = master.submit_all([job], keep=True)
     with pytest.raises(PostroomError, match="is a line of `postroom run`"):
         rerun(view, [JobId(pool.run, 0)])
 

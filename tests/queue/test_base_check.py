@@ -85,13 +85,13 @@ def test_a_dead_agent_is_found(tmp_path: Path) -> None:
 
 def test_an_unfinished_run_without_a_master_is_found(tmp_path: Path) -> None:
     with in_one_process(tmp_path, DOUBLE) as running:
-        running.master.submit([Job("kernels:double", x=1)])
+        running.master.submit_all([Job("kernels:double", x=1)])
         assert worst(list(examine(running.base.root)), "1 jobs are not done") == "note"
 
 
 def test_jobs_without_an_agent_and_a_quarantined_card_are_found(tmp_path: Path) -> None:
     with in_one_process(tmp_path, DOUBLE) as running:
-        running.master.submit([Job("kernels:double", x=1)])
+        running.master.submit_all([Job("kernels:double", x=1)])
         uuid = inventory.cards()[1].uuid
         open_ledger().quarantine(uuid, "it hums")
         findings = list(examine(running.base.root))
@@ -138,7 +138,7 @@ def test_an_append_log_that_has_lost_a_job_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize("how", [os.unlink, lambda path: os.truncate(path, 100)])
 def test_a_list_whose_parcel_is_bad_is_an_error(tmp_path: Path, how: Any) -> None:
     with in_one_process(tmp_path, DOUBLE, inboxes=0) as running:
-        pool = running.master.submit([Job("kernels:double", x=x) for x in range(3)])
+        pool = running.master.submit_all([Job("kernels:double", x=x) for x in range(3)])
         (parcel,) = Path(running.base.run_folder(pool.run)).glob("*.npz")
         how(parcel)
         assert worst(list(examine(running.base.root)), "has lost 3 jobs, the first is 0") == "error"

@@ -324,7 +324,7 @@ def test_a_run_that_was_appended_to_meanwhile_stays(tmp_path: Path, how: str, ke
     with in_one_process(tmp_path, "def double(x):\n    return x * 2\n") as running:
         jobs = [Job("kernels:double", x=1)]
         master = running.master
-        pool = master.open(keep=keep) if how == "one by one" else master.submit(jobs, keep=keep)
+        pool = master.open(keep=keep) if how == "one by one" else master.submit_all(jobs, keep=keep)
         pool.submit(jobs[0])
         running.finish(pool)
         reader = RunReader(FILES, running.base, pool.run, SheetCache(), SheetCache())
@@ -347,7 +347,7 @@ def test_a_run_that_was_appended_to_meanwhile_stays(tmp_path: Path, how: str, ke
 class TestSharedData:
     @staticmethod
     def put(running: Any, shared: object) -> tuple[str, Path]:
-        pool = running.master.submit([Job("kernels:add", x=1)], shared=shared)
+        pool = running.master.submit_all([Job("kernels:add", x=1)], shared=shared)
         running.finish(pool)
         path = Path(running.base.data(pool.info.shared))
         assert path.exists()

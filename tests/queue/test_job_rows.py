@@ -50,8 +50,8 @@ ODD = ["half a pair \ud800", "two\nlines", "\x1b[31mred", "x" * 10_000]
 
 def test_no_name_breaks_a_listing(base: Base, view: QueueView) -> None:
     with Master(base.root, import_folder=str(Path(__file__).parents[2])) as master:
-        jobs = [Job("expensive_task:expensive_task", name, x=1) for name in ODD]
-        pool = master.submit(jobs, keep=True)
+        jobs = [Job("expensive_task:expensive_task", x=1).options(name=name) for name in ODD]
+        pool = master.submit_all(jobs, keep=True)
     end(base, JobId(pool.run, 0), replace(FAILURE, message="\udcff", traceback="\udcff"))
     shown = json.dumps([asdict(row) for row in view.jobs().jobs], ensure_ascii=False)
     assert "half a pair \\\\ud800" in shown.encode().decode()
@@ -69,7 +69,7 @@ def test_names_in_a_file_that_are_no_texts_make_it_a_bad_file(
         sheets, "_job_head", lambda *head: real(*head).replace('"names":null', _names(names))
     )
     with Master(base.root, import_folder=str(Path(__file__).parents[2])) as master:
-        master.submit([Job("expensive_task:expensive_task", x=1)], keep=True)
+        master.submit_all([Job("expensive_task:expensive_task", x=1)], keep=True)
     assert [(row.name, row.command, row.state) for row in view.jobs().jobs] == [("", "?", "queued")]
 
 

@@ -81,7 +81,7 @@ def test_what_is_too_large_or_cannot_be_copied_is_published_at_once(
 
 
 def test_results_of_one_buffer_are_those_of_their_own_jobs(room: InOneProcess) -> None:
-    pool = room.master.submit([Job("kernels:same_buffer", n=n) for n in range(8)])
+    pool = room.master.submit_all([Job("kernels:same_buffer", n=n) for n in range(8)])
     assert [result[-1] for result in room.finish(pool).results()] == list(range(8))
 
 
@@ -100,7 +100,7 @@ def test_the_next_job_runs_while_a_large_result_is_published(
 ) -> None:
     (inbox,) = room.inboxes
     go = held_back(inbox, monkeypatch)
-    pool = room.master.submit([Job("kernels:same_buffer", n=n) for n in range(3)])
+    pool = room.master.submit_all([Job("kernels:same_buffer", n=n) for n in range(3)])
     room.master.step(1.0)
     for _ in range(3):  # take the letter, run two jobs: the second waits for the first's result
         if inbox._done_from == 1:
@@ -118,7 +118,7 @@ def test_what_must_come_before_the_next_job_does(
     (inbox,) = room.inboxes
     go = held_back(inbox, monkeypatch)
     second = "kernels:same_buffer" if options else "kernels:small"
-    pool = room.master.submit(
+    pool = room.master.submit_all(
         [Job("kernels:same_buffer", n=1, **options), Job(second, n=2, **options)]
     )
     room.master.step(1.0)
@@ -144,7 +144,7 @@ def test_a_full_disk_behind_is_a_full_disk(
             raise OSError(errno.ENOSPC, "No space left on device")
         write(path, chunks, sync=sync)
 
-    pool = room.master.submit([Job("kernels:same_buffer", n=n) for n in range(3)])
+    pool = room.master.submit_all([Job("kernels:same_buffer", n=n) for n in range(3)])
     room.master.step(1.0)
     monkeypatch.setattr(inbox._files, "write_new", fail)
     steps = [inbox.step() for _ in range(4)]
@@ -155,6 +155,6 @@ def test_a_full_disk_behind_is_a_full_disk(
 
 
 def test_a_result_that_cannot_travel_spares_its_neighbours(room: InOneProcess) -> None:
-    pool = room.master.submit([Job("kernels:unsendable", n=n) for n in range(3)])
+    pool = room.master.submit_all([Job("kernels:unsendable", n=n) for n in range(3)])
     room.finish(pool)
     assert list(pool._failures) == [1] and pool[2].result()[0] == 2

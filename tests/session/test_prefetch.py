@@ -91,7 +91,9 @@ def test_the_next_large_argument_is_read_while_a_job_runs(room: InOneProcess) ->
     assert inbox._prefetcher is not None
     begin = inbox._prefetcher.begin
     inbox._prefetcher.begin = lambda first, opening: (begun.append(first), begin(first, opening))  # type: ignore[method-assign, assignment, func-returns-value]
-    pool = room.master.submit([Job("kernels:total", x=np.full(LARGE // 8, n)) for n in range(6)])
+    pool = room.master.submit_all(
+        [Job("kernels:total", x=np.full(LARGE // 8, n)) for n in range(6)]
+    )
     assert room.finish(pool).results()[-1] == [0, 1, 2, 3, 4, 5]
     assert begun == [1, 2, 3, 4, 5]
 
@@ -103,7 +105,9 @@ def test_an_argument_that_a_kernel_keeps_never_changes(room: InOneProcess) -> No
 
 
 def test_a_bad_parcel_in_the_middle_fails_its_own_job_only(room: InOneProcess) -> None:
-    pool = room.master.submit([Job("kernels:total", x=np.full(LARGE // 8, n)) for n in range(4)])
+    pool = room.master.submit_all(
+        [Job("kernels:total", x=np.full(LARGE // 8, n)) for n in range(4)]
+    )
     sorted(Path(room.base.run_folder(pool.run)).glob("*.npz"))[1].write_bytes(b"torn")
     room.finish(pool)
     assert list(pool._failures) == [1] and pool[3].result() == [0, 2, 3]

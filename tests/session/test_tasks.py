@@ -83,7 +83,7 @@ def test_annotated_arguments_arrive_as_tensors_and_others_as_arrays(tmp_path: Pa
 
 
 def test_a_job_can_ask_for_tensors_itself(tmp_path: Path) -> None:
-    job = Job("kernels:plain", tensors=True, x=np.ones(3), y=2)
+    job = Job("kernels:plain", x=np.ones(3), y=2).options(tensors=True)
     assert run(tmp_path, job) == ["Tensor", "int"]
 
 

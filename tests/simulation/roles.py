@@ -11,7 +11,7 @@ from typing import NoReturn
 from postroom.commands.attempt import LINGER_S
 from postroom.dispatch.tender import SessionStarter
 from postroom.errors import BaseFolderError, OtherVersionError, PostroomError, RunRemovedError
-from postroom.jobs import Job, JobPool, Status
+from postroom.jobs import Job, JobPool
 from postroom.master import Master
 from postroom.parcel.sheets import Failure, JobEnd, JobSheet, Outcome
 from postroom.session.background_publisher import BackgroundPublisher
@@ -188,7 +188,7 @@ class Client:
                 if submission.streamed:
                     pool.take_in_turn()
             else:
-                pool = master.submit(jobs, keep=submission.keep)
+                pool = master.submit_all(jobs, keep=submission.keep)
         except BaseFolderError:
             return None  # it was told that it failed, and tries again
         self._machine.checker.accepted(submission, pool.run)
@@ -226,7 +226,7 @@ class Client:
             tokens = [job.arguments.get("token", 0) for job in pool.jobs]
             for number, token in enumerate(tokens):
                 if not token and number in submission.jobs:  # its arguments are gone
-                    checker.recycled(submission, number, done=pool.status(number) is Status.DONE)
+                    checker.recycled(submission, number, done=pool.status(number).done)
                     tokens[number] = submission.jobs[number].token
             if submission.shaken and not checker.holds(tokens, submission.jobs):
                 checker.abandoned(submission)
@@ -290,12 +290,8 @@ def sees_nothing(agent_id: str) -> int:
 
 def _job(plan: Plan, timed: bool = False) -> Job:
     return Job(
-        "commands:run" if plan.command else "kernels:run",
-        retries=plan.retries,
-        timeout_s=1e6 if timed else None,
-        token=plan.token,
-        check=-plan.token,
-    )
+        "commands:run" if plan.command else "kernels:run", token=plan.token, check=-plan.token
+    ).options(retries=plan.retries, timeout_s=1e6 if timed else None)
 
 
 class Session:

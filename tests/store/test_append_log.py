@@ -491,7 +491,7 @@ def test_a_record_is_carved_out_by_hand_as_the_docs_say(room: PostRoom) -> None:
 def test_a_list_is_written_to_parcels_and_single_jobs_to_the_log(tmp_path: Path) -> None:
     with in_one_process(tmp_path, KERNELS) as room:
         master = room.master
-        opened, listed = master.open(), master.submit([Job("kernels:double", x=0)])
+        opened, listed = master.open(), master.submit_all([Job("kernels:double", x=0)])
         for pool in (opened, listed):
             master.extend(pool, [Job("kernels:double", x=n) for n in range(3)])
             pool.submit(Job("kernels:double", x=7))

@@ -43,7 +43,7 @@ def test_a_snapshot_tells_idle_running_and_dead_agents_apart(tmp_path: Path) -> 
         write_info(room.base, "1", started=1)  # that process is gone, even if its pid is used again
         write_info(room.base, "2")
         lock = room.files.try_lock(room.base.agent_lock("2"))  # it has no mailbox yet
-        pool = room.master.submit([Job("kernels:double", x=n) for n in range(3)])
+        pool = room.master.submit_all([Job("kernels:double", x=n) for n in range(3)])
         room.master.step(0.0)
         while room.inboxes[0].step() is not Step.WORKED:
             pass

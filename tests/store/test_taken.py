@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from postroom.errors import OtherVersionError, PostroomError
-from postroom.jobs import REMOVE_JOBS, Job, JobList, Status
+from postroom.jobs import REMOVE_JOBS, Job, JobList
 from postroom.master import Master
 from postroom.queue.queue_view import QueueView
 from postroom.store.append_log import GoneParcel, logged_until, lost_jobs, read_sheets
@@ -65,7 +65,7 @@ class TestRanges:
 
 class TestJobList:
     def test_what_is_dropped_takes_no_memory_and_keeps_its_numbers(self) -> None:
-        made = [Job("m:f", str(n)) for n in range(REMOVE_JOBS + 10)]
+        made = [Job("m:f").options(name=str(n)) for n in range(REMOVE_JOBS + 10)]
         found = JobList(made)
         found.drop(REMOVE_JOBS + 5, but=[7])
         assert len(found) == len(made) and found[-1] is made[-1] and found[7] is made[7]
@@ -159,7 +159,7 @@ class TestTakenResults:
             run = self.stream(room, tmp_path, 5)
         with Master(room.base.root, import_folder="/") as master:
             pool = master.resume(run)
-            assert pool.done and pool.n_failed == 1 and pool.status(0) is Status.DONE
+            assert pool.done and pool.n_failed == 1 and pool.status(0).done
             with pytest.raises(PostroomError, match="handed out and is not kept"):
                 pool[0]
 

@@ -80,7 +80,7 @@ from postroom import Job, Master
 
 def test_it():
     with Master("base") as master:
-        pool = master.submit([Job("{}:f", x=1), Job("json:dumps", obj=1)], keep=True)
+        pool = master.submit_all([Job("{}:f", x=1), Job("json:dumps", obj=1)], keep=True)
     print("folder:", pool.info.import_folder)
 
 if __name__ in ("__main__", "program"):

@@ -119,7 +119,7 @@ def test_a_large_argument_is_in_nobodys_way_when_its_job_is_done(tmp_path: Path)
     x = np.ones(LARGE // 8)
     with in_one_process(tmp_path, KERNELS) as room:
         for _ in range(3):
-            pool = room.master.submit([Job("kernels:total", x=x)])
+            pool = room.master.submit_all([Job("kernels:total", x=x)])
             (parcel,) = map(str, Path(room.base.run_folder(pool.run)).glob("*.npz"))
             room.finish(pool)
             assert parcel not in Path("/proc/self/maps").read_text()
@@ -296,7 +296,7 @@ class TestLockedMaps:
 
 def test_small_arguments_and_those_of_waiting_jobs_are_left_alone(tmp_path: Path) -> None:
     with in_one_process(tmp_path, KERNELS, inboxes=0) as room:
-        pool = room.master.submit([Job("kernels:total", x=np.ones(LARGE // 8))])
+        pool = room.master.submit_all([Job("kernels:total", x=np.ones(LARGE // 8))])
         room.master.step(1.0)
         assert not room.master._files._pages._idle  # type: ignore[attr-defined]
     with in_one_process(tmp_path, KERNELS) as room:
@@ -327,7 +327,7 @@ def test_a_worker_has_large_files_brought_to_the_disk_when_its_letter_is_done(
     saved: list[str] = []
     monkeypatch.setattr(LocalFiles, "save_soon", lambda _, path: saved.append(path))
     with in_one_process(tmp_path, KERNELS) as room:
-        pool = room.master.submit(
+        pool = room.master.submit_all(
             [
                 Job("kernels:total", x=np.ones(LARGE // 8)),
                 Job("kernels:grow", n=1),

@@ -24,12 +24,12 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
 
+from ..calls.broken_pool import BrokenPool, InitializerFailed
+from ..calls.call import CALL, open_exception, open_result
 from ..errors import PostroomError, RemoteTraceback
 from ..jobs import Finished, Job, JobPool
 from ..parcel.sheets import Failure, Outcome
 from ..text.safe_text import printable
-from .broken_pool import BrokenPool, InitializerFailed
-from .call import CALL, open_exception, open_result
 
 # A run takes so many jobs; the next go into a new one.
 RUN_JOBS = 4000
