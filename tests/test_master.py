@@ -491,7 +491,7 @@ def test_who_waits_beside_an_acting_master_hears_of_its_results(
         room.master.step(time.monotonic())
         other.import_folder = room.master.import_folder
         pool = other.submit_all([Job("kernels:double", x=4)])
-        with pytest.raises(TimeoutError, match="1 jobs of run .* are not done"):
+        with pytest.raises(TimeoutError, match="jobs of run"):
             other.wait(pool, timeout_s=0.01)
         assert not other.acting
         # From now on nothing but the event of the result tells.

@@ -292,7 +292,7 @@ class _SessionJobs:
         ]
 
     def _run(self, kernel: str, *, timeout_s: float | None = None, **arguments: Any) -> Any:
-        job = Job(f"{KERNELS}:{kernel}", timeout_s=timeout_s, **arguments)
+        job = Job(f"{KERNELS}:{kernel}", **arguments).options(timeout_s=timeout_s)
         return self._master.run([job])[0]
 
     def _product(self, seed: int = 0) -> str:
@@ -354,8 +354,8 @@ class _SessionJobs:
         self._run("hold", memory_mib=half).result()
         line = shlex.join(own_python("postroom.session.gpu_check_kernels", "hold", str(more)))
         job = Job(
-            COMMAND, "check", command=line, cwd=self._folder, folder=f"{self._folder}/command"
-        )
+            COMMAND, command=line, cwd=self._folder, folder=f"{self._folder}/command"
+        ).options(name="check")
         done = self._master.run([job])[0]
         if done.outcome is not Outcome.OK:
             raise _Failed(f"the command did not get {more} MiB: {done.error}")

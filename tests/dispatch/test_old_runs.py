@@ -107,7 +107,7 @@ class TestWhatGoes:
             assert runs(room) == []
 
     def test_what_is_unfinished_or_promised_stays(self, room: InOneProcess) -> None:
-        keep = room.finish(room.master.submit([Job("kernels:double", x=1)], keep=True)).run
+        keep = room.finish(room.master.submit_all([Job("kernels:double", x=1)], keep=True)).run
         room.inboxes, busy = [], room.inboxes
         unfinished = room.master.start([Job("kernels:double", x=1)]).run
         gc.collect()
