@@ -108,6 +108,14 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
             Sessions(started.base).stop([agent.agent for agent in living(started)], now=True)
 
 
+@pytest.fixture(autouse=True)
+def _closed_windows(browser: Browser) -> Iterator[None]:
+    """A window that stays open goes on drawing what is new."""
+    yield
+    for context in browser.chrome.contexts:
+        context.close()
+
+
 def living(started: RealSessions) -> list[AgentStatus]:
     agents = snapshot(started.base, runs=False).agents
     return [agent for agent in agents if agent.state != "dead"]
