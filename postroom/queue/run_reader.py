@@ -19,7 +19,7 @@ from ..dispatch.send_order import NO_OPTIONS
 from ..errors import BadFileError, OtherVersionError
 from ..parcel.sheets import FAILED_FLAG, SCHEDULING_FLAG, Failure, JobSheet, OutcomeSheet
 from ..parcel.trailer import TRAILER_SIZE, read_trailer
-from ..store.append_log import AppendLogReader, RecordReader
+from ..store.append_log import AppendLogReader, Record, RecordReader
 from ..store.base import Base, attempt_of
 from ..store.files import Files
 from ..store.job_ids import JobId
@@ -125,7 +125,7 @@ class RunReader:
             return False
         self.asked_at = self._seen_at(path)
         try:
-            for record in self._append_log.read_on(sync=False):
+            for record in self._append_log.read_on(sync=False, look=self._look):
                 self.firsts.append(record.number)
                 self._places.append(record.at)
         except OtherVersionError:
@@ -134,6 +134,12 @@ class RunReader:
             pass
         self.asked = self._append_log.number
         return True
+
+    def _look(self, record: Record, tail: bytes) -> None:
+        """See whether any job of a record has scheduling options: if not, it is read only once."""
+        with contextlib.suppress(BadFileError):  # it is a slip: see `_read_scheduling`
+            if SCHEDULING_FLAG not in read_trailer(self.run, tail).flags:
+                self._scheduling_read.add(record.number)
 
     def _list_results(self) -> bool:
         folder = self._base.result_folder(self.run)

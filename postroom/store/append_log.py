@@ -300,8 +300,13 @@ class AppendLogReader:
         self._at = self._seen = record.end
         self.number = record.stop
 
-    def read_on(self, *, sync: bool) -> list[Record]:
+    def read_on(
+        self, *, sync: bool, look: Callable[[Record, bytes], None] | None = None
+    ) -> list[Record]:
         """The new records. With `sync` they survive a power loss when this returns.
+
+        `look` is called with each of them and the end of its parcel, which has the trailer: so it
+        need not be read again. A slip that names a parcel has none.
 
         A job of a durable run must not be sent earlier: a power loss could take the job and leave
         its result, which the next job of that number would get.
@@ -319,6 +324,10 @@ class AppendLogReader:
             found: list[Record] = []
             for part in _parts(file, self._path, self._at, size):
                 found += part.records
+                if look is not None:
+                    for record in part.records:
+                        end = record.at - part.start + _HEADER_SIZE + record.length
+                        look(record, part.data[end - TRAILER_SIZE : end])
             if found and sync:
                 file.sync()
                 self._files.sync_folder(self._base.run_folder(self._run))

@@ -215,6 +215,7 @@ def keep(lease: Lease, owner: Process) -> None:
         os.close(fd)
     lease.fds = ()
     if not kept:
+        os.waitpid(pid, 0)
         raise GpuError("the keeper of the lease died at its start, so no GPU is held: try again")
 
 
