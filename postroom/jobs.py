@@ -352,7 +352,7 @@ class ParcelFiles:
     def __init__(self, files: Files, base: Base, info: RunInfo) -> None:
         self._files = files
         self._base = base
-        self._recycled = info.recycled
+        self.recycled = info.recycled
         self.keep_small = True
         self._waiting: list[_ParcelFile] = []  # in the order of their jobs
         self.nbytes = 0  # of those that wait
@@ -386,7 +386,7 @@ class ParcelFiles:
                 self._give_back(parcel)
 
     def _give_back(self, parcel: _ParcelFile) -> None:
-        if self._recycled and not (self.keep_small and parcel.nbytes < MAP_FROM_BYTES):
+        if self.recycled and not (self.keep_small and parcel.nbytes < MAP_FROM_BYTES):
             with contextlib.suppress(OSError):  # then it stays until its run is removed
                 self._files.recycle(parcel.path, self._base.temporary())
         elif parcel.nbytes >= LARGE:
@@ -423,7 +423,9 @@ class JobPool:
         self._failed_in: set[int] = set()  # first jobs of parcels with failures
         self._to_remove: list[tuple[int, int]] = []  # parcels of results, by their jobs
         self._to_remove_jobs = self._to_remove_bytes = 0
-        self._remover = ResultRemover(files, base, info.run, durable=info.durable)
+        self._remover = ResultRemover(
+            files, base, info.run, durable=info.durable, hands_on=info.hands_on
+        )
         self._records: deque[tuple[int, int]] | None = None  # of the log: first job, byte
         self._cut: set[int] = set()  # first jobs of parcels that go beyond our last job
         self._first_of: dict[int, int] = {}  # job number: first of its result parcel
@@ -588,8 +590,7 @@ class JobPool:
         finally:
             if not keep:
                 del self._arrived[:seen]
-                self._remove_taken()
-                self._remover.close()
+                self.leave()
         if not self.done:
             raise TimeoutError(f"{len(self) - self.n_done} jobs of run {self.run} are not done")
 
@@ -817,6 +818,11 @@ class JobPool:
                 self._forget(number)
         self.take_arrived()
 
+    def leave(self) -> None:
+        """Nothing more is handed out: remove what was, and leave nothing in `tmp/`."""
+        self._remove_taken()
+        self._remover.close()
+
     def logged(self, number: int, at: int) -> None:
         """Note where a record of the append log begins, if its space is given back later."""
         if self._records is not None:
@@ -885,7 +891,8 @@ class JobPool:
 
     def _read(self, first: int) -> OutcomeSheet:
         path = self._base.result(self.run, first)
-        return OutcomeSheet(path, read_parcel_bytes(self._files, path))
+        data = read_parcel_bytes(self._files, path, recycled=self.info.hands_on)
+        return OutcomeSheet(path, data)
 
     # Display
 

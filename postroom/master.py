@@ -194,6 +194,9 @@ class Master:
             self._waiter.wake()
         with self._guard, self._polling:
             self._writer.close()
+            for within in self._few.values():
+                within.leave()
+            self._few.clear()
             self._waiter.close()
             for lock in self._wanted.values():
                 lock.release()
@@ -289,6 +292,7 @@ class Master:
             if self._few.get(folder) is within:
                 del self._few[folder]
                 within.is_open = False
+                within.leave()
                 self._release(within)
 
     def start(
@@ -798,8 +802,9 @@ class Master:
     def _read_pool(self, info: RunInfo, job: type[Job]) -> JobPool:
         """The pool of a run, with its jobs and results as they are on disk."""
         jobs: list[Job] = []
-        pool = JobPool(self._files, self.base, replace(info, recycled=False), jobs, self)
-        for sheet in read_sheets(self._files, self.base, info.run):
+        pool = JobPool(self._files, self.base, info, jobs, self)
+        pool.parcels.recycled = False  # its jobs refer to them
+        for sheet in read_sheets(self._files, self.base, info.run, recycled=info.recycled):
             if isinstance(sheet, GoneParcel):  # recycled: its jobs are done
                 jobs += [job(sheet.task or "postroom:recycled")] * sheet.jobs
                 continue

@@ -389,7 +389,9 @@ class Registry:
         """
         path = self._base.result(run, first)
         try:
-            sheet = OutcomeSheet(path, read_parcel_bytes(self._files, path))
+            active = self.runs.get(run)
+            recycled = active is not None and active.info.hands_on
+            sheet = OutcomeSheet(path, read_parcel_bytes(self._files, path, recycled=recycled))
             if sheet.first != first:
                 raise BadFileError(path, f"holds results from {sheet.first} on")
             return sheet

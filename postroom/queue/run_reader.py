@@ -262,7 +262,7 @@ class RunReader:
             return self._jobs.keep(path, reader.open(job, place))
 
     def _record_reader(self) -> contextlib.closing[RecordReader]:
-        return contextlib.closing(RecordReader(self._files, self._base, self.run))
+        return contextlib.closing(RecordReader(self._files, self._base, self.run, recycled=True))
 
     def read_outcomes(self, first: int) -> OutcomeSheet:
         """One parcel of results; raises BadFileError or OSError when it cannot be read."""
@@ -270,7 +270,7 @@ class RunReader:
         known = self._outcomes.get(path)
         if known is not None:
             return known
-        data = read_parcel_bytes(self._files, path)
+        data = read_parcel_bytes(self._files, path, recycled=True)
         return self._outcomes.keep(path, OutcomeSheet(path, data))
 
     def job_id(self, job: int) -> JobId:

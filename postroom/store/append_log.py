@@ -448,7 +448,9 @@ class GoneParcel(NamedTuple):
     task: str
 
 
-def read_sheets(files: Files, base: Base, run: str) -> Iterator[JobSheet | GoneParcel]:
+def read_sheets(
+    files: Files, base: Base, run: str, *, recycled: bool = False
+) -> Iterator[JobSheet | GoneParcel]:
     """Every parcel of a log in order; BadFileError where one is lost."""
     file = files.open_append_file(base.append_log(run))
     if file is None:
@@ -463,7 +465,7 @@ def read_sheets(files: Files, base: Base, run: str) -> Iterator[JobSheet | GoneP
                 yield GoneParcel(number, record.number - number, "")
             data = part.content(record)
             try:
-                yield open_record(files, base, run, record, data)
+                yield open_record(files, base, run, record, data, recycled=recycled)
             except FileNotFoundError:
                 slip = _read_slip(base, run, record, data)
                 yield GoneParcel(number, record.jobs, slip.task if slip is not None else "")

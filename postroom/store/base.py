@@ -263,6 +263,15 @@ class Base:
         # The pid keeps a fork from the names of its parent; the token from those of an earlier pid.
         return f"{outbox or self.tmp}/{os.getpid()}-{_TOKEN}-{next(_serials):x}"
 
+    def spare(self, run: str) -> str:
+        """A new name for a file that the next large result of a run may be written over."""
+        return f"{self.tmp}/{self.spare_prefix(run)}{next(_serials):x}.{os.getpid()}"
+
+    @staticmethod
+    def spare_prefix(run: str) -> str:
+        """How the names of those files begin."""
+        return f"spare.{run}."
+
     def new_outbox(self, agent_id: str) -> str:
         """A folder in `tmp/` for the files of one worker; once closed, it can publish none."""
         return f"{self.tmp}/{self.outbox_prefix(agent_id)}{new_token(12)}"

@@ -25,10 +25,13 @@ from ..system.page_cache import (
     LARGE,
     LockedMaps,
     PageCache,
+    Spare,
     Spares,
     allocate,
+    claim,
     give_back,
     map_file,
+    may_leave,
     save_soon,
 )
 
@@ -116,8 +119,19 @@ class Files(Protocol):
         None: there is no other.
         """
 
-    def write_new(self, path: str, chunks: Sequence[Buffer], *, sync: bool = False) -> None:
-        """Write a new file completely; on any error it is removed again."""
+    def write_new(
+        self,
+        path: str,
+        chunks: Sequence[Buffer],
+        *,
+        sync: bool = False,
+        spares: tuple[str, str] | None = None,
+    ) -> None:
+        """Write a new file completely; on any error it is removed again.
+
+        A large one may be written over one of the `spares` that others have left: a folder, and how
+        their names begin.
+        """
 
     def publish(self, temporary: str, final: str) -> bool:
         """Give a finished file its final name, without replacing; False: the name is taken."""
@@ -159,6 +173,9 @@ class Files(Protocol):
 
     def recycle(self, path: str, temporary: str) -> None:
         """Nobody will read this file again: take its name away, and write the next one over it."""
+
+    def hand_on(self, path: str, spare: str) -> None:
+        """Nobody will read this file again: remove it, or let others write over it, as `spare`."""
 
     def remove_spares(self) -> None:
         """Remove the files that were to be written over."""
@@ -368,12 +385,21 @@ class LocalFiles:
                 self._prepared_fd = os.open(path, _NEW, 0o600)
                 self._prepared, self._prepared_by = path, os.getpid()
 
-    def write_new(self, path: str, chunks: Sequence[Buffer], *, sync: bool = False) -> None:
+    def write_new(
+        self,
+        path: str,
+        chunks: Sequence[Buffer],
+        *,
+        sync: bool = False,
+        spares: tuple[str, str] | None = None,
+    ) -> None:
         size = sum(map(len, chunks))
-        spare = None
+        spare: Spare | None = None
         if path == self._prepared and self._prepared_fd >= 0 and self._prepared_by == os.getpid():
             fd, self._prepared_fd = self._prepared_fd, -1
-        elif size >= MAP_FROM_BYTES and (spare := self._spares.take(size, path)) is not None:
+        elif size >= MAP_FROM_BYTES and (
+            spare := claim(*spares, path) if spares is not None else self._spares.take(size, path)
+        ):
             fd = spare.fd
         else:
             fd = os.open(path, _NEW, 0o600)
@@ -494,6 +520,13 @@ class LocalFiles:
         except FileNotFoundError:
             return
         self._spares.add(temporary)
+
+    def hand_on(self, path: str, spare: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            if os.lstat(path).st_size >= MAP_FROM_BYTES and may_leave(spare):
+                os.rename(path, spare)
+            else:
+                os.unlink(path)
 
     def remove_spares(self) -> None:
         self._spares.remove()

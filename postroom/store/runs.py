@@ -53,6 +53,11 @@ class RunInfo(JsonRecord):
     planned: int = 0  # how many jobs a list has, if it is written while its first jobs run
     calls: bool = False  # True: small calls of a program, each with its kernel as it is then
 
+    @property
+    def hands_on(self) -> bool:
+        """Whether results that were handed out are written over; those of a list never are."""
+        return self.recycled and not self.planned
+
     def check(self) -> None:
         """A run's name becomes part of paths."""
         if not is_plain_name(self.run):
@@ -265,7 +270,8 @@ def publish_results(
     """
     while first < stop:
         temporary, prepared = prepared or base.temporary(outbox), None
-        files.write_new(temporary, pack(first), sync=info.durable)
+        spares = (base.tmp, base.spare_prefix(info.run)) if info.hands_on else None
+        files.write_new(temporary, pack(first), sync=info.durable, spares=spares)
         if files.publish(temporary, base.result(info.run, first)):
             if info.durable:
                 files.sync_folder(base.result_folder(info.run))
@@ -377,9 +383,9 @@ def reject(files: Files, base: Base, path: str, reason: str) -> None:
         files.write_new(f"{target}.reason", [(reason + "\n").encode()])
 
 
-def read_parcel_bytes(files: Files, path: str) -> Buffer:
-    """Read a parcel, memory-mapped when it is large."""
-    return files.view(path, PARCEL_LIMIT)
+def read_parcel_bytes(files: Files, path: str, *, recycled: bool = False) -> Buffer:
+    """Read a parcel, memory-mapped when it is large; one that may be `recycled`, under a lock."""
+    return files.view(path, PARCEL_LIMIT, recycled=recycled)
 
 
 def user_name() -> str:

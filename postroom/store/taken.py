@@ -110,11 +110,15 @@ def read_taken(files: Files, base: Base, run: str) -> Taken:
 class ResultRemover:
     """Removes results of one run that were handed out; of one process at a time."""
 
-    def __init__(self, files: Files, base: Base, run: str, *, durable: bool) -> None:
+    def __init__(
+        self, files: Files, base: Base, run: str, *, durable: bool, hands_on: bool = False
+    ) -> None:
+        """With `hands_on`, sessions may write over what is removed."""
         self._files = files
         self._base = base
         self._run = run
         self._durable = durable
+        self._hands_on = hands_on
         self._lock: Lock | None = None
         self._ranges = Ranges()
         self._number = self._offset = 0
@@ -163,13 +167,22 @@ class ResultRemover:
         if self._durable:
             files.sync_folder(base.run_folder(run))
         for first, _ in parcels:
-            files.remove(base.result(run, first))
+            if self._hands_on:
+                files.hand_on(base.result(run, first), base.spare(run))
+            else:
+                files.remove(base.result(run, first))
         if offset:
             with contextlib.closing(files.make_append_file(base.append_log(run))) as file:
                 file.give_back(offset)
 
     def close(self) -> None:
-        """Let another process remove results."""
+        """Let another process remove results; nothing is left to be written over."""
+        if self._hands_on and self._lock is not None:
+            with contextlib.suppress(OSError):
+                prefix = self._base.spare_prefix(self._run)
+                for name in self._files.names(self._base.tmp):
+                    if name.startswith(prefix):
+                        self._files.remove(f"{self._base.tmp}/{name}")
         if self._lock is not None:
             self._lock.release()
             self._lock = None

@@ -33,6 +33,8 @@ LARGE = 4 << 20
 # A process keeps at most so many spare files, and so many bytes of them; each has a descriptor.
 MOST_SPARES = 64
 MOST_SPARE_BYTES = 512 << 20
+# So many files are left for other processes to write over.
+MOST_LEFT = 8
 # ... and so many mappings with a descriptor.
 MOST_MAPPED = 64
 # At most this many files are remembered.
@@ -130,6 +132,29 @@ class Spare(NamedTuple):
         # A child may have inherited the descriptor: closing ours would not release the lock.
         fcntl.flock(self.fd, fcntl.LOCK_UN)
         os.close(self.fd)
+
+
+def may_leave(spare: str) -> bool:
+    """Whether a file may be left for others to write over, under this name."""
+    folder, name = os.path.split(spare)
+    kind = name.split(".", 1)[0]
+    return sum(other.startswith(kind) for other in os.listdir(folder)) < MOST_LEFT
+
+
+def claim(folder: str, prefix: str, path: str) -> Spare | None:
+    """Take a file that another process has left, under a new name; None: there is none.
+
+    The first to rename it has it. Somebody may have it mapped still: then it is removed.
+    """
+    for name in os.listdir(folder):
+        if name.startswith(prefix):
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(f"{folder}/{name}", path)
+                spare = _take_over(path)
+                if spare is not None:
+                    return spare
+                os.unlink(path)
+    return None
 
 
 def _take_over(path: str) -> Spare | None:

@@ -557,7 +557,7 @@ class FailingFiles(LocalFiles):
         self._maybe(folder)
         return super().names(folder)
 
-    def write_new(self, path: str, chunks: Any, *, sync: bool = False) -> None:
+    def write_new(self, path: str, chunks: Any, *, sync: bool = False, **_: Any) -> None:
         self._maybe(path)
         super().write_new(path, chunks, sync=sync)
 

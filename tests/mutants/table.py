@@ -1546,6 +1546,13 @@ MUTANTS = [
         "sim 0-40",
     ),
     Mutant(
+        "a result that somebody has mapped is not written over",
+        "postroom/system/page_cache.py",
+        "                spare = _take_over(path)\n",
+        "                spare = Spare(0, path, os.open(path, os.O_RDWR))\n",
+        "tests/system/test_page_cache.py",
+    ),
+    Mutant(
         "a fork writes over no file of its parent",
         "postroom/system/page_cache.py",
         "        if self._pid != os.getpid():\n",

@@ -256,7 +256,7 @@ class FullDisk(LocalFiles):
     full = False
     error = errno.ENOSPC
 
-    def write_new(self, path: str, chunks: Any, *, sync: bool = False) -> None:
+    def write_new(self, path: str, chunks: Any, *, sync: bool = False, **_: Any) -> None:
         if self.full:
             raise OSError(self.error, os.strerror(self.error))
         super().write_new(path, chunks, sync=sync)

@@ -336,7 +336,14 @@ class SimulatedFiles:
                 self.disk.change((folder, name, self._blank))
                 self._prepared = path
 
-    def write_new(self, path: str, chunks: Sequence[Buffer], *, sync: bool = False) -> None:
+    def write_new(
+        self,
+        path: str,
+        chunks: Sequence[Buffer],
+        *,
+        sync: bool = False,
+        spares: tuple[str, str] | None = None,
+    ) -> None:
         self.operation(path, grows=True, opens=path != self._prepared)
         data = b"".join(chunks)
         cut = data[: self.disk.rng.randrange(len(data) + 1)]
@@ -347,9 +354,9 @@ class SimulatedFiles:
             folder, name = Folder(), ""
             with contextlib.suppress(FileNotFoundError):
                 folder, name = self.disk.place(path)
-        elif self._spares and self.disk.rng.random() < 0.9:
+        elif (spare := self._find_spare(spares)) is not None and self.disk.rng.random() < 0.9:
             # Over an older file, whose bytes may be found here after a power loss.
-            self.move(self._spares.pop(), path)
+            self.move(spare, path)
             folder, name = self.disk.place(path)
             node = self.disk.file(path)
             node.data = cut
@@ -369,6 +376,17 @@ class SimulatedFiles:
             if name in folder.entries:
                 self.disk.change((folder, name, None))
             raise
+
+    def _find_spare(self, left: tuple[str, str] | None) -> str | None:
+        if left is None:
+            return self._spares.pop() if self._spares else None
+        folder, prefix = left
+        names = [name for name in self.disk.folder(folder).entries if name.startswith(prefix)]
+        return f"{folder}/{self.disk.rng.choice(names)}" if names else None
+
+    def hand_on(self, path: str, spare: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self.move(path, spare)
 
     def publish(self, temporary: str, final: str) -> bool:
         node = self.disk.file(temporary)

@@ -37,11 +37,18 @@ class VersionedFiles(SimulatedFiles):
     def _knows(self) -> bool:
         return self._later or self._machine.calm
 
-    def write_new(self, path: str, chunks: Sequence[Buffer], *, sync: bool = False) -> None:
+    def write_new(
+        self,
+        path: str,
+        chunks: Sequence[Buffer],
+        *,
+        sync: bool = False,
+        spares: tuple[str, str] | None = None,
+    ) -> None:
         data = b"".join(chunks)
         if self._knows and data[:1] == b"{":
             data = MARK + data[1:]
-        super().write_new(path, [data], sync=sync)
+        super().write_new(path, [data], sync=sync, spares=spares)
 
     def read(self, path: str, limit: int) -> bytes:
         if path == self._machine.base.orders:

@@ -17,7 +17,7 @@ from postroom.jobs import Job
 from postroom.store.files import LocalFiles
 from postroom.system import page_cache
 from postroom.system.page_cache import LARGE, MOST_FILES
-from tests.in_one_process import in_one_process
+from tests.in_one_process import in_one_process, with_worker
 
 KERNELS = f"""
 import numpy as np
@@ -337,3 +337,85 @@ def test_a_worker_has_large_files_brought_to_the_disk_when_its_letter_is_done(
         room.finish(pool)
         parcel = str(min(Path(room.base.run_folder(pool.run)).glob("*.npz")))
         assert set(saved) == {parcel, room.base.result(pool.run, 1)}
+
+
+class TestLeftForOthers:
+    """What one process leaves, another writes over."""
+
+    @pytest.fixture
+    def old(self, tmp_path: Path) -> str:
+        path = tmp_path / "old"
+        path.write_bytes(b"1" * LARGE)
+        return str(path)
+
+    @staticmethod
+    def write(tmp_path: Path, prefix: str = "spare.run.") -> int:
+        path = str(tmp_path / "new")
+        LocalFiles().write_new(path, [b"2" * LARGE], spares=(str(tmp_path), prefix))
+        assert Path(path).read_bytes() == b"2" * LARGE
+        return os.stat(path).st_ino
+
+    def test_the_next_large_file_of_another_process_is_written_over_it(
+        self, tmp_path: Path, old: str
+    ) -> None:
+        inode = os.stat(old).st_ino
+        LocalFiles().hand_on(old, str(tmp_path / "spare.run.1"))
+        assert os.listdir(tmp_path) == ["spare.run.1"]
+        assert self.write(tmp_path) == inode
+        assert os.listdir(tmp_path) == ["new"]
+
+    def test_another_run_does_not_use_it(self, tmp_path: Path, old: str) -> None:
+        """After a power loss it could find an old result of the same number."""
+        inode = os.stat(old).st_ino
+        LocalFiles().hand_on(old, str(tmp_path / "spare.run.1"))
+        assert self.write(tmp_path, "spare.other.") != inode
+
+    def test_an_array_that_somebody_keeps_never_changes(self, tmp_path: Path, old: str) -> None:
+        kept = np.frombuffer(LocalFiles().view(old, LARGE, recycled=True), np.uint8)
+        inode = os.stat(old).st_ino
+        LocalFiles().hand_on(old, str(tmp_path / "spare.run.1"))
+        assert self.write(tmp_path) != inode
+        assert kept.tobytes() == b"1" * LARGE
+        assert os.listdir(tmp_path) == ["new"]
+
+    def test_small_files_and_those_that_are_too_many_are_removed(
+        self, tmp_path: Path, old: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "small").write_bytes(b"1")
+        LocalFiles().hand_on(str(tmp_path / "small"), str(tmp_path / "spare.run.0"))
+        LocalFiles().hand_on(str(tmp_path / "absent"), str(tmp_path / "spare.run.0"))
+        assert os.listdir(tmp_path) == ["old"]
+        monkeypatch.setattr(page_cache, "MOST_LEFT", 0)
+        LocalFiles().hand_on(old, str(tmp_path / "spare.run.1"))
+        assert os.listdir(tmp_path) == []
+
+
+def test_large_results_of_a_generator_are_written_over_when_they_were_handed_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("postroom.jobs.REMOVE_BYTES", 1)
+    with in_one_process(tmp_path, KERNELS) as room:
+        with_worker(room)
+        pool = room.master.start(Job("kernels:grow", n=n) for n in range(40))
+        inodes, kept = set(), []
+        for finished in pool.as_completed(60):
+            inodes.add(os.stat(room.base.result(pool.run, finished.number)).st_ino)
+            value = finished.result()
+            assert (value == finished.number).all()
+            if finished.number % 5 == 0:
+                kept.append((finished.number, value))
+            del value
+        assert len(inodes) < 40, "no file was used again"
+        assert not [name for name in os.listdir(room.base.tmp) if name.startswith("spare")]
+        assert all((value == number).all() for number, value in kept)
+
+
+def test_results_of_a_list_are_mapped_and_never_written_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("postroom.jobs.REMOVE_BYTES", 1)
+    with in_one_process(tmp_path, KERNELS) as room:
+        with_worker(room)
+        pool = room.master.start([Job("kernels:grow", n=n) for n in range(20)])
+        kept = [(done.number, done.result()) for done in pool.as_completed(60, keep=False)]
+        assert all((value == number).all() for number, value in kept)
