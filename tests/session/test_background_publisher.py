@@ -139,7 +139,7 @@ def test_a_full_disk_behind_is_a_full_disk(
     write = room.files.write_new
     full = [True]
 
-    def fail(path: str, chunks: Any, *, sync: bool = False) -> None:
+    def fail(path: str, chunks: Any, *, sync: bool = False, **_: Any) -> None:
         if full:
             raise OSError(errno.ENOSPC, "No space left on device")
         write(path, chunks, sync=sync)
