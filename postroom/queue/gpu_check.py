@@ -16,6 +16,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -49,6 +50,7 @@ ALTERNATING = 20  # jobs over which memory must stay flat
 LIMIT_S = 5.0  # of a job that never ends
 PATIENCE_S = 120.0  # for torch to be imported, and a context to be made
 STALLED_S = 60.0
+SEEN_S = 10.0  # for the driver to show what a program holds
 
 
 class Verdict(enum.StrEnum):
@@ -387,19 +389,28 @@ def _book(card: Card, profiles: Profiles, kind: Kind) -> Booking:
 
 
 def _run_booked(bookings: list[Booking]) -> None:
-    """Run a program in each booking, at the same time."""
+    """Run a program in each booking, at the same time, until a measured one was seen."""
     children = []
     for booking in bookings:
         assert booking.lease is not None
         child = subprocess.Popen(
-            own_python("postroom.session.gpu_check_kernels", "hold", str(SHARED_MIB), "1.0"),
+            own_python("postroom.session.gpu_check_kernels", "hold", str(SHARED_MIB)),
             env=granted_over(os.environ, booking.environment),
-            stdout=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             pass_fds=booking.lease.fds,
         )
         booking.watch(child.pid)
         children.append(child)
+    for booking, child in zip(bookings, children, strict=True):
+        assert child.stdout is not None and booking.meter is not None
+        holds = bool(child.stdout.readline())
+        give_up_at = time.monotonic() + SEEN_S
+        while holds and booking.measuring and booking.meter.peak_mib < SHARED_MIB:
+            if time.monotonic() > give_up_at:
+                break
+            time.sleep(0.02)
     said = [child.communicate(timeout=PATIENCE_S)[1] for child in children]
     for booking, child in zip(bookings, children, strict=True):
         booking.finish(ok=child.returncode == 0)

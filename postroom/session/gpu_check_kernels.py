@@ -109,10 +109,7 @@ def main(words: list[str]) -> None:
     _held = _take(int(words[1]))
     device.synchronise()
     print(json.dumps(facts), flush=True)
-    if len(words) > 2:
-        time.sleep(float(words[2]))
-    else:
-        sys.stdin.read()
+    sys.stdin.read()
 
 
 if __name__ == "__main__":

@@ -59,15 +59,15 @@ def await_memory(
         if not short:
             return
         words = ", ".join(f"{from_mib(mib)} of card {card.index}" for card, mib in short)
+        if waiting is not None and not told:
+            told = True
+            waiting(f"{words} is not free yet, although its last holder has ended")
         if time.monotonic() > deadline:
             for card, _ in short:
                 notes.set_staying(card.uuid, card.unexplained_mib)
             if waiting is not None:
                 waiting(f"{words} did not become free in {LIMIT_S:g} s; going on without")
             return
-        if waiting is not None and not told:
-            told = True
-            waiting(f"{words} is not free yet, although its last holder has ended")
         if wanted is not None and not wanted():
             lease.release()
             raise CardHeld("nobody waits for the card any more")

@@ -67,11 +67,16 @@ def end_a_holder(python: Python) -> None:
 def test_a_lease_is_had_when_the_memory_of_the_killed_holder_is_free(
     ledger: Ledger, stage: str, python: Python, memory_mib: int | None
 ) -> None:
-    simulated.script(stage, {"FAKE-0": {"late_free_s": 0.4}})
+    simulated.script(stage, {"FAKE-0": {"late_free_s": 600}})
     end_a_holder(python)
     told: list[str] = []
+
+    def free_it(why: str) -> None:
+        told.append(why)
+        simulated.script(stage, {})
+
     request = LeaseRequest(cards=("FAKE-0",), memory_mib=memory_mib)
-    with ledger.acquire(request, 0, waiting=told.append):
+    with ledger.acquire(request, 0, waiting=free_it):
         assert inventory.find("0").used_mib == 0
     (why,) = told
     assert "of card 0 is not free yet, although its last holder has ended" in why
