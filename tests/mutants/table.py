@@ -1703,4 +1703,47 @@ MUTANTS = [
         "        own = RetentionSettings()\n",
         "tests/store/test_retention.py",
     ),
+    Mutant(
+        "one resting agent is called for one job",
+        "postroom/dispatch/resting.py",
+        "agent.called_at is None and coming < jobs",
+        "agent.called_at is None",
+        "tests/dispatch/test_resting.py::test_nobody_is_called_without_work_and_one_agent_for_one_job",
+    ),
+    Mutant(
+        "a resting agent with its GPU is expected, so no other is called",
+        "postroom/dispatch/resting.py",
+        "coming = len(self._arriving)",
+        "coming = 0",
+        "tests/dispatch/test_resting.py"
+        "::test_an_agent_that_has_its_gpu_is_expected_and_its_letter_ends_the_calls",
+    ),
+    Mutant(
+        "a resting agent is not called any more when others have taken the jobs",
+        "postroom/dispatch/resting.py",
+        "agent.box.clear()",
+        "pass",
+        "tests/dispatch/test_resting.py::test_a_call_is_taken_back_when_others_have_taken_the_jobs",
+    ),
+    Mutant(
+        "a wanted agent that lives is not started",
+        "postroom/dispatch/tender.py",
+        "if self._lives(agent_id):",
+        "if False:",
+        "tests/dispatch/test_tender.py::test_what_is_wanted_and_missing_is_started_once",
+    ),
+    Mutant(
+        "a list of wanted agents that is not there makes nobody leave",
+        "postroom/store/wanted_agents.py",
+        "return wanted is not None and agent_id not in wanted.living",
+        "return wanted is None or agent_id not in wanted.living",
+        "tests/store/test_wanted_agents.py",
+    ),
+    Mutant(
+        "a session that rests gives its lease back",
+        "postroom/session/guardian.py",
+        "        self._lease.release()\n        self._hold(())",
+        "        self._hold(())",
+        "tests/cli/test_up.py::test_one_command_starts_all_that_a_queue_needs_and_starts_it_again",
+    ),
 ]
