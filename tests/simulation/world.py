@@ -260,7 +260,9 @@ class Story(World):
     def _want(self, agents: list[str]) -> None:
         wanted = WantedAgents(dict.fromkeys(agents, "cpu"))
         control = self.disk.folder(self.base.control)
-        self.disk.change((control, "agents.json", Node(wanted.encode())))
+        node = Node(wanted.encode())
+        node.stable = node.data
+        self.disk.change((control, "agents.json", node))
         self.disk.sync_everything()
 
     def _plan(self, token: int, poisonous: bool) -> Plan:
