@@ -234,14 +234,14 @@ MUTANTS = [
     ),
     Mutant(
         "a child that comes back from a kernel ends at once",
-        "postroom/session/tasks.py",
+        "postroom/session/call_runner.py",
         "        if process_id() != worker:\n",
         "        if False:\n",
         "tests/processes/test_forks.py",
     ),
     Mutant(
         "a child that comes back from a kernel ends at once, in the simulation",
-        "postroom/session/tasks.py",
+        "postroom/session/call_runner.py",
         "        if process_id() != worker:\n",
         "        if False:\n",
         "sim 0-299",
@@ -743,7 +743,7 @@ MUTANTS = [
     Mutant(
         "a mixed world: nothing begins while the orders cannot be read",
         DISPATCHER,
-        "        if self._undecided:\n            return False\n",
+        "        if self._undecided:\n            return []\n",
         "",
         "sim 0-199",
     ),
@@ -824,7 +824,7 @@ MUTANTS = [
     Mutant(
         "nothing begins while the orders cannot be read",
         DISPATCHER,
-        "        if self._undecided:\n            return False\n",
+        "        if self._undecided:\n            return []\n",
         "",
         "tests/dispatch/test_request_executor.py",
     ),
@@ -920,8 +920,8 @@ MUTANTS = [
     Mutant(
         "a letter that is out is not sent again",
         REGISTRY,
-        "queue.recover(firsts, log.number, sent, covered, offsets)",
-        "queue.recover(firsts, log.number, [], covered, offsets)",
+        "queue.recover(firsts, log.number, sent, [*found,",
+        "queue.recover(firsts, log.number, [], [*found,",
         "tests/dispatch/test_dispatcher.py",
     ),
     Mutant(
@@ -947,7 +947,7 @@ MUTANTS = [
         DISPATCHER,
         "                self._files.remove(self._base.agent_info(agent.agent_id))\n"
         "            if agent.letter is not None:\n"
-        "                self._collector.collect(agent, agent.letter)\n",
+        "                self._collector.collect(agent, agent.letter, last=True)\n",
         "                self._files.remove(self._base.agent_info(agent.agent_id))\n",
         "tests/dispatch/test_dispatcher.py",
     ),
@@ -962,8 +962,8 @@ MUTANTS = [
     Mutant(
         "results are collected once more when a mailbox is empty",
         DISPATCHER,
-        "            self._collector.collect(agent, letter)\n            agent.letter = None\n",
-        "            agent.letter = None\n",
+        "            self._collector.collect(agent, letter, last=True)\n            agent.letter =",
+        "            agent.letter =",
         "tests/dispatch/test_dispatcher.py",
     ),
     Mutant(
@@ -1043,9 +1043,9 @@ MUTANTS = [
     Mutant(
         "a box is cleared only after the results are out",
         INBOX,
-        "        try:\n            self._commit()\n            if self._retry is not None:\n",
+        "        try:\n            self._commit(behind=behind)\n            if self._retry",
         "        self._box.clear()\n"
-        "        try:\n            self._commit()\n            if self._retry is not None:\n",
+        "        try:\n            self._commit(behind=behind)\n            if self._retry",
         "tests/session/test_inbox.py",
     ),
     Mutant(
@@ -1059,8 +1059,8 @@ MUTANTS = [
     Mutant(
         "the current job is named before it is started",
         INBOX,
-        '        self._say("running", letter, job, started_at)\n',
-        "",
+        "            self._hand.write(line)\n",
+        "            pass\n",
         "tests/session/test_inbox.py",
     ),
     Mutant(
@@ -1110,8 +1110,8 @@ MUTANTS = [
     Mutant(
         "a failed job that is run again gets its kernel as it is now",
         "postroom/session/tasks.py",
-        "if info.run != self._run or sheet.options.rerun_of:",
-        "if info.run != self._run:",
+        "if info.run != self._run or sheet.options.rerun_of or",
+        "if info.run != self._run or",
         "tests/test_jobs.py",
     ),
     Mutant(
@@ -1138,8 +1138,8 @@ MUTANTS = [
     Mutant(
         "a program that acts for a while leaves requests for sessions to the scheduler",
         REQUEST_EXECUTOR,
-        "if self._sessions is None and request.verb in (RequestVerb.ADD, RequestVerb.REMOVE):",
-        "if False:",
+        "if request.verb in ABOUT_AGENTS and not (self._tender",
+        "if False and not (self._tender",
         "tests/queue/test_actions.py",
     ),
     Mutant(
@@ -1180,14 +1180,14 @@ MUTANTS = [
     Mutant(
         "an agent that is drained gets no letter",
         DISPATCHER,
-        "agent.agent_id not in orders.drained",
+        "agent.agent_id not in self._orders.drained",
         "True",
         "tests/dispatch/test_request_executor.py",
     ),
     Mutant(
         "a paused job is not started",
         DISPATCHER,
-        "            and not orders.is_paused(run, active.project)\n",
+        "            and not self._orders.is_paused(run, active.project)\n",
         "",
         "tests/dispatch/test_request_executor.py",
     ),
