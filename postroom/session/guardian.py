@@ -318,8 +318,10 @@ class Guardian:
             "lazy": self._slot.lazy,
             "shares": self._slot.shares,
             "any_accelerator": self._slot.any_accelerator,
+            "environment": self._environment(),
         }
         if self._slot.preload:
+            del settings["environment"]  # it is started with that one
             self._worker = subprocess.Popen(
                 own_python("postroom.session.worker", json.dumps(settings)),
                 cwd=PACKAGE_PARENT,

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import os
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
@@ -122,6 +123,9 @@ class JobRunner:
         """What runs tasks; made when first needed: commands do without numpy, torch and a context
         on the GPU. DeviceMissing: they cannot run on the session's GPU."""
         if self._tasks is None:
+            # A worker that was forked for commands has the environment of its guardian: its tasks
+            # must see the session's GPU, and no other.
+            os.environ.update(self._settings.get("environment", {}))
             preload(self._settings)
             from .tasks import Tasks
 

@@ -25,7 +25,7 @@ WHOLE = CommandSpec(
 def read_back(spec: CommandSpec) -> CommandSpec:
     job = spec.to_job()
     names = None if job.name is None else [job.name]
-    data = b"".join(map(bytes, pack_jobs(0, job.task, job.options, names, [job.arguments])))
+    data = b"".join(map(bytes, pack_jobs(0, job.task, job.settings, names, [job.arguments])))
     sheet = JobSheet("parcel", data)
     assert sheet.task == COMMAND
     return CommandSpec.of_job(sheet, 0)

@@ -7,12 +7,15 @@ import sys
 from collections.abc import Iterator
 from concurrent import futures
 from concurrent.futures import BrokenExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import postroom
 from postroom.errors import RemoteTraceback
+from postroom.gpus.cards.gpu_list import SlotSpec
+from postroom.session.sessions import Sessions
 from postroom.testing import wait_until
 
 
@@ -134,6 +137,17 @@ def test_a_worker_is_replaced_after_so_many_calls_and_initialized_once() -> None
         seen = [executor.submit(look).result() for _ in range(4)]
     assert [name for _, name in seen] == ["x"] * 4
     assert seen[0] == seen[1] != seen[2] == seen[3]
+
+
+def test_calls_in_a_session_without_preload_see_its_card_and_no_other(tmp_path: Path) -> None:
+    def look() -> list[str | None]:
+        return [os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "POSTROOM_GPU")]
+
+    with postroom.Master(tmp_path / "base") as master:
+        sessions = Sessions(master.base, say=lambda _: None, options={"preload": ""})
+        sessions.start([SlotSpec("1", "1")])
+        assert master.submit(look).result(60) == ["1", "FAKE-1"]
+        sessions.end(now=False)
 
 
 def test_a_private_base_is_removed_with_its_agents(tmp_path: os.PathLike[str]) -> None:

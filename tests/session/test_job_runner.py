@@ -51,7 +51,7 @@ def run(tmp_path: Path, job: Job, minder: Minder) -> JobEnd | None:
             raise AssertionError("a command's time limit is its minder's to keep")
 
     names = [job.name] if job.name else None
-    data = b"".join(map(bytes, pack_jobs(0, job.task, job.options, names, [job.arguments])))
+    data = b"".join(map(bytes, pack_jobs(0, job.task, job.settings, names, [job.arguments])))
     settings = {"gpu": "cpu", "gpu_name": "CPU"}
     base = create_base(tmp_path / "base")
     runner = JobRunner(LocalFiles(), base, settings, Guardian(), NullJournal(), minder.run)
@@ -98,7 +98,7 @@ def test_a_task_that_ran_out_of_gpu_memory_is_retried_alone(
     job, had_alone = Job("kernels:x"), []
     files.make_folder(base.attempts(info().run))
     write_note(files, base, Note(info().run, 0, 1, "failed", "0", reason, 0.0))
-    data = b"".join(map(bytes, pack_jobs(0, job.task, job.options, None, [job.arguments])))
+    data = b"".join(map(bytes, pack_jobs(0, job.task, job.settings, None, [job.arguments])))
     guardian: Any = None
     runner = JobRunner(files, base, {"gpu": "GPU-x"}, guardian, NullJournal(), Minder(None).run)
     sharing = runner.sharing

@@ -286,6 +286,10 @@ def book(
         if asked_mib is None:
             measuring = profiles.try_measure(need.kind.type)
             if measuring is None:
+                roomy = [card for card in visible if card.memory_mib > learned.at_least_mib]
+                beside = _on_an_idle_card(need, ledger, roomy, profiles)
+                if beside is not None:
+                    return beside
                 if waiting is not None:
                     waiting(f"another run of {need.kind.type} is being measured")
                 if wanted is not None and not wanted():
@@ -318,12 +322,34 @@ def book(
             measuring.close()
 
 
+def _on_an_idle_card(
+    need: Need, ledger: Ledger, cards: list[Card], profiles: Profiles
+) -> Booking | None:
+    """Measure a job while another of its type is measured, if a card is idle now."""
+    try:
+        lease = ledger.acquire(_request(need, None), 0, cards=cards)
+    except CardHeld:
+        return None
+    granted = [card for card in _as_they_are_now(cards) if card.uuid in lease.cards]
+    beside = Measuring()
+    return Booking(need, granted, profiles=profiles, lease=lease, measuring=beside, alone=True)
+
+
 def _as_they_are_now(cards: list[Card]) -> list[Card]:
     """Return the cards after a wait; as they were, if the driver does not answer."""
     with suppress(GpuError):
         uuids = [card.uuid for card in cards]
         return [card for card in inventory.cards() if card.uuid in uuids] or cards
     return cards
+
+
+def _request(need: Need, asked_mib: int | None) -> LeaseRequest:
+    return LeaseRequest(
+        count=need.count,
+        memory_mib=asked_mib,
+        name=need.name + need.where + ("" if asked_mib is not None else MEASURING),
+        pack=need.pack,
+    )
 
 
 def _acquire(
@@ -334,12 +360,7 @@ def _acquire(
     waiting: Callable[[str], None] | None,
     wanted: Callable[[], bool] | None,
 ) -> Lease:
-    request = LeaseRequest(
-        count=need.count,
-        memory_mib=asked_mib,
-        name=need.name + need.where + ("" if asked_mib is not None else MEASURING),
-        pack=need.pack,
-    )
+    request = _request(need, asked_mib)
     planned = [c for c in cards if c.uuid == need.card and c.memory_mib >= (asked_mib or 0)]
     if planned and need.count == 1:
         # If somebody else has taken that card meanwhile, any card is fine.

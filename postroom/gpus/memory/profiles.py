@@ -225,9 +225,12 @@ class Profiles:
 
 
 class Measuring:
-    """The right to measure a type: a file lock, which ends when its holder dies."""
+    """The right to measure a type: a file lock, which ends when its holder dies.
 
-    def __init__(self, fd: int) -> None:
+    Without a descriptor, a job is measured beside one that has the right, on a card that was idle.
+    """
+
+    def __init__(self, fd: int | None = None) -> None:
         self._fd: int | None = fd
 
     def close(self) -> None:
