@@ -362,6 +362,11 @@ class ParcelFiles:
         self._waiting.append(_ParcelFile(first, first + jobs, path, nbytes, jobs))
         self.nbytes += nbytes
 
+    @property
+    def next_size(self) -> int:
+        """How large the next one will be, if it is like those that wait."""
+        return 2 * self.nbytes // max(len(self._waiting), 1)
+
     def done(self, numbers: Sequence[int], failed: Collection[int]) -> None:
         """These jobs have results: files that nobody needs any more make room for others."""
         at = bisect.bisect_right(self._waiting, numbers[0], key=lambda parcel: parcel.first) - 1

@@ -347,9 +347,12 @@ class Master:
                 written = feeder.writing.popleft()
                 self._append_batch(pool, written.batch, written.file.result())
                 moved = True
+            ahead = len(pool.jobs) - pool.n_done
             while len(feeder.writing) < THREADS and feeder.has_room(
                 len(pool.jobs) - pool.n_done, pool.parcels.nbytes, now
             ):
+                if ahead and not self._files.has_room(self.base.job_pool, pool.parcels.next_size):
+                    break  # what is done soon makes room
                 batch = feeder.next_batch()
                 if not batch:
                     break

@@ -88,7 +88,7 @@ def _put(files: Files, base: Base, name: str, chunks: Sequence[Buffer], *, durab
     path, won = base.data(name), False
     if not files.exists(path):
         temporary = base.temporary()
-        files.write_new(temporary, chunks, sync=durable)
+        files.write_new(temporary, chunks, sync=durable, reserve=True)
         won = files.publish(temporary, path)
     if not won and not _holds(files, path, chunks):
         return False

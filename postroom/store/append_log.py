@@ -272,7 +272,7 @@ class AppendLogWriter:
     def write_file(self, chunks: Sequence[Buffer]) -> ParcelFile:
         """Write a parcel to a file of its own, in any thread; its jobs count from its slip on."""
         temporary = self._base.temporary()
-        self._files.write_new(temporary, chunks, sync=self._durable)
+        self._files.write_new(temporary, chunks, sync=self._durable, reserve=True)
         # The number is a guess, for people who look: another writer may be faster.
         unique = temporary.rsplit("/", 1)[1]
         name = f"{self._number:09d}-{unique}"

@@ -21,6 +21,7 @@ from typing import Protocol
 
 from ..errors import BadFileError
 from ..parcel.container import Buffer
+from ..system.disk_room import DiskRoom, disk_space
 from ..system.page_cache import (
     LARGE,
     LockedMaps,
@@ -126,11 +127,12 @@ class Files(Protocol):
         *,
         sync: bool = False,
         spares: tuple[str, str] | None = None,
+        reserve: bool = False,
     ) -> None:
         """Write a new file completely; on any error it is removed again.
 
         A large one may be written over one of the `spares` that others have left: a folder, and how
-        their names begin.
+        their names begin. With `reserve` it leaves room for results.
         """
 
     def publish(self, temporary: str, final: str) -> bool:
@@ -158,6 +160,9 @@ class Files(Protocol):
 
     def disk_space(self, folder: str) -> tuple[int, int]:
         """The bytes that are free for this user on the disk of a folder, and all of them."""
+
+    def has_room(self, folder: str, nbytes: int) -> bool:
+        """Whether so many bytes fit on the disk beside what is kept for results."""
 
     def make_folder(self, path: str) -> None:
         """Make a private folder if it does not exist."""
@@ -362,6 +367,7 @@ class LocalFiles:
     def __init__(self) -> None:
         self._pages = PageCache()
         self._spares = Spares()
+        self._room = DiskRoom()
         self._locked = LockedMaps()
         self._prepared: str | None = None
         self._prepared_fd = -1  # until it is written
@@ -392,6 +398,7 @@ class LocalFiles:
         *,
         sync: bool = False,
         spares: tuple[str, str] | None = None,
+        reserve: bool = False,
     ) -> None:
         size = sum(map(len, chunks))
         spare: Spare | None = None
@@ -402,6 +409,8 @@ class LocalFiles:
         ):
             fd = spare.fd
         else:
+            if reserve:
+                self._room.take(os.path.dirname(path), size)
             fd = os.open(path, _NEW, 0o600)
         try:
             try:
@@ -490,9 +499,10 @@ class LocalFiles:
                     yield entry.name, status.st_blocks * 512, status.st_mtime
 
     def disk_space(self, folder: str) -> tuple[int, int]:
-        disk = os.statvfs(folder)
-        free = disk.f_bavail if os.geteuid() else disk.f_bfree
-        return free * disk.f_frsize, disk.f_blocks * disk.f_frsize
+        return disk_space(folder)
+
+    def has_room(self, folder: str, nbytes: int) -> bool:
+        return self._room.has(folder, nbytes)
 
     def make_folder(self, path: str) -> None:
         with contextlib.suppress(FileExistsError):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 
+from .disk_room import NoRoomError
+
 # With less than this, the disk counts as full: no parcel fits.
 LEAST_BYTES = 64 << 10
 
@@ -15,6 +17,8 @@ SHORTAGES = (*WAITED_FOR, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 def explain(error: OSError, place: str = "") -> str:
     """Say what went wrong at a place, and what to do."""
+    if isinstance(error, NoRoomError):
+        return error.sentence
     place = place or os.fsdecode(error.filename or "")
     where = f"the disk of {place}" if place else "a disk"
     match error.errno:

@@ -1746,4 +1746,11 @@ MUTANTS = [
         "        self._hold(())",
         "tests/cli/test_up.py::test_one_command_starts_all_that_a_queue_needs_and_starts_it_again",
     ),
+    Mutant(
+        "jobs leave room on the disk for results",
+        "postroom/system/disk_room.py",
+        "        room = free - reserve_of(total)\n",
+        "        room = free\n",
+        "tests/system/test_disk_room.py",
+    ),
 ]

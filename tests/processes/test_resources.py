@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from postroom import Job, testing
@@ -19,6 +20,7 @@ from postroom.errors import BaseFolderError
 from postroom.store.base import create_base
 from postroom.store.snapshot import snapshot
 from postroom.testing import RealSessions, wait_until
+from tests.in_one_process import in_one_process
 
 from .conftest import drive
 
@@ -73,6 +75,24 @@ def listed(sessions: RealSessions) -> list[dict[str, object]]:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     agents: list[dict[str, object]] = json.loads(done.stdout)
     return agents
+
+
+@pytest.mark.parametrize("disk", ["size=8m"], indirect=True)
+def test_a_window_larger_than_the_disk_leaves_room_for_results(disk: Path) -> None:
+    kernel = "import numpy\ndef big(x):\n    return numpy.full(10_000, x[0])\n"
+    with in_one_process(disk, kernel) as room:
+        pool = room.master.start(Job("kernels:big", x=np.full(1 << 17, n)) for n in range(24))
+        room.finish(pool)
+        assert [int(one[0]) for one in pool.results()] == list(range(24))
+
+
+@pytest.mark.parametrize("disk", ["size=4m"], indirect=True)
+def test_jobs_that_will_not_fit_are_refused_with_figures(disk: Path) -> None:
+    with in_one_process(disk, "def size(x):\n    return len(x)\n") as room:
+        with pytest.raises(BaseFolderError, match=r"need 8 MiB, and [0-9.]+ MiB are free") as told:
+            room.master.run([Job("kernels:size", x=np.zeros(1 << 20))])
+        assert "kept for results" in str(told.value) and "postroom clean" in str(told.value)
+        assert room.run([Job("kernels:size", x=np.zeros(10))]).results() == [10]
 
 
 @pytest.mark.parametrize("disk", ["size=1m"], indirect=True)

@@ -336,6 +336,9 @@ class SimulatedFiles:
                 self.disk.change((folder, name, self._blank))
                 self._prepared = path
 
+    def has_room(self, folder: str, nbytes: int) -> bool:
+        return not self.disk.full
+
     def write_new(
         self,
         path: str,
@@ -343,6 +346,7 @@ class SimulatedFiles:
         *,
         sync: bool = False,
         spares: tuple[str, str] | None = None,
+        reserve: bool = False,
     ) -> None:
         self.operation(path, grows=True, opens=path != self._prepared)
         data = b"".join(chunks)

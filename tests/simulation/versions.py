@@ -44,6 +44,7 @@ class VersionedFiles(SimulatedFiles):
         *,
         sync: bool = False,
         spares: tuple[str, str] | None = None,
+        reserve: bool = False,
     ) -> None:
         data = b"".join(chunks)
         if self._knows and data[:1] == b"{":
@@ -95,7 +96,9 @@ class VersionedFiles(SimulatedFiles):
     def _is_foreign(self, path: str) -> bool:
         with contextlib.suppress(FileNotFoundError):
             data = self.disk.file(path).data
-            return data == GARBAGE or (data.startswith(MARK) and not self._knows)
+            # What a power loss has torn is bad for every version.
+            whole = data.startswith(MARK) and data.rstrip().endswith(b"}")
+            return data == GARBAGE or (whole and not self._knows)
         return False
 
 
