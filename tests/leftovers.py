@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
 import threading
 import time
 
@@ -43,6 +44,7 @@ class Leftovers:
 
     def _new(self) -> list[str]:
         new = [text for name, text in self._open().items() if name not in self._before]
+        subprocess._cleanup()  # what its next start waits for: children whose Popen was dropped
         found = [*new, *self._processes()]
         return sorted(text for text in found if not any(part in text for part in ALLOWED))
 
