@@ -2,23 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
+from postroom.commands.attempt import AttemptEnd, CommandAttempt
+from postroom.gpus.devices import scripted_device
 from postroom.jobs import Job, JobPool
 from postroom.master import Master
-from postroom.session.inbox import Inbox, Step
+from postroom.parcel.sheets import JobEnd
+from postroom.session.inbox import Inbox, RunJob, Step
+from postroom.session.job_runner import JobRunner
 from postroom.session.tasks import Tasks
 from postroom.store.files import LocalFiles, SystemClock
 from postroom.store.journal import Journal
 
 
+class Guardian:
+    """A guardian whose driver says that the card is well."""
+
+    def say(self, **fields: Any) -> None: ...
+
+    def card_problem(self) -> str:
+        return ""
+
+
+def end_well(attempt: CommandAttempt, lingers: Callable[[], None]) -> AttemptEnd:
+    """A minder whose commands do nothing."""
+    return AttemptEnd(JobEnd({"exit": 0}))
+
+
 class InOneProcess:
     """A base, a project with kernels, a Master, and inboxes that are stepped between its rounds."""
 
-    def __init__(self, folder: Path, kernels: str, *, inboxes: int = 1) -> None:
+    def __init__(self, folder: Path, kernels: str, *, inboxes: int = 1, gpu: str = "cpu") -> None:
+        """`gpu`: a simulated card; then jobs run as in a worker, on the scripted device."""
+        self.gpu = gpu
+        self.runners: list[JobRunner] = []
         self.import_folder = folder / "project"
         self.import_folder.mkdir(exist_ok=True)
         self.write_kernels(kernels)
@@ -34,17 +56,27 @@ class InOneProcess:
         lock = self.files.try_lock(self.base.agent_lock(agent_id))
         assert lock is not None
         journal = Journal(self.base, f"worker {agent_id}")
-        kernels = Tasks(self.files, self.base.data, journal)
+        kernels = Tasks(self.files, self.base.data, journal, gpu=self.gpu)
+        run_job: RunJob = kernels.run_job
+        if self.gpu != "cpu":
+            runner = JobRunner(
+                self.files, self.base, {"gpu": self.gpu}, Guardian(), journal, end_well
+            )
+            runner._tasks = kernels
+            self.runners.append(runner)
+            run_job = runner.run_job
         inbox = Inbox(
             self.files,
             self.base,
             agent_id,
-            kernels.run_job,
+            run_job,
             clock=SystemClock(),
             journal=journal,
-            gpu="cpu",
+            gpu=self.gpu,
             pid=1000 + int(agent_id),
         )
+        if self.gpu != "cpu":
+            runner.turn = inbox
         inbox.lock = lock  # type: ignore[attr-defined]
         return inbox
 
@@ -61,14 +93,21 @@ class InOneProcess:
 
 
 @contextmanager
-def in_one_process(folder: Path, kernels: str, *, inboxes: int = 1) -> Iterator[InOneProcess]:
-    opened = InOneProcess(folder, kernels, inboxes=inboxes)
+def in_one_process(
+    folder: Path, kernels: str, *, inboxes: int = 1, gpu: str = "cpu"
+) -> Iterator[InOneProcess]:
+    opened = InOneProcess(folder, kernels, inboxes=inboxes, gpu=gpu)
     try:
         yield opened
     finally:
         for inbox in opened.inboxes:
             inbox.lock.release()  # type: ignore[attr-defined]
         opened.master.close()
+        for runner in opened.runners:
+            runner.sharing = runner.turn = None  # they refer to the runner, too
+        if scripted_device.opened is not None:
+            scripted_device.opened.close()
+            scripted_device.opened = None
 
 
 def with_worker(room: InOneProcess) -> None:

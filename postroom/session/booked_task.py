@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from ..gpus.cards import inventory
+from ..gpus.cards.inventory import CardWatch
+from ..gpus.devices.device import Device
 from ..gpus.ledger.protocol import open_ledger
 from ..gpus.memory.booking import Need, book
 from ..gpus.memory.profiles import Kind, Profiles
@@ -13,9 +14,22 @@ from ..gpus.memory.profiles import Kind, Profiles
 R = TypeVar("R")
 
 
-def call_booked(task: str, function: Callable[[], R]) -> R:
-    """Book GPU memory for a kernel that does not do so itself, wait for it, and call the kernel."""
+# One for all jobs of a worker: each has a child process that asks the driver.
+_watch: CardWatch | None = None
+
+
+def call_booked(task: str, function: Callable[[], R], *, device: Device) -> R:
+    """Book GPU memory for a kernel that does not do so itself, wait for it, and call the kernel.
+
+    The kernel's card is the booked one. What earlier jobs have cached in this process is given back
+    first: it is not part of what this one needs.
+    """
+    global _watch
+    _watch = _watch or CardWatch()
+    device.free()
     need = Need(Kind(task), name=task)
-    cards = inventory.cards()
+    cards = _watch.cards()
     with book(need, ledger=open_ledger(), profiles=Profiles(), cards=cards) as booking:
-        return booking.call(function)
+        if device.count:
+            device.select(booking.cards[0].uuid)
+        return booking.call(function, watch=_watch)

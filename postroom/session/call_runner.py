@@ -42,7 +42,7 @@ class CallRunner:
             from .booked_task import call_booked
 
             title = address_of(call.function) or str(getattr(call.function, "__qualname__", "call"))
-            return call_booked(title, lambda: _make(call))
+            return call_booked(title, lambda: _make(call), device=self._state.device)
         return _make(call)
 
     def _enter(self, name: str, read: Callable[[], Mapping[str, Any]]) -> CallContext:

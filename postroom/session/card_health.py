@@ -23,9 +23,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from ..errors import PostroomError
 from ..gpus.devices.device import Fault
+
+if TYPE_CHECKING:
+    from ..gpus.cards.inventory import CardWatch
 
 MOST_DEATHS = 3
 # How long a session waits for memory, or for its GPU: at first, and at most.
@@ -42,7 +46,7 @@ class CardHealth:
         self,
         gpu: str,
         *,
-        ask_driver: Callable[[str], str],
+        ask_driver: Callable[[], str],
         quarantine: Callable[[str, str], None],
     ) -> None:
         self._gpu = gpu
@@ -114,27 +118,51 @@ class CardHealth:
             return ""
         if self.touch_failed and self.fault is Fault.CARD:
             return self.touch_failed
-        return self._ask_driver(self._gpu)
+        return self._ask_driver()
 
     def _kinds(self) -> str:
         return ", ".join(sorted(set(self._deaths.values())))
 
 
-def ask_driver(gpu: str) -> str:
-    """The problem that the driver reports of a GPU; "" also when it cannot be asked."""
-    from ..gpus.cards import inventory
+class DriverWatch:
+    """Asks the driver about the GPUs of one session, through a child process that lives as long.
 
-    with contextlib.suppress(PostroomError):
-        return inventory.find(gpu).problem
-    return ""
+    It must listen from the session's start: the driver tells of an Xid once, to those who listen.
+    """
+
+    def __init__(self, gpu: str) -> None:
+        """`gpu`: the uuids of the session's GPUs, or "cpu", of which nobody is asked."""
+        self._uuids = [] if gpu == "cpu" else gpu.split(",")
+        self._watch: CardWatch | None = None
+        if self._uuids:
+            from ..gpus.cards.inventory import CardWatch
+
+            with contextlib.suppress(PostroomError, OSError):
+                self._watch = CardWatch()
+
+    def problem(self) -> str:
+        """What the driver reports of any of the GPUs; "" also when it cannot be asked."""
+        if self._watch is None:
+            return ""
+        with contextlib.suppress(PostroomError, OSError):
+            for card in self._watch.cards():
+                if card.uuid in self._uuids and card.problem:
+                    return card.problem
+        return ""
+
+    def close(self) -> None:
+        """End the child process."""
+        if self._watch is not None:
+            self._watch.close()
 
 
 def quarantine(gpu: str, reason: str) -> None:
-    """Mark the GPU in the ledger, so that nobody gets it. Errors are ignored: the session stops."""
+    """Mark GPUs in the ledger, so that nobody gets them. Errors are ignored: the session stops."""
     from ..gpus.ledger.protocol import open_ledger
 
     with contextlib.suppress(PostroomError, OSError):
-        open_ledger().quarantine(gpu, reason)
+        for uuid in gpu.split(","):
+            open_ledger().quarantine(uuid, reason)
 
 
 def _pause_s(times: int) -> float:

@@ -24,7 +24,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
-from typing import IO, Any, TypeVar
+from typing import IO, Any, NoReturn, TypeVar
 
 from ..commands.attempt import ATTEMPT
 from ..commands.minder import MinderContext
@@ -59,7 +59,7 @@ from ..system.process_tree import (
 )
 from ..system.processes import myself
 from ..text.safe_text import printable
-from .card_health import CardHealth, ask_driver, quarantine
+from .card_health import CardHealth, DriverWatch, quarantine
 from .card_lease import CardLease
 from .command_relay import LOST, CommandRelay
 from .forked_worker import fork_worker
@@ -70,6 +70,8 @@ from .timeouts import job_in_hand
 
 # A full disk is tried again after this long.
 BLOCKED_S = 0.5
+# A worker that was killed and has not ended after this long is stuck in the driver.
+STUCK_S = 30.0
 # How often an idle guardian looks whether its base still exists.
 LOOK_S = 2.0
 # How many characters of the reason why it has no GPU a session tells.
@@ -122,9 +124,9 @@ class Guardian:
         self._talk = talk
         self._journal = Journal(base, f"guardian {slot.agent_id}")
         self._mark = mark_of(base.root, slot.agent_id)
-        self._helpers = below(
-            os.getpid()
-        )  # a ledger may have started a process that renews the lease
+        self._driver = DriverWatch(slot.gpu)
+        # Beside the one that asks the driver, a ledger may have one that renews the lease.
+        self._helpers = below(os.getpid())
         self._strays = 0
         self._lock, self._tree = self._take_locks()
         self._cgroup = cgroups.make(self._mark)
@@ -137,13 +139,15 @@ class Guardian:
         self._broken = ""  # why the worker could not go on
         self._refused = ""  # why it must not begin: it cannot compute on its GPU
         self._first_use = False  # whether it could not even use its GPU once
+        self._killed_at = 0.0  # when the worker was killed, until it has ended
         self._task_stopped = False  # the worker was killed because its task had a stop order
         self._deadline: float | None = None
         self._timeout: dict[str, Any] = {}
         # A session that shares GPUs can't tell which of them was to blame.
-        self._ask_driver = ask_driver
         self._health = CardHealth(
-            "cpu" if slot.shares else slot.gpu, ask_driver=self._ask_driver, quarantine=quarantine
+            "cpu" if slot.shares else slot.gpu,
+            ask_driver=self._driver.problem,
+            quarantine=quarantine,
         )
         self._oom_watch = OomWatch(time.monotonic())
         self._start_at: float | None = None  # when a pause ends
@@ -289,6 +293,7 @@ class Guardian:
 
     def _leave(self) -> None:
         self._relay.close()
+        self._driver.close()
         self._sweep()
         # On a disk that has become read-only, the Master finds the lock free.
         with contextlib.suppress(OSError, SessionError):
@@ -342,6 +347,7 @@ class Guardian:
         self._broken = ""
         self._refused = ""
         self._first_use = False
+        self._killed_at = 0.0
         self._health.touch_failed = ""
         self._idle.begin()
         self._selector.register(ours, selectors.EVENT_READ, self._hear)
@@ -359,6 +365,8 @@ class Guardian:
 
     def _wait(self) -> None:
         due = [at for at in (self._deadline, self._start_at) if at is not None]
+        if self._killed_at:
+            due.append(self._killed_at + stuck_s())
         timeout = max(0.0, min([LOOK_S, *(at - time.monotonic() for at in due)]))
         events = self._selector.select(timeout)
         for key, _ in events:
@@ -380,6 +388,10 @@ class Guardian:
         if self._deadline is not None and time.monotonic() >= self._deadline:
             self._deadline = None
             self._end_overdue_job()
+        if self._killed_at and time.monotonic() >= self._killed_at + stuck_s():
+            if self._worker is not None and self._worker.poll() is None:
+                self._leave_stuck_worker()
+            self._killed_at = 0.0
         # While the minder runs a command, a dead worker's letter is not taken back.
         dead = self._worker is not None and self._worker.poll() is not None
         if dead and not self._relay.busy:
@@ -424,7 +436,7 @@ class Guardian:
             note = Note(run, job, attempt, "stopped", agent_id, reason=reason, at=time.time())
             self._insist(lambda: write_note(self._files, self._base, note))
             self._task_stopped = True
-            worker.kill()
+            self._kill_worker()
 
     # Without a GPU
 
@@ -507,9 +519,7 @@ class Guardian:
         with contextlib.suppress(BlockingIOError, ConnectionError):
             data = line.recv(1 << 16)
             if not data:
-                self._selector.unregister(line)
-                assert self._worker is not None
-                self._worker.wait()
+                self._selector.unregister(line)  # its end is told by SIGCHLD
                 return
             *lines, self._heard = (self._heard + data).split(b"\n")
             for text in lines:
@@ -537,8 +547,7 @@ class Guardian:
         elif "refused" in message:
             self._refused = str(message["refused"])
         elif "ask_card" in message:
-            problem = "" if self._slot.gpu == "cpu" else self._ask_driver(self._slot.gpu)
-            self._tell_worker(f"card {printable(problem)}\n".encode())
+            self._tell_worker(f"card {printable(self._driver.problem())}\n".encode())
         elif message.get("deadline_s") is not None:
             self._timeout = message
             self._deadline = time.monotonic() + float(message["deadline_s"])
@@ -705,8 +714,10 @@ class Guardian:
         limit_s, retries = float(self._timeout["deadline_s"]), int(self._timeout["retries"])
         files, base, agent_id = self._files, self._base, self._slot.agent_id
         overdue = job_in_hand(files, base, agent_id)
-        self._worker.kill()
-        self._worker.wait()
+        self._kill_worker()
+        give_up_at = time.monotonic() + stuck_s()
+        while self._worker.poll() is None and time.monotonic() < give_up_at:
+            time.sleep(0.002)
         self._sweep()
         if overdue is not None:
             began, attempt = overdue.hand.since, overdue.letter.attempt
@@ -714,6 +725,29 @@ class Guardian:
             self._insist(
                 lambda: overdue.record(files, base, ran_by, limit_s=limit_s, retries=retries)
             )
+        if self._worker.poll() is None:
+            self._leave_stuck_worker()
+
+    def _kill_worker(self) -> None:
+        assert self._worker is not None
+        self._worker.kill()
+        self._killed_at = self._killed_at or time.monotonic()
+
+    def _leave_stuck_worker(self) -> NoReturn:
+        """The worker was killed and does not end: it is in a call of the driver that never returns.
+
+        It executes nothing of its own any more, so its outcome could be recorded. Its GPU is of no
+        use to anybody. It still holds the lease and the agent's lock, until it ends or the machine
+        is started again.
+        """
+        assert self._worker is not None
+        pid, gpu = self._worker.pid, self._slot.gpu
+        why = f"process {pid} was killed and does not end: it is stuck in a call of the driver"
+        if gpu != "cpu" and not self._slot.shares:
+            quarantine(gpu, why)
+        raise SessionError(
+            f"session {self._slot.agent_id}: {why}; see dmesg (often only a reboot helps)"
+        )
 
     # Signals
 
@@ -773,7 +807,7 @@ class Guardian:
             self._worker.terminate()  # the command may have something to save
             return
         if self._signals > 1 or not self._ready:
-            self._worker.kill()
+            self._kill_worker()
             return
         self._say("finishing the running job; press again to stop now")
         self._tell_worker(b"stop\n")
@@ -795,6 +829,11 @@ class Guardian:
         if self._talk:
             said = f"session {self._slot.agent_id}: {printable(text)}"
             print(said, file=sys.stderr, flush=True)
+
+
+def stuck_s() -> float:
+    """How long a worker that was killed may take to end."""
+    return float(os.environ.get("POSTROOM_STUCK_S") or STUCK_S)
 
 
 def _describe_exit(code: int, broken: str = "") -> str:

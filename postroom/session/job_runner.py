@@ -17,6 +17,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from ..commands.attempt import AttemptEnd, CommandAttempt
@@ -116,7 +117,7 @@ class JobRunner:
         # On the CPU there is no GPU that a job could have to itself; in a session that shares GPUs
         # each job books what it needs.
         alone = self._gpu == "cpu" or settings.get("shares")
-        self.sharing = None if alone else GpuSharing(base, self._gpu)
+        self.sharing = None if alone else GpuSharing(base, self._gpu, give_back=self.release)
 
     @property
     def tasks(self) -> Tasks:
@@ -147,7 +148,7 @@ class JobRunner:
     @property
     def used_up(self) -> str:
         """Why this process can run no more tasks, if it cannot."""
-        return self._tasks.state.used_up if self._tasks is not None else ""
+        return self._tasks.used_up if self._tasks is not None else ""
 
     def run_job(self, info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> JobEnd | None:
         """Run one job, alone on its GPU if it asks for that."""
@@ -182,10 +183,20 @@ class JobRunner:
 
     def _run_task(self, info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> JobEnd:
         done = self.tasks.run_job(info, sheet, job, attempt)
-        self.tasks.state.restore(self.descriptor)
+        self.tasks.restore(self.descriptor, done.seconds)
         if done.failure is not None and self.tasks.device.count:
             done = self._look_at_card(done, done.failure)
         return done
+
+    def release(self, *, shared: bool = False) -> None:
+        """Give back the GPU memory that tasks leave in this process: somebody else needs it."""
+        if self._tasks is not None:
+            self._tasks.release(shared=shared)
+
+    def idle(self, seconds: float) -> None:
+        """No job has come for a while."""
+        if self._tasks is not None:
+            self._tasks.idle(seconds)
 
     def _use_card_first(self) -> None:
         """Use the GPU once, as jobs will; when that fails, tell the guardian and end the worker."""
@@ -204,6 +215,7 @@ class JobRunner:
             device.synchronise()
             device.free()
             device.touch()
+            self.tasks.after_failure(failure)
             return done
         except Exception as error:
             fault = fault_of(error)
@@ -215,12 +227,7 @@ class JobRunner:
         self.broken_context = True
         self.tasks.state.used_up = f"a job left its context on the GPU unusable ({said})"
         also = "" if said.partition(": ")[2] in failure.message else f"; on the GPU: {said}"
-        told = Failure(
-            failure.outcome,
-            failure.kind,
-            f"{failure.message}{also} ({ASYNCHRONOUS})",
-            failure.traceback,
-        )
+        told = replace(failure, message=f"{failure.message}{also} ({ASYNCHRONOUS})")
         return JobEnd(failure=told, seconds=done.seconds)
 
     def _leave_card(self, error: Exception, *, first: bool) -> NoReturn:
@@ -234,6 +241,7 @@ class JobRunner:
     ) -> JobEnd | None:
         """Have a command run; None: its minder has published or noted how it ended."""
         assert self.turn is not None
+        self.release(shared=True)
         try:
             spec = CommandSpec.of_job(sheet, job)
             self._check_environment(info.run, spec.environment)

@@ -5,8 +5,11 @@ back when it returns: the working folder, the environment, signal handlers, an a
 replaced standard streams and lowered soft limits. What cannot be put back (a hard limit, a lower
 priority, descriptors of ours that it closed) ends the worker, and the next job gets a new one.
 
+What a kernel sets in torch is put back as well, see `torch_state`, which also says how each job's
+random numbers are seeded.
+
 What importing a kernel's module changes belongs to the kernel: it stays for its jobs. So do modules
-and what they keep (`sys.path`, warning filters, logging, seeds): that is what a warm session is.
+and what they keep (`sys.path`, warning filters, logging): that is what a warm session is.
 """
 
 from __future__ import annotations
@@ -17,6 +20,9 @@ import signal
 import sys
 from _signal import getsignal  # type: ignore[import-not-found]  # see `restore`
 from typing import Any
+
+from ..gpus.devices.device import Device
+from .torch_state import TorchState
 
 # The exit code of a worker whose descriptors were closed by its job.
 SPOILT = 73
@@ -43,6 +49,8 @@ class ProcessState:
 
     def __init__(self) -> None:
         self.used_up = ""  # why no other job may run in this process
+        self.device = Device()  # what its jobs compute on
+        self.torch = TorchState()
         self.save()
 
     def save(self) -> None:
@@ -55,6 +63,7 @@ class ProcessState:
         self._streams = sys.stdin, sys.stdout, sys.stderr
         self._limits = _limits()
         self._priority = os.getpriority(os.PRIO_PROCESS, 0)
+        self.torch.save(self.device)
 
     def set_variable(self, name: str, value: str) -> None:
         """Set a variable of the environment for the next job."""
@@ -85,6 +94,8 @@ class ProcessState:
             self._restore_limits()
         if os.getpriority(os.PRIO_PROCESS, 0) != self._priority:
             self._restore_priority()
+        self.torch.restore(self.device)
+        self.used_up = self.used_up or self.torch.used_up
 
     def _restore_environment(self) -> None:
         for name in _environ().keys() - self._environ.keys():

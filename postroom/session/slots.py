@@ -59,11 +59,12 @@ def open_slot(
     for card in cards:
         if card.problem:
             raise GpuError(f"GPU {card.index} ({card.name}) cannot be used: {card.problem}")
+    environment = inventory.pin(*cards)  # before the lease: it refuses several MIG slices
     lease = None if shares else CardLease(base, agent_id, cards, say=say)
     if lease is not None and not later:
         lease.take(wait=wait)
     # The worker, the commands of its session and other sessions share the card.
-    environment = inventory.pin(*cards) | lease_environment(f"{base.root} {agent_id}", shared=True)
+    environment |= lease_environment(f"{base.root} {agent_id}", shared=True)
     name = f"GPU {'+'.join(str(card.index) for card in cards)} {cards[0].name}"
     uuids = ",".join(card.uuid for card in cards)
     slot = SessionSlot(

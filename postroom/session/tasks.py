@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import gc
 import importlib
 import importlib.machinery
 import inspect
@@ -26,7 +27,7 @@ import numpy as np
 from ..calls.by_value import BY_VALUE, FUNCTION, POSITIONAL
 from ..calls.call import CALL, open_function, pack_exception, pack_result
 from ..errors import KernelError, OtherVersionError
-from ..gpus.devices.device import Device, open_device
+from ..gpus.devices.device import MIB, Device, open_device
 from ..parcel.jsonable import weight
 from ..parcel.sheets import Failure, JobEnd, JobSheet, Outcome, unpack_data
 from ..parcel.tensors import is_tensor
@@ -37,7 +38,9 @@ from ..store.task_source import find_source, version_of
 from .array_libraries import are_loaded, converter_to, library_asked_for, to_numpy
 from .call_runner import CallRunner, call_here
 from .inbox import PUBLISH_BYTES
+from .memory_growth import GROWTH_MIB, MemoryGrowth
 from .process_state import ProcessState
+from .shared_data import SharedData, SharedDataChanged
 from .task_output import KernelOutput
 
 # In a run of small calls, modules are compared with their files this often at most.
@@ -45,6 +48,13 @@ LOOK_S = 0.5
 
 # In a clone, Postroom itself lies in the project's folder. It is never reloaded.
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+# Garbage is collected for the sake of a card's memory at most so often when runs change.
+FREE_EVERY_S = 1.0
+# A session that has been idle for so long gives cached memory back, and drops shared data.
+CACHE_IDLE_S = 10.0
+SHARED_IDLE_S = 600.0
 
 
 class Tasks:
@@ -78,9 +88,14 @@ class Tasks:
         self._look_at = 0.0  # when to see whether a kernel was edited
         self._loaded: dict[str, _Task] = {}
         self._shared_digest: str | None = None
-        self._shared: dict[bool, Any] = {}  # as arrays, as tensors
+        self._shared: dict[bool, SharedData] = {}  # as arrays, as tensors
+        self._shared_used_at = 0.0
+        self._in_use: SharedData | None = None  # what the current job was passed
+        self._growth = MemoryGrowth()
+        self._freed_at = 0.0
         self._gpu, self._any_accelerator = gpu, any_accelerator
-        self._device: Device | None = open_device(gpu, any_accelerator=any_accelerator)
+        self._device: Device | None = None
+        self._choose_device()
 
     def run_job(self, info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> JobEnd:
         """Run one job; an error in it is its outcome."""
@@ -95,18 +110,20 @@ class Tasks:
             if info.run != self._run or sheet.options.rerun_of or self._is_new_call(info, started):
                 self._begin_run(info)
             if sheet.task == CALL:
+                self.state.torch.seed(info.run, job, self.state.device)
                 value = self._make_call(info, sheet, job)
             else:
                 kernel = self._loaded.get(sheet.task) or self._load(info, sheet.task)
+                self.state.torch.seed(info.run, job, self.state.device)
                 value = self._call(kernel, info, sheet, job)
-            device = self._device or self.device
             if are_loaded():
                 value = each_leaf(value, to_numpy)
-            if device.count:
+            if self._device is None or self._device.count:
                 # The job ends when its work on the card has: an error that surfaces later would be
                 # taken for that of the next job.
-                device.synchronise()
-                value = to_host(value, device)
+                value = self._finished(value)
+            if self._in_use is not None and (changed := self._in_use.changed()):
+                raise SharedDataChanged(changed)
             if sheet.task == CALL:
                 value = pack_result(value)
             seconds = time.perf_counter() - started
@@ -122,29 +139,100 @@ class Tasks:
                 raise
             failure = _failure(error, is_call=sheet.task == CALL)
         finally:
+            if self._in_use is not None:
+                self._put_shared_back()
             if self._output is not None and self._output.unfinished:
                 self._output.flush()
         return JobEnd(failure=failure, seconds=time.perf_counter() - started)
 
     @property
+    def used_up(self) -> str:
+        """Why this process can run no more jobs, if it cannot."""
+        return self.state.used_up
+
+    def restore(self, descriptor: int, seconds: float) -> None:
+        """Put back what a job changed of the process and of torch; it took so many seconds."""
+        self.state.restore(descriptor)
+        if self._device is not None and self._device.count:
+            grown = self._growth.after_job(self._device, seconds)
+            if grown and not self.state.used_up:
+                self.state.used_up = grown
+
+    def after_failure(self, failure: Failure) -> None:
+        """Memory that earlier jobs left behind must not fail the next ones, too."""
+        if "OutOfMemory" in failure.kind and not self.state.used_up:
+            kept_mib = self.device.memory().allocated_mib
+            shared_mib = sum(data.nbytes for data in self._shared.values()) // MIB
+            if kept_mib - shared_mib >= GROWTH_MIB:
+                self.state.used_up = f"a job ran out of memory, and {kept_mib} MiB stay in use"
+
+    def release(self, *, shared: bool = False) -> None:
+        """Give back the card's memory that no job needs now: others want it."""
+        if self.device.count:
+            if shared:
+                self._shared.clear()
+            with contextlib.suppress(Exception):  # a broken context: the worker is replaced
+                if self.device.memory().reserved_mib:
+                    self.device.free()
+
+    def idle(self, seconds: float) -> None:
+        """Nothing has run for a while: drop what is least likely to be used again."""
+        unused_s = time.monotonic() - self._shared_used_at
+        if self._shared and min(seconds, unused_s) >= SHARED_IDLE_S:
+            self._shared.clear()
+            self._journal.log("info", "shared data that nobody has used for a while was dropped")
+            self.device.free()
+        elif seconds >= CACHE_IDLE_S and self.device.count:
+            with contextlib.suppress(Exception):
+                memory = self.device.memory()
+                if memory.reserved_mib > memory.allocated_mib:
+                    self.device.empty_cache()
+
+    @property
     def device(self) -> Device:
         """What jobs compute on; the CPU until torch is loaded, which is needed to use a card."""
         if self._device is None and "torch" in sys.modules:
+            self._choose_device()
+        return self.state.device
+
+    def _choose_device(self) -> None:
+        if self._device is None:
             self._device = open_device(self._gpu, any_accelerator=self._any_accelerator)
-        return self._device or Device()
+            if self._device is not None:
+                self.state.device = self._device
+                self.state.torch.save(self._device)
 
     def _call(self, kernel: _Task, info: RunInfo, sheet: JobSheet, job: int) -> Any:
         arguments = sheet.arguments(job)
         all_tensors = sheet.options.tensors
         if sheet.task == BY_VALUE:
             kernel = _Task(open_function(arguments.pop(FUNCTION)))
-        positional: list[Any] = []
-        if POSITIONAL in arguments:
-            positional = list(arguments.pop(POSITIONAL))
-            for at, name in enumerate(given := kernel.first_names(len(positional))):
-                if all_tensors or kernel.wants_tensor(name):
-                    positional[at] = to_device(positional[at], self.device)
-            kernel = kernel.without(given)
+        positional: list[Any] = list(arguments.pop(POSITIONAL, ()))
+
+        def call() -> Any:
+            rest = kernel
+            if positional:
+                for at, name in enumerate(given := kernel.first_names(len(positional))):
+                    if all_tensors or kernel.wants_tensor(name):
+                        positional[at] = to_device(positional[at], self.device)
+                rest = kernel.without(given)
+            self._complete(rest, info, arguments, all_tensors=all_tensors)
+            return call_here(kernel.function, arguments, positional)
+
+        if not self._shares or getattr(kernel.function, "books_itself", False):
+            return call()
+        from .booked_task import call_booked
+
+        title = sheet.task
+        if sheet.task == BY_VALUE:
+            title = str(getattr(kernel.function, "__qualname__", title))
+        # Nothing of the job reaches a card before its memory is booked, or stays there afterwards.
+        return call_booked(title, lambda: self._finished(call()), device=self.device)
+
+    def _complete(
+        self, kernel: _Task, info: RunInfo, arguments: dict[str, Any], *, all_tensors: bool
+    ) -> None:
+        """Give a kernel its arguments as it asks for them, and what it names beside them."""
         for name in arguments:
             if all_tensors or kernel.wants_tensor(name):
                 arguments[name] = to_device(arguments[name], self.device)
@@ -152,30 +240,33 @@ class Tasks:
                 arguments[name] = each_leaf(arguments[name], converter_to(library))
         if kernel.names("shared") and "shared" not in arguments:
             tensors = all_tensors or kernel.wants_tensor("shared")
-            arguments["shared"] = self._get_shared(info.shared, tensors=tensors)
+            shared = self._get_shared(info.shared, tensors=tensors)
+            arguments["shared"] = shared.value if shared is not None else None
+            self._in_use = shared
         if kernel.names("device") and "device" not in arguments:
             arguments["device"] = self.device.for_kernels()
         if kernel.names("devices") and "devices" not in arguments:
             arguments["devices"] = self.device.all_for_kernels()
-        if self._shares and not getattr(kernel.function, "books_itself", False):
-            from .booked_task import call_booked
 
-            title = sheet.task
-            if sheet.task == BY_VALUE:
-                title = str(getattr(kernel.function, "__qualname__", title))
-            return call_booked(title, lambda: call_here(kernel.function, arguments, positional))
-        return call_here(kernel.function, arguments, positional)
+    def _finished(self, value: Any) -> Any:
+        """What a job returned, once all its work on the device has ended."""
+        device = self.device
+        if device.count:
+            device.synchronise()
+            value = to_host(value, device)
+        return value
 
     def _make_call(self, info: RunInfo, sheet: JobSheet, job: int) -> Any:
         def context() -> Any:
-            return self._get_shared(info.shared, tensors=False)
+            shared = self._get_shared(info.shared, tensors=False)
+            return shared.value if shared is not None else None
 
         return self._calls.run(info.shared or "", context, sheet.arguments(job))
 
     def _shared_path(self, info: RunInfo) -> str:
         return self._data_path(info.shared) if info.shared is not None else ""
 
-    def _get_shared(self, digest: str | None, *, tensors: bool) -> Any:
+    def _get_shared(self, digest: str | None, *, tensors: bool) -> SharedData | None:
         """The run's shared data, read and put onto the device once per session."""
         if digest is None:
             return None
@@ -186,11 +277,12 @@ class Tasks:
             started = time.perf_counter()
             path = self._data_path(digest)
             value = unpack_data(path, read_parcel_bytes(self._files, path))
-            self._shared[tensors] = to_device(value, self.device) if tensors else value
+            nbytes = weight(value)
+            self._shared[tensors] = SharedData(to_device(value, self.device) if tensors else value)
             self._journal.event(
                 "shared loaded",
                 data=digest,
-                bytes=weight(value),
+                bytes=nbytes,
                 device=str(self.device) if tensors else "host",
                 seconds=round(time.perf_counter() - started, 6),
             )
@@ -203,7 +295,19 @@ class Tasks:
         self._look_at = now + LOOK_S
         return self._changed()
 
+    def _put_shared_back(self) -> None:
+        """A job that was passed shared data has ended: if it changed them, load them again."""
+        assert self._in_use is not None
+        if self._in_use.changed():
+            self._shared.clear()
+        self._in_use = None
+        self._shared_used_at = time.monotonic()
+
     def _begin_run(self, info: RunInfo) -> None:
+        now = time.monotonic()
+        if self._run and self.device.count and now >= self._freed_at + FREE_EVERY_S:
+            self._freed_at = now
+            self.release()
         if info.import_folder != self._import_folder or self._changed():
             self._unload()
             self._import_folder = info.import_folder
@@ -234,6 +338,7 @@ class Tasks:
                 f"{asked} was submitted",
             )
         kernel = self._loaded[task] = _Task(function)
+        self._choose_device()  # the kernel may have imported torch
         self.state.save()
         return kernel
 
@@ -245,9 +350,17 @@ class Tasks:
         )
 
     def _unload(self) -> None:
-        for _, module in _project_modules():
+        self._loaded.clear()
+        modules = _project_modules()
+        for _, module in modules:
             sys.modules.pop(module.__name__, None)
         importlib.invalidate_caches()
+        if modules:
+            # Their globals, a model perhaps, are garbage in cycles: the next ones need its memory.
+            modules.clear()
+            del module
+            gc.collect()
+            self.release()
 
 
 def _failure(error: BaseException, *, is_call: bool) -> Failure:

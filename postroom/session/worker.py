@@ -144,6 +144,7 @@ def work(
     threading.Thread(target=guardian.listen, args=[waiter], daemon=True).start()
     guardian.say(ready=True, device=device)
     clock = SystemClock()
+    idle_since = clock.monotonic()
     while not guardian.stopping.is_set():
         try:
             step = inbox.step()
@@ -158,7 +159,8 @@ def work(
             journal.log("error", f"the base cannot be used now: {error}")
             step = Step.BLOCKED
         if step is Step.WORKED:
-            waiter.expect_more(clock.monotonic())
+            idle_since = clock.monotonic()
+            waiter.expect_more(idle_since)
         elif step is Step.BLOCKED:
             if sharing is not None:
                 sharing.leave()
@@ -169,10 +171,10 @@ def work(
         elif sharing is not None and sharing.inside:
             # The next letter is likely to come at once; if not, let others use the GPU alone.
             if not waiter.wait(STAY_S, lambda: inbox.box.size() > 0) and not inbox.box.size():
-                sharing.leave()
-        else:
-            # A letter may come without an event: look again every second.
-            waiter.wait(1.0, lambda: inbox.box.size() > 0)
+                sharing.leave_idle()
+        # A letter may come without an event: look again every second.
+        elif not waiter.wait(1.0, lambda: inbox.box.size() > 0):
+            runner.idle(clock.monotonic() - idle_since)
     try:
         inbox.take_down()
     except OSError as error:

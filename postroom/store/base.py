@@ -7,7 +7,7 @@ base/
   agent_pool/0.tree              file lock of all processes of the session, also of its jobs
   agent_pool/0.REST              a session without its GPU; the acting Master writes here to call it
   agent_pool/0.json              about the session: GPU, host, pid, since
-  agent_pool/<gpu>.gate, .use    file locks of workers that share a GPU, for exclusive jobs
+  agent_pool/<gpu>.gate, .use, .members   file locks of workers that share a GPU
   in_hand/0                      one line: the worker's running job, and how many it has done
   job_pool/<run>/jobs.log        the append log of its jobs: their arguments, or names of parcels
   job_pool/<run>/<first>-*.npz   a parcel: the arguments of jobs first, first+1, ...
@@ -147,7 +147,7 @@ class Base:
         return f"{self.agent_pool}/{agent_id}.json"
 
     def card_lock(self, gpu: str, part: str) -> str:
-        """Held by workers that share a GPU: `part` is "gate" or "use"."""
+        """Held by workers that share a GPU: `part` is "gate", "use" or "members"."""
         return f"{self.agent_pool}/{gpu.replace('/', '-')}.{part}"
 
     def in_hand(self, agent_id: str) -> str:

@@ -48,7 +48,61 @@ ALLOCATION = "postroom/gpus/ledger/allocation.py"
 PACKER = "postroom/batch/memory_packer.py"
 PACKED = "tests/batch/test_memory_packer.py"
 
+JOB_RUNNER = "postroom/session/job_runner.py"
+ON_A_CARD = "tests/session/test_job_runner.py"
+
 MUTANTS = [
+    Mutant(
+        "a job ends when its work on the device has",
+        "postroom/session/tasks.py",
+        "        if device.count:\n            device.synchronise()\n",
+        "        if device.count:\n",
+        f"{ON_A_CARD}::test_an_error_that_surfaces_late_is_that_jobs_own_and_costs_its_worker",
+    ),
+    Mutant(
+        "a broken context on the device is its job's own failure",
+        JOB_RUNNER,
+        "if fault is Fault.CARD or self._guardian.card_problem():",
+        "if True:",
+        f"{ON_A_CARD}::test_an_error_that_surfaces_late_is_that_jobs_own_and_costs_its_worker",
+    ),
+    Mutant(
+        "a worker whose device is broken runs no other job",
+        JOB_RUNNER,
+        '        self.tasks.state.used_up = f"a job left',
+        '        _ = f"a job left',
+        f"{ON_A_CARD}::test_an_error_that_surfaces_late_is_that_jobs_own_and_costs_its_worker",
+    ),
+    Mutant(
+        "a device that is full or busy is waited for",
+        "postroom/session/card_health.py",
+        "if self.fault not in (Fault.MEMORY, Fault.BUSY):",
+        "if True:",
+        "tests/session/test_card_health.py",
+    ),
+    Mutant(
+        "the memory of a device is given back after a failure",
+        JOB_RUNNER,
+        "            device.free()\n            device.touch()",
+        "            device.touch()",
+        f"{ON_A_CARD}::test_memory_is_given_back_after_a_failure_and_when_the_run_changes",
+    ),
+    Mutant(
+        "the memory of a device is given back before a command",
+        JOB_RUNNER,
+        "        self.release(shared=True)\n",
+        "",
+        f"{ON_A_CARD}"
+        "::test_memory_is_given_back_before_a_command_for_a_neighbour_and_after_an_idle_while",
+    ),
+    Mutant(
+        "the memory of a device is given back to a neighbour",
+        "postroom/session/gpu_sharing.py",
+        "        if self._has_neighbours():\n            self._give_back()\n",
+        "",
+        f"{ON_A_CARD}"
+        "::test_memory_is_given_back_before_a_command_for_a_neighbour_and_after_an_idle_while",
+    ),
     Mutant(
         "what cannot be seen is not dead",
         DISPATCHER,
@@ -298,7 +352,7 @@ MUTANTS = [
     Mutant(
         "each job finds the process as the first one did",
         "postroom/session/job_runner.py",
-        "        self.tasks.state.restore(self.descriptor)\n",
+        "        self.tasks.restore(self.descriptor, done.seconds)\n",
         "",
         "tests/processes/test_spoilt_workers.py",
     ),

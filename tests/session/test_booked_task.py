@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from postroom.gpus.cards import inventory
 from postroom.gpus.cards.simulated import Claim
-from postroom.gpus.ledger.protocol import open_ledger
+from postroom.gpus.devices import scripted_device
+from postroom.gpus.devices.device import Device
+from postroom.gpus.devices.scripted_device import ScriptedDevice
+from postroom.gpus.ledger.protocol import LeaseRequest, open_ledger
 from postroom.gpus.memory.profiles import Kind, Profiles
 from postroom.session.booked_task import call_booked
 
@@ -25,7 +29,9 @@ def reserved() -> list[int | None]:
 
 
 def test_a_kernel_that_knows_nothing_of_cards_is_booked_for() -> None:
-    assert call_booked("kernels:fit", reserved) == [None]  # alone: nobody knows what it needs
+    assert call_booked("kernels:fit", reserved, device=Device()) == [
+        None
+    ]  # alone: nobody knows what it needs
     Profiles().forget("kernels:fit")
     assert open_ledger().holders() == []
 
@@ -35,6 +41,27 @@ def test_its_error_is_its_own_and_holds_nothing() -> None:
         raise RuntimeError("CUDA error: out of memory")
 
     with pytest.raises(RuntimeError, match="out of memory"):
-        call_booked("kernels:fit", fail)
+        call_booked("kernels:fit", fail, device=Device())
     assert open_ledger().holders() == []
     assert Profiles().learned(Kind("kernels:fit")).at_least_mib == 24 * 1024
+
+
+def test_what_earlier_jobs_left_is_not_learned_and_the_booked_card_is_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("POSTROOM_FAKE_GPUS", "2x24G")
+    monkeypatch.setenv("POSTROOM_FAKE_DEVICE", "1")
+    device = ScriptedDevice(["FAKE-0", "FAKE-1"])
+    monkeypatch.setattr(scripted_device, "opened", device)
+    device.touch()
+    device.hold(20000)  # and drops it: it stays in the cache
+
+    def fit() -> list[int]:
+        device.hold(3000)
+        return [inventory.find(card).used_mib or 0 for card in ("0", "1")]
+
+    with open_ledger().try_acquire(LeaseRequest(cards=("FAKE-0",))):
+        assert call_booked("kernels:fit", fit, device=device) == [0, 3000]
+    learned = Profiles().learned(Kind("kernels:fit")).peak_mib
+    assert learned is not None and 3000 <= learned < 4000
+    device.close()

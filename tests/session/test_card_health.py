@@ -11,7 +11,7 @@ class Ward:
         self.quarantined: list[tuple[str, str]] = []
         self.health = CardHealth(
             gpu,
-            ask_driver=lambda _: driver_says,
+            ask_driver=lambda: driver_says,
             quarantine=lambda uuid, why: self.quarantined.append((uuid, why)),
         )
 

@@ -1,8 +1,10 @@
-"""How a worker has one job run: commands go to a minder, whichever it is."""
+"""How a worker has one job run: commands go to a minder, tasks use a scripted card."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +13,19 @@ import pytest
 from postroom.commands.attempt import AttemptEnd, CommandAttempt
 from postroom.commands.spec import CommandSpec
 from postroom.errors import OtherVersionError
+from postroom.gpus.cards import inventory
 from postroom.jobs import Job
 from postroom.parcel.sheets import Failure, JobEnd, JobSheet, Outcome, pack_jobs
+from postroom.session.gpu_sharing import GpuSharing
 from postroom.session.inbox import TryAgain
 from postroom.session.job_runner import JobRunner
+from postroom.session.tasks import CACHE_IDLE_S
 from postroom.store.base import create_base
 from postroom.store.files import LocalFiles
 from postroom.store.journal import NullJournal
 from postroom.store.runs import Note, write_note
 from tests.by_hand import info
+from tests.in_one_process import InOneProcess, in_one_process
 
 FAILURE = Failure(Outcome.FAILED, "failed", "exit code 3", "stderr")
 
@@ -137,3 +143,102 @@ def test_a_command_of_another_version_goes_to_no_minder(tmp_path: Path) -> None:
     with pytest.raises(OtherVersionError, match="environment of a job of version 2"):
         run(tmp_path, CommandSpec("true", cwd="/", environment=name).to_job(), minder)
     assert minder.attempts == []
+
+
+KERNELS = """
+import numpy as np
+from postroom.testing import scripted_device
+
+KEPT = []
+
+def double(x):
+    return {"x": scripted_device().launch(np.multiply, x, 2)}
+
+def poison():
+    scripted_device().fail_later()
+    return 1.0
+
+def cache(mib, fails=False):
+    scripted_device().hold(mib)
+    if fails:
+        raise ValueError("no")
+
+def keep(mib):
+    KEPT.append(scripted_device().hold(mib))
+"""
+
+
+@pytest.fixture
+def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[InOneProcess]:
+    (tmp_path / "cards").mkdir()
+    monkeypatch.setenv("POSTROOM_FAKE_GPUS_FOLDER", str(tmp_path / "cards"))
+    monkeypatch.setenv("POSTROOM_FAKE_DEVICE", "context_mib=100")
+    before = os.getcwd()
+    with in_one_process(tmp_path, KERNELS, gpu="FAKE-0") as opened:
+        yield opened
+    os.chdir(before)
+    sys.modules.pop("kernels", None)
+
+
+def used_mib() -> int:
+    return (inventory.find("0").used_mib or 0) - 100
+
+
+def test_a_job_ends_when_its_work_on_the_card_has_and_its_results_are_on_the_host(
+    room: InOneProcess,
+) -> None:
+    pool = room.run([Job("kernels:double", x=n) for n in range(3)]).raise_for_failed()
+    assert pool.results() == [{"x": 0}, {"x": 2}, {"x": 4}]
+
+
+def test_an_error_that_surfaces_late_is_that_jobs_own_and_costs_its_worker(
+    room: InOneProcess,
+) -> None:
+    pool = room.run([Job("kernels:double", x=1), Job("kernels:poison")])
+    assert pool[0].result() == {"x": 2}
+    assert "device-side assert" in str(pool[1].error)
+    assert "CUDA_LAUNCH_BLOCKING=1" in str(pool[1].error)
+    (runner,) = room.runners
+    assert runner.broken_context and "context on the GPU unusable" in runner.used_up
+
+
+def test_memory_is_given_back_after_a_failure_and_when_the_run_changes(
+    room: InOneProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room.run([Job("kernels:cache", mib=2000)]).raise_for_failed()
+    assert used_mib() == 2000, "within a run it stays warm"
+    assert len(room.run([Job("kernels:cache", mib=3000, fails=True)]).failures()) == 1
+    assert used_mib() == 0
+    room.run([Job("kernels:cache", mib=2000)]).raise_for_failed()
+    monkeypatch.setattr("postroom.session.tasks.FREE_EVERY_S", 0.0)
+    room.run([Job("kernels:double", x=1)]).raise_for_failed()
+    assert used_mib() == 0
+
+
+def test_memory_is_given_back_before_a_command_for_a_neighbour_and_after_an_idle_while(
+    room: InOneProcess,
+) -> None:
+    (runner,) = room.runners
+
+    def run_command() -> None:
+        room.run([CommandSpec("true", cwd="/").to_job()])
+
+    def leave() -> None:
+        assert runner.sharing is not None
+        neighbour = GpuSharing(room.base, "FAKE-0")
+        runner.sharing.leave_idle()
+        del neighbour
+
+    for give_back in (run_command, leave, lambda: runner.idle(CACHE_IDLE_S)):
+        room.run([Job("kernels:cache", mib=2000)]).raise_for_failed()
+        assert used_mib() == 2000
+        give_back()
+        assert used_mib() == 0
+
+
+def test_the_globals_of_an_edited_kernel_are_gone_at_once(room: InOneProcess) -> None:
+    room.run([Job("kernels:keep", mib=4000)]).raise_for_failed()
+    assert used_mib() == 4000
+    room.write_kernels(KERNELS + "# edited")
+    room.run([Job("kernels:double", x=1)]).raise_for_failed()
+    assert used_mib() == 0

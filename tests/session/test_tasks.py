@@ -27,8 +27,9 @@ import torch
 def annotated(x: torch.Tensor, y, many: list[torch.Tensor], maybe: torch.Tensor | None = None):
     return [type(v).__name__ for v in (x, y, many[0], maybe)]
 
-def shares(shared: dict[str, torch.Tensor]):
-    shared["w"] += 1  # a tensor of one's own, not the read-only file
+def shares(shared: dict[str, torch.Tensor], change=False):
+    if change:
+        shared["w"] += 1
     return [type(shared["w"]).__name__, float(shared["w"][0])]
 
 def anything(**arguments: torch.Tensor):
@@ -94,7 +95,17 @@ def test_an_annotated_rest_takes_tensors(tmp_path: Path) -> None:
 
 def test_shared_data_comes_as_tensors_where_they_are_asked_for(tmp_path: Path) -> None:
     job = Job("kernels:shares")
-    assert run(tmp_path, job, {"w": np.zeros(2)}) == ["Tensor", 1.0]
+    assert run(tmp_path, job, {"w": np.zeros(2)}) == ["Tensor", 0.0]
+
+
+def test_a_job_that_writes_shared_data_fails_and_the_next_one_finds_them_as_they_were(
+    tmp_path: Path,
+) -> None:
+    jobs = [Job("kernels:shares", change=change) for change in (False, True, False)]
+    with in_one_process(tmp_path, TENSORS) as room:
+        pool = room.run(jobs, {"w": np.zeros(2)})
+        assert [pool[n].result() for n in (0, 2)] == [["Tensor", 0.0]] * 2
+        assert "the kernel changed shared['w']" in str(pool[1].error)
 
 
 @pytest.mark.parametrize("task", ["given", "asked"])

@@ -43,11 +43,12 @@ class Card(NamedTuple):
     problem: str = ""
     driver_mib: int = 0  # what the driver keeps for itself
     linked: tuple[str, ...] = ()  # the cards that NVLink joins with this one, if asked for
+    by_uuid: bool = False  # its index may be another one for CUDA
 
     @property
     def visible_id(self) -> str:
-        """Return its id in CUDA_VISIBLE_DEVICES: the index, or for a MIG slice the uuid."""
-        return self.uuid if self.kind == "mig" else str(self.index)
+        """Return its id in CUDA_VISIBLE_DEVICES: the index, or the uuid where that is not sure."""
+        return self.uuid if self.kind == "mig" or self.by_uuid else str(self.index)
 
     @property
     def free_mib(self) -> int | None:
@@ -99,6 +100,9 @@ class CardWatch:
             from . import amd
 
             found = amd.cards()
+        elif any(card.kind == "mig" or card.problem.startswith("lost") for card in found):
+            # CUDA counts neither a card that is lost nor one in MIG mode as NVML does.
+            found = [card._replace(by_uuid=True) for card in found]
         return visible(found, os.environ)
 
     def close(self) -> None:
@@ -167,8 +171,12 @@ def find(selector: str) -> Card:
 def pin(*chosen: Card) -> dict[str, str]:
     """Return the environment variables that make only these cards visible to a process.
 
-    Cards are named by index if possible, since several frameworks fail on uuids.
+    Cards are named by index if possible, since several frameworks fail on uuids. Raises `GpuError`
+    for several MIG slices: CUDA shows a process only the first of them.
     """
+    if len(chosen) > 1 and any(card.kind == "mig" for card in chosen):
+        names = ", ".join(card.uuid for card in chosen)
+        raise GpuError(f"one process can use only one MIG slice, not {names}: ask for one of them")
     ids = ",".join(card.visible_id for card in chosen)
     pinned = {
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",

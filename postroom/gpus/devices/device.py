@@ -117,6 +117,13 @@ class Device:
     def seed(self, seed: int) -> None:
         """Seed the generators of random numbers on the cards."""
 
+    def settings(self) -> tuple[Any, ...]:
+        """What a job can change of the device: the current card and streams, the limits."""
+        return ()
+
+    def put_settings(self, settings: tuple[Any, ...]) -> None:
+        """Put such changes back."""
+
     def free(self) -> None:
         """Collect garbage, which may hold tensors, and give back all that nobody uses."""
         if self.count:
@@ -160,8 +167,7 @@ class TorchDevice(Device):
     def select(self, uuid: str) -> None:
         for number, found in enumerate(self.uuids()):
             if same_card(found, uuid):
-                self._torch.accelerator.set_device_index(number)
-                self._current = self._torch.device(self.kind, number)
+                self._make_current(number)
 
     def synchronise(self) -> None:
         # Every stream of every card: `touch` has made a context on each.
@@ -211,6 +217,29 @@ class TorchDevice(Device):
         else:
             self._module.set_per_process_memory_fraction(part, 0)
         return True
+
+    def settings(self) -> tuple[Any, ...]:
+        if self.kind == "mps":
+            return ()
+        cards = range(self.count)
+        streams = tuple([self._torch.accelerator.current_stream(number) for number in cards])
+        # Torch 2.6 can set a limit, but cannot read it.
+        read = getattr(self._module, "get_per_process_memory_fraction", None)
+        limits = tuple([read(number) for number in cards]) if read is not None else ()
+        return self._torch._C._accelerator_getDeviceIndex(), streams, limits
+
+    def put_settings(self, settings: tuple[Any, ...]) -> None:
+        if settings:
+            current, streams, limits = settings
+            for number, limit in enumerate(limits):
+                self._module.set_per_process_memory_fraction(limit, number)
+            for stream in streams:
+                self._torch.accelerator.set_stream(stream)
+            self._make_current(current)
+
+    def _make_current(self, number: int) -> None:
+        self._torch._C._accelerator_setDeviceIndex(number)
+        self._current = self._torch.device(self.kind, number)
 
     def seed(self, seed: int) -> None:
         if self.kind == "mps":

@@ -16,7 +16,7 @@ A kernel calls the device of its process:
     def kernel(x):
         card = scripted_device()
         y = card.launch(numpy.multiply, x, 2)   # queued; an array on the card
-        card.fail_later()                       # queued: a device-side assert
+        card.fail_later()                       # queued: a device-side assert; or `"ecc"`, a text
         card.compute(0.5)                       # queued: half a second of work
         card.hang()                             # queued: work that never ends
         block = card.hold(8192)                 # 8 GiB; back to the cache when it is dropped
@@ -34,7 +34,6 @@ A test scripts the cards, for all processes, with `script_device(folder, {"FAKE-
 | `"times": 2` | ... for that many first uses, by any process; without it for ever |
 | `"missing": "reason"` | torch cannot use it at all |
 | `"uuid": "FAKE-3"` | a process that is pinned to it sees this card instead |
-| `"after": "ecc"` | every use after a failed job fails in this way (`ecc`, or another text) |
 """
 
 from __future__ import annotations
@@ -159,8 +158,8 @@ class ScriptedDevice(Device):
         self._current = 0
         self._queue: list[Callable[[], None]] = []
         self._poisoned: str | None = None
-        self._failed_once = False
         self.seeded: int | None = None
+        self.stream = 0  # the current one; a kernel may set it
 
     def __str__(self) -> str:
         return f"scripted:{self._current}"
@@ -174,8 +173,6 @@ class ScriptedDevice(Device):
         self._check()
         for pool in self._pools:
             script = _script_of(pool.uuid)
-            if self._failed_once and "after" in script:
-                self._poison(script["after"])
             if "touch" in script and _first_uses(pool.uuid) < script.get("times", 1 << 30):
                 if script["touch"] == "hang":
                     _never_return()
@@ -196,7 +193,6 @@ class ScriptedDevice(Device):
             try:
                 work()
             except Exception as error:
-                self._failed_once = True
                 self._poison(str(error))
 
     def holds(self, value: object) -> bool:
@@ -239,6 +235,14 @@ class ScriptedDevice(Device):
     def seed(self, seed: int) -> None:
         self.seeded = seed
 
+    def settings(self) -> tuple[Any, ...]:
+        return self._current, self.stream, tuple(pool.limit_mib for pool in self._pools)
+
+    def put_settings(self, settings: tuple[Any, ...]) -> None:
+        self._current, self.stream, limits = settings
+        for pool, limit_mib in zip(self._pools, limits, strict=True):
+            pool.limit_mib = limit_mib
+
     # What kernels of a test call
 
     def launch(self, function: Callable[..., Any], *arguments: Any, nbytes: int = 0) -> Any:
@@ -268,7 +272,7 @@ class ScriptedDevice(Device):
         self._check()
 
         def fail() -> None:
-            raise AcceleratorError(message)
+            raise AcceleratorError(_ERRORS.get(message, message))
 
         self._queue.append(fail)
 

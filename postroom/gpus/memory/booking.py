@@ -24,7 +24,7 @@ from ...errors import CardHeld, GpuError
 from ...system import processes
 from ...text.memory_sizes import from_mib
 from ..cards import inventory
-from ..cards.inventory import Card, pin
+from ..cards.inventory import Card, CardWatch, pin
 from ..devices.device import device_in_use
 from ..devices.out_of_memory import is_out_of_memory
 from ..ledger.lease_environment import lease_environment
@@ -108,11 +108,11 @@ class Booking:
             return pin(*self.cards)
         return pin(*self.cards) | lease_environment(self.lease.lease_id, shared=True)
 
-    def watch(self, pid: int | None = None) -> Meter:
-        """Measure a process and its descendants from now on."""
+    def watch(self, pid: int | None = None, driver: CardWatch | None = None) -> Meter:
+        """Measure a process and its descendants from now on; `driver` is asked what they use."""
         uuids = [card.uuid for card in self.cards]
         pid = os.getpid() if pid is None else pid
-        self.meter = Meter(uuids, pid, self._on_sample, self._before)
+        self.meter = Meter(uuids, pid, self._on_sample, self._before, driver)
         return self.meter.__enter__()
 
     def _on_sample(self, sample: Sample) -> None:
@@ -141,13 +141,21 @@ class Booking:
                 self._before.clear()  # from now on others use the card, too
         self._end_measurement()
 
-    def call(self, function: Callable[[], R], *, sure: bool = False, ended: Hook = _nothing) -> R:
+    def call(
+        self,
+        function: Callable[[], R],
+        *,
+        sure: bool = False,
+        ended: Hook = _nothing,
+        watch: CardWatch | None = None,
+    ) -> R:
         """Call a function on the cards, in this process; measure it and learn from it.
 
         `ended` is called when the function has returned or raised; `advice` says what it needed.
+        `watch` asks the driver; without one, a child process is started for that.
         """
         ok = out_of_memory = False
-        self.watch()
+        self.watch(driver=watch)
         try:
             result = function()
             ok = True

@@ -45,6 +45,7 @@ class Meter:
     pid: int = field(default_factory=os.getpid)
     on_sample: Callable[[Sample], None] | None = None
     before: Mapping[str, Card] = field(default_factory=dict)  # the cards that it has alone: then
+    watch: CardWatch | None = None  # asks the driver; without one, a new child process does
     peak_mib: int = 0
     attributed: bool = True  # the driver told at every sample what the process tree uses
     samples: list[Sample] = field(default_factory=list)
@@ -83,13 +84,18 @@ class Meter:
 
     def _run(self) -> None:
         pause_s = FIRST_S
-        with suppress(GpuError, OSError), CardWatch() as watch:
-            while True:
-                self.look(watch.cards())
-                if self._stop.wait(pause_s):
+        watch = self.watch or CardWatch()
+        try:
+            with suppress(GpuError, OSError):
+                while True:
                     self.look(watch.cards())
-                    return
-                pause_s = min(pause_s * 1.2, LATER_S)
+                    if self._stop.wait(pause_s):
+                        self.look(watch.cards())
+                        return
+                    pause_s = min(pause_s * 1.2, LATER_S)
+        finally:
+            if watch is not self.watch:
+                watch.close()
 
     def look(self, cards: Sequence[Card]) -> None:
         """Add one sample."""

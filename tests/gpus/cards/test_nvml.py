@@ -124,6 +124,7 @@ def test_a_lost_card_is_a_state_and_is_not_handed_out(
     first, second = inventory.cards()
     assert first.uuid == "GPU-aaaa1111"
     assert first.problem.startswith("lost: ")
+    assert inventory.pin(second)["CUDA_VISIBLE_DEVICES"] == second.uuid, "for CUDA it is card 0"
     assert second.problem == ""
     ledger = open_ledger()
     with ledger.try_acquire(LeaseRequest()) as lease:
@@ -224,7 +225,9 @@ def test_mig_slices_are_cards_of_their_own_and_pinned_by_uuid(
         ("mig", "MIG-22222222", 20480),
     ]
     assert inventory.pin(small)["CUDA_VISIBLE_DEVICES"] == "MIG-22222222"
-    assert inventory.pin(whole)["CUDA_VISIBLE_DEVICES"] == "0"
+    assert inventory.pin(whole)["CUDA_VISIBLE_DEVICES"] == whole.uuid, "CUDA may count otherwise"
+    with pytest.raises(GpuError, match="only one MIG slice"):
+        inventory.pin(large, small)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-2222")
     assert [card.uuid for card in inventory.cards()] == ["MIG-22222222"]
 
