@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from ..errors import PostroomError
-from ..store.base import create_base
+from ..store.base import create_base, open_base
 from ..text.safe_text import printable
 from .exclusive_mode import exclusive_mode
 from .guardian import Guardian
@@ -115,7 +115,8 @@ def _serve(
     while_pid: int | None = None,
     private: bool = False,
 ) -> int:
-    base = create_base(folder)
+    # A private base whose owner has removed it, or was killed, is not made again.
+    base = open_base(folder) if private else create_base(folder)
 
     def say(text: str) -> None:
         print(f"session {agent or gpu}: {printable(text)}", file=sys.stderr, flush=True)
