@@ -37,9 +37,7 @@ def test_every_step_passes_on_a_card_that_behaves(cards: str) -> None:
     simulated.script(cards, {"FAKE-0": {"driver_mib": 450}})
     steps = list(check_gpus())
     found = verdicts(steps)
-    failed = [step for step in steps if step.verdict is Verdict.FAILED]
-    # Until a warm worker gives its cache back before a command of its session.
-    assert [step for step in failed if "filled half the card" not in step.name] == []
+    assert [step for step in steps if step.verdict is Verdict.FAILED] == []
     assert [name for name, verdict in found.items() if verdict is Verdict.IMPOSSIBLE] in (
         ["modes", "bandwidth to the card"],
         ["bandwidth to the card"],  # where there is an nvidia-smi
