@@ -344,8 +344,14 @@ class Master:
         moved = False
         with self._using("submit jobs"):
             while feeder.writing and feeder.writing[0].file.done():
-                written = feeder.writing.popleft()
-                self._append_batch(pool, written.batch, written.file.result())
+                try:
+                    file = feeder.writing[0].file.result()
+                    self._append_batch(pool, feeder.writing[0].batch, file)
+                except OSError:
+                    feeder.put_back(written.batch for written in feeder.writing)
+                    feeder.writing.clear()
+                    raise
+                feeder.writing.popleft()
                 moved = True
             ahead = len(pool.jobs) - pool.n_done
             while len(feeder.writing) < THREADS and feeder.has_room(
@@ -361,7 +367,11 @@ class Master:
                     append_log = self._append_log(pool.info)
                     feeder.writing.append(self._writer.begin(append_log, batch, called=called))
                 else:
-                    self._append_batch(pool, batch)
+                    try:
+                        self._append_batch(pool, batch)
+                    except OSError:
+                        feeder.put_back([batch])
+                        raise
                     moved = True
                     break
             if self._dispatcher is not None:
@@ -952,8 +962,9 @@ class Master:
         if self._dispatcher is None or self._is_watched:
             return
         if isinstance(self._files, LocalFiles):
-            self._is_watched = True
-            threading.Thread(target=self._let_go_when_idle, daemon=True).start()
+            with contextlib.suppress(RuntimeError):  # no thread can be started: the next call tries
+                threading.Thread(target=self._let_go_when_idle, daemon=True).start()
+                self._is_watched = True
 
     def _let_go_when_idle(self) -> None:
         idle = False

@@ -36,7 +36,15 @@ class BackgroundWriter:
 
     def begin(self, append_log: AppendLogWriter, batch: Batch, *, called: int) -> Writing:
         """Write jobs, the first of which errors call by a number; then `wake` is called."""
-        file = self._threads.submit(lambda: append_log.write_file(pack_batch(batch, called=called)))
+
+        def write() -> ParcelFile:
+            return append_log.write_file(pack_batch(batch, called=called))
+
+        try:
+            file = self._threads.submit(write)
+        except RuntimeError:  # no more threads can be started
+            file = Future()
+            file.set_result(write())
         file.add_done_callback(lambda _: self._wake())
         return Writing(batch, file)
 

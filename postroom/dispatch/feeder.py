@@ -57,6 +57,7 @@ class Feeder:
         self._quiet_since = 0.0
         self.writing: deque[Writing] = deque()  # batches that are being written, in order
         self.is_large = False  # whether the last batch is a large one
+        self._returned: deque[Batch] = deque()  # batches that could not be written
 
     def came(self, now: float) -> None:
         """A result has come."""
@@ -65,18 +66,26 @@ class Feeder:
     @property
     def ended(self) -> bool:
         """Whether all are written."""
-        return self._used_up and not self.writing
+        return self._used_up and not self.writing and not self._returned
 
     def has_room(self, jobs: int, nbytes: int, now: float) -> bool:
         """Whether there are more, and may be written, if so much is written and has no result."""
-        if self._used_up:
+        if self._used_up and not self._returned:
             return False
         if jobs < self._window.jobs and nbytes < self._window.nbytes:
             return True
         return self.total is not None and now >= self._quiet_since + QUIET_S
 
+    def put_back(self, batches: Iterable[Batch]) -> None:
+        """These could not be written: they come first, when somebody tries again."""
+        self._returned.extend(batches)
+
     def next_batch(self) -> Batch:
         """The next jobs that share a parcel; empty at the end."""
+        if self._returned:
+            batch = self._returned.popleft()
+            self.is_large = False  # in the thread that meets the error
+            return batch
         filler = BatchFiller(self._most)
         until = time.monotonic() + BATCH_S
         while not self._used_up:

@@ -50,7 +50,14 @@ class BackgroundPublisher:
     def begin(self, publish: Callable[[], bool]) -> None:
         """Have something published; it must be waited for before the next."""
         assert self._publishing is None
-        self._publishing = self._threads.submit(publish)
+        try:
+            self._publishing = self._threads.submit(publish)
+        except RuntimeError:  # no more threads can be started
+            self._publishing = Future()
+            try:
+                self._publishing.set_result(publish())
+            except BaseException as error:
+                self._publishing.set_exception(error)
 
     def wait(self) -> bool:
         """Wait for what is being published: whether it is. Its error is raised here."""

@@ -22,8 +22,12 @@ class Prefetcher:
         """Open the parcel that begins with a job."""
         self.take(-1)
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="prefetch", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._work, name="prefetch", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # no more threads can be started: it is opened when it is needed
+                return
+            self._thread = thread
         self._first = first
         self._asked.put(open_sheet)
 

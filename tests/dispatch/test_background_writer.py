@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 
 from postroom.dispatch.background_writer import BackgroundWriter
 from postroom.dispatch.job_writer import PARCEL_BYTES
-from postroom.errors import PayloadError
+from postroom.errors import BaseFolderError, PayloadError
 from postroom.jobs import Job
 from postroom.store.append_log import AppendLogWriter
 from postroom.store.files import LocalFiles
@@ -81,6 +82,38 @@ def test_what_cannot_travel_is_named_with_its_job(room: InOneProcess) -> None:
     with_worker(room)
     with pytest.raises(PayloadError, match=r"job 5: .*y"):
         pool.wait()
+
+
+def test_jobs_that_could_not_be_written_are_written_when_somebody_waits_again(
+    room: InOneProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = AppendLogWriter.write_file
+    failing = [True]
+
+    def full(self: AppendLogWriter, chunks: list[bytes]) -> object:
+        if failing and threading.current_thread() is not threading.main_thread():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(self, chunks)
+
+    monkeypatch.setattr(AppendLogWriter, "write_file", full)
+    pool = room.master.start(iter(large(range(8))))
+    with_worker(room)
+    with pytest.raises(BaseFolderError):
+        pool.wait()
+    failing.clear()
+    assert pool.results() == list(range(8))
+
+
+def test_without_a_thread_it_is_written_at_once(
+    room: InOneProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_thread(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(room.master._writer._threads, "submit", no_thread)
+    pool = room.master.start(iter(large(range(5))))
+    with_worker(room)
+    assert pool.results() == list(range(5))
 
 
 def test_small_jobs_behind_large_ones_keep_their_place(room: InOneProcess) -> None:

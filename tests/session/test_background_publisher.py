@@ -47,6 +47,7 @@ def room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, publisher: BackgroundPublisher
 ) -> Iterator[InOneProcess]:
     monkeypatch.setattr("postroom.dispatch.run_queue.RunQueue._length", lambda *_: 8)
+    monkeypatch.setattr("postroom.session.inbox.HOLD_S", 600.0)  # a slow machine keeps its letter
     with in_one_process(tmp_path, KERNELS) as made:
         for inbox in made.inboxes:
             inbox._publisher = publisher
