@@ -14,7 +14,7 @@ import os
 import random
 import sys
 
-from postroom import Job, Master, PostroomError
+from postroom import Job, JobFailed, Master, PostroomError
 
 PROJECT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "project")
 # A run may end and be removed while its client is stopped: it looks for it this often.
@@ -61,10 +61,12 @@ def main() -> int:
                 for job in listed[len(pool) :]:
                     number = pool.submit(job).number
                     accept(run, number, number + 1)
-                while not pool.wait(LOOK_S).done:
+                while not pool.done:
+                    with contextlib.suppress(TimeoutError):
+                        pool.wait(LOOK_S)
                     master.look(run)
-                values = dict(enumerate(pool.results()))
-                wrong += sum(value not in (n * n + salt, None) for n, value in values.items())
+                for n, value in enumerate(pool.results(return_exceptions=True)):
+                    wrong += value != n * n + salt and not isinstance(value, JobFailed)
                 print(f"done: {len(pool)} jobs of {run}, {wrong} wrong so far", file=sys.stderr)
             pool = None
 

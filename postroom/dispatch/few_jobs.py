@@ -32,12 +32,8 @@ class FewJobs(JobPool):
         super().__init__(files, base, within.info, jobs, master)
         self.is_open = True  # whoever waits for it does not end the run
         self._within = within
-        self._place = len(within.jobs) - len(jobs)  # the number of its first job in the run
-
-    @property
-    def numbers(self) -> range:
-        """The numbers of its jobs in the run."""
-        return range(self._place, self._place + len(self.jobs))
+        # The numbers of its jobs in the run; those of their copies, if they were run again.
+        self.numbers = list(range(len(within.jobs) - len(jobs), len(within.jobs)))
 
     def gather(self) -> bool:
         """Take over the results that have come; whether all have."""
@@ -55,17 +51,23 @@ class FewJobs(JobPool):
             self._sheet_of[number] = moved  # a large one stays mapped when its file is gone
 
     def id_of(self, number: int) -> JobId:
-        return self._within.id_of(self._place + number)
+        return self._within.id_of(self.numbers[number])
 
     def retry(self) -> JobPool:
         """Run every job that failed once more, with its kernel as it is now."""
-        failed = sorted(self._failures)
-        again = self._master.run([self.copy_of(number) for number in failed])
-        for place, number in enumerate(failed):
+        failed, within = sorted(self._failures), self._within
+        copies = [self.copy_of(number) for number in failed]
+        for job in copies:
+            self.info.kernels.pop(job.task, None)  # it is checked again
+        places = self._master.extend(within, copies)
+        for _ in self._master.rounds(within, until=lambda: all(map(within.sheet_of, places))):
+            pass
+        for number, place in zip(failed, places, strict=True):
             del self._failures[number], self._first_of[number]
             self._arrived.remove(number)
             self._n_done -= 1
-            self._take_over(number, again, place)
+            self.numbers[number] = place
+            self._take_over(number, within, place)
         return self
 
 

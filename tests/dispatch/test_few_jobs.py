@@ -87,7 +87,7 @@ def test_a_failed_job_stays_to_be_looked_at_and_run_again(room: InOneProcess) ->
     room.write_kernels(KERNELS.replace("    assert x % 2 == 0\n", ""))
     assert pool.retry().results() == [4, 5, 6, 7]
     assert not pool.failures() and pool.n_done == 4
-    assert room.master.look(pool.run).n_failed == 2
+    assert room.master.look(pool.run).n_failed == 0, "their copies count"
 
 
 def test_large_results_stay_readable_when_their_files_are_gone(room: InOneProcess) -> None:

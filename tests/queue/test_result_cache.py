@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from postroom.queue.actions import clean
+from postroom.queue.disk_usage import look
 from postroom.queue.queue_view import QueueView
 from postroom.queue.result_cache import ResultCache
 from postroom.store.base import Base
@@ -36,6 +37,7 @@ def run(base: Base) -> str:
     for job in jobs:
         end(base, job, FAILURE if job.number in (3, 7, 24) else None)
     settle(base, jobs[0].run)
+    look(LocalFiles(), base)  # how much space it takes is known: that is a matter of its own
     return jobs[0].run
 
 
