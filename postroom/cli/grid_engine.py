@@ -47,7 +47,7 @@ def command(folder: str) -> None:
       qstat
       qdel 0b859f/3-9
 
-    They use the queue of $POSTROOM_BASE, or of ./base. qsub knows -N -cwd -wd -t -hold_jid -p -P
+    They use the queue of $POSTROOM_BASE, or your own. qsub knows -N -cwd -wd -t -hold_jid -p -P
     -v -V -h -b -S -o -e -j -sync -terse, -l gpu=N and -l h_rt=TIME; it reports other options and
     ignores them.
     """

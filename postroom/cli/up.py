@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -151,7 +152,7 @@ def _report(base: Base) -> None:
     page = page_of(base)
     if page is not None:
         click.echo(page.link)
-    named = "" if base.root == os.path.abspath(own_queue()) else f" -b {base.root}"
+    named = "" if base.root == os.path.abspath(own_queue()) else f" -b {shlex.quote(base.root)}"
     talk(f"queue a command: postroom submit{named} -- python train.py")
 
 

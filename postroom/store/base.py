@@ -379,7 +379,7 @@ def open_base(root: str | os.PathLike[str], *, write: bool = True) -> Base:
 
 def _how_to_make(base: Base) -> str:
     if base.root != os.path.abspath(own_queue()):
-        return f"make one by starting an agent: postroom agents start 1 {base.root}"
+        return f"make one by starting an agent: postroom agents start 1 {shlex.quote(base.root)}"
     here = "; or name the one that is here: -b ./base" if os.path.exists("base/FORMAT") else ""
     return f"it would be your own queue: start it with `postroom up`{here}"
 

@@ -25,6 +25,7 @@ ARGUMENTS = {
     "agents stop": [],
     "clean": [],
     "doctor": [],
+    "down": [],
     "drain": [],
     "hold": [JOB],
     "jobs": [],
@@ -37,14 +38,22 @@ ARGUMENTS = {
     "release": [JOB],
     "rerun": [JOB],
     "resume": [],
+    "retention": [],
     "show": [JOB],
     "status": [],
     "submit": ["true"],
     "top": [],
     "ui": [],
+    "up": [],
     "wait": [JOB],
 }
-POSITIONAL = [verb for verb in ARGUMENTS if verb.startswith("agents")] + ["doctor", "master", "ui"]
+POSITIONAL = [verb for verb in ARGUMENTS if verb.startswith("agents")] + [
+    "doctor",
+    "down",
+    "master",
+    "ui",
+    "up",
+]
 
 
 def find(path: tuple[str, ...]) -> click.Command:
@@ -107,7 +116,7 @@ def test_the_base_may_also_be_an_argument(verb: str, monkeypatch: pytest.MonkeyP
         assert refused(*verb.split(), *words) == "named"
 
 
-@pytest.mark.parametrize("verb", ["agents list", "doctor", "master", "ui"])
+@pytest.mark.parametrize("verb", ["agents list", "doctor", "down", "master", "ui", "up"])
 def test_a_base_that_is_named_twice_is_refused(verb: str) -> None:
     done = CliRunner().invoke(postroom, [*verb.split(), "named", "-b", "base"])
     assert done.exit_code == 2 and "named twice" in done.output

@@ -99,6 +99,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setenv("POSTROOM_FAKE_GPUS_FOLDER", str(tmp_path / "cards"))
     monkeypatch.setenv("POSTROOM_PROFILES", str(tmp_path / "profiles"))
     monkeypatch.setenv("POSTROOM_FAKE_GPUS", "2x24G")
+    monkeypatch.setenv("POSTROOM_BASE", str(tmp_path / "base"))
     opened = World(tmp_path)
     yield opened
     opened.close()

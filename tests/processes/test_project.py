@@ -208,8 +208,8 @@ def test_a_failing_job_makes_the_exit_code_1_and_is_explained(project: Path) -> 
     assert "0 of 3 ok, 3 failed" in done.stdout
     assert "job 0 (product 0) failed: ValueError: no" in done.stdout
     assert "raise ValueError('no')" in done.stdout, "the traceback of the first"
-    job = re.findall(r"\[see: postroom show (\w+/0)\]", done.stdout)[0]
-    logs = python(project, "-m", "postroom", "logs", job)
+    hint = re.findall(r"\[see: postroom show (\w+/0 -b .+)\]", done.stdout)[0]
+    logs = python(project, "-m", "postroom", "logs", *shlex.split(hint))
     assert logs.stdout == "printed by it\n"
     log = (project / "base" / "log" / "postroom.log").read_text()
     assert all(json.loads(line) for line in log.splitlines())

@@ -220,12 +220,12 @@ def test_a_day_at_the_page(browser: Browser) -> None:
     window.get_by_role("button", name="Drain agent 0", exact=True).wait_for()
     window.get_by_label("GPUs", exact=True).fill("1")
     press(window, "Add")
-    window.locator("tr", has_text="GPU 1").get_by_text("idle", exact=True).wait_for()
+    # There is no job for it: it takes its GPU only when there is one.
+    added = window.locator("tr", has_text="GPU 1").get_by_text("resting", exact=True)
+    added.wait_for()
     press(window, "Remove agent 1")
     press(window, "Remove it")
-    window.locator("tr", has_text="GPU 1").get_by_text("idle", exact=True).wait_for(
-        state="detached"
-    )
+    added.wait_for(state="detached")
     window.goto(browser.root + "/history?span=1h")
     assert window.locator(".gantt rect").count() > 0
     assert window.locator("tbody tr").count() == 4
