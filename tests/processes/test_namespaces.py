@@ -179,7 +179,7 @@ def test_a_session_in_another_container_is_listed_found_and_not_started_again(
     root = containers.base.root
     assert state(containers, "0") == "idle"
     assert " idle " in containers.said("agents", "list", root)
-    assert "agent 0 is running already (pid " in containers.said("agents", "add", root, "0")
+    assert "agent 0 is idle (GPU 0 " in containers.said("agents", "add", root, "0")
     said = containers.said("agents", "stop", root)
     assert "no signal from here reaches agent 0 (pid " in said
     assert "in its own container" in said

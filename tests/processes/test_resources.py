@@ -145,7 +145,8 @@ def test_a_full_disk_at_submit_is_one_sentence_and_nothing_is_handed_in(
     with sessions.master() as master:
         fill(disk / "filler", leave=4096)
         with pytest.raises(
-            BaseFolderError, match=r"cannot submit jobs .* is full: free some space"
+            BaseFolderError,
+            match=r"cannot submit jobs .* need 27 KiB, and .* free .*: free some space",
         ):
             master.submit_all(Job("kernels:double", x=bytes(9000)) for _ in range(3))
         assert os.listdir(sessions.base.job_pool) == []
