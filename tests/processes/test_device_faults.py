@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -112,7 +113,7 @@ def test_work_that_never_ends_is_ended_by_the_jobs_own_time_limit(room: RealSess
     room.start("0")
     jobs = [
         Job("kernels:double", x=1),
-        Job("kernels:hang", timeout_s=0.5),
+        Job("kernels:hang").options(timeout_s=0.5),
         Job("kernels:compute", seconds=0.3),
         Job("kernels:double", x=2),
     ]
@@ -154,7 +155,7 @@ def test_a_fault_of_the_card_itself_requeues_the_job_and_quarantines_the_card(
 ) -> None:
     room.start("0")
     with room.master() as master:
-        pool = master.submit([Job("kernels:needs_a_well_card")])
+        pool = master.start([Job("kernels:needs_a_well_card")])
         drive(master, lambda: room.guardians["0"].poll() is not None)
         assert listed(room) == ["FAKE-0"]
         room.start("1", "1")
@@ -190,7 +191,9 @@ def test_a_worker_that_cannot_be_ended_does_not_deafen_its_guardian(
     room.environment["POSTROOM_STUCK_S"] = "0.5"
     room.start("0")
     with room.master() as master:
-        pool = master.submit([Job("kernels:hang", timeout_s=1.0), Job("kernels:double", x=4)])
+        pool = master.start(
+            [Job("kernels:hang").options(timeout_s=1.0), Job("kernels:double", x=4)]
+        )
         drive(master, lambda: is_at_work(room))
         worker = room.worker("0")
         if ctypes.CDLL(None, use_errno=True).ptrace(PTRACE_SEIZE, worker, 0, 0):
@@ -204,6 +207,7 @@ def test_a_worker_that_cannot_be_ended_does_not_deafen_its_guardian(
             assert pool[0].outcome.value == "timed out"
             assert pool[1].result() == 8
         finally:
+            os.kill(worker, signal.SIGKILL)
             os.waitpid(worker, 0x40000000)  # __WALL: now it may end
 
 
@@ -218,7 +222,7 @@ def test_500_jobs_of_which_25_go_wrong_on_four_cards(room: RealSessions) -> None
     wrong |= {n * 50 + 21: "too_much" for n in range(10)}
     wrong |= {n * 100 + 77: "hang" for n in range(5)}
     jobs = [
-        Job(f"kernels:{wrong[n]}", timeout_s=0.4 if wrong[n] == "hang" else None)
+        Job(f"kernels:{wrong[n]}").options(timeout_s=0.4 if wrong[n] == "hang" else None)
         if n in wrong
         else Job("kernels:double", x=n)
         for n in range(500)

@@ -7,6 +7,7 @@ import os
 import signal
 import uuid
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -20,7 +21,7 @@ from postroom.testing import RealSessions
 from .conftest import drive, running
 
 
-def shell(sessions: RealSessions, line: str, **options: object) -> Job:
+def shell(sessions: RealSessions, line: str, **options: Any) -> Job:
     assert sessions.import_folder is not None
     name = f"job_{uuid.uuid4().hex[:6]}"
     return Job(
@@ -29,8 +30,7 @@ def shell(sessions: RealSessions, line: str, **options: object) -> Job:
         cwd=sessions.import_folder,
         folder=f"{sessions.import_folder}/{name}",
         grace_s=0.3,
-        **options,
-    ).options(name=name)
+    ).options(name=name, **options)
 
 
 def held(tmp_path: Path) -> tuple[Path, Path, str]:
