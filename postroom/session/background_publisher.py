@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-import numpy as np
-
 from ..parcel.sheets import JobEnd
 
 # Larger results are published before the next job begins: a copy would take too much memory.
@@ -42,8 +40,12 @@ class BackgroundPublisher:
 
     def _owned(self, done: JobEnd) -> JobEnd:
         value = done.value
+        if value is None:
+            return done
+        import numpy as np  # here, since a session that has only commands does without it
+
         alone = type(value) is np.ndarray and value.flags.owndata
-        if value is None or (alone and sys.getrefcount(value) <= _OWN_REFERENCES):
+        if alone and sys.getrefcount(value) <= _OWN_REFERENCES:
             return done
         return done._replace(value=self._own(value))
 

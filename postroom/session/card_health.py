@@ -60,9 +60,11 @@ class CardHealth:
         self.touch_failed = ""  # the worker's error when it could not use its GPU
         self.fault = Fault.OTHER  # what that says
 
-    def was_ready(self) -> None:
-        """A worker started well."""
-        self._never_ready = self._unusable = self._broken = 0
+    def was_ready(self, *, used_card: bool = True) -> None:
+        """A worker started well; one that waits for its first task has not used its GPU yet."""
+        self._never_ready = 0
+        if used_card:
+            self._unusable = self._broken = 0
 
     def first_use_failed(self) -> tuple[str | None, float]:
         """A new worker could not use the GPU: return why the session must stop, or how long to

@@ -532,7 +532,7 @@ class Guardian:
         if message.get("ready"):
             assert self._worker is not None
             self._ready = True
-            self._health.was_ready()
+            self._health.was_ready(used_card=message["device"] != "commands")
             self._journal.event("ready", agent=self._slot.agent_id, worker=self._worker.pid)
             where = f"{self._slot.gpu_name}, {message['device']}"
             self._say(f"ready on {where} (worker pid {self._worker.pid})")
@@ -540,6 +540,8 @@ class Guardian:
                 self._tell_worker(b"stop\n")
         elif "broken" in message:
             self._broken = str(message["broken"])
+        elif "touched" in message:
+            self._health.was_ready()
         elif "touch_failed" in message:
             self._health.touch_failed = str(message["touch_failed"])
             self._health.fault = Fault[message["fault"]]

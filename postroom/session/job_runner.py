@@ -204,6 +204,7 @@ class JobRunner:
             self.tasks.device.touch()
         except Exception as error:  # whatever the driver raises
             self._leave_card(error, first=True)
+        self._guardian.say(touched=True)
 
     def _look_at_card(self, done: JobEnd, failure: Failure) -> JobEnd:
         """After a failed task: see whether this process can still use the GPU.

@@ -74,6 +74,8 @@ class TorchState:
             if "torch" not in sys.modules:
                 return
             self._adopt(device)
+            if self._torch is None:
+                return  # a module of that name that is not torch, or not all of it
         if self._look() != self._plain:
             self._restore_plain()
         if device.count:

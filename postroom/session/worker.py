@@ -33,7 +33,6 @@ from .job_runner import CARD_FAILED, JobRunner, RunCommand
 from .overtime import Overtime
 from .prefetch import Prefetcher
 from .process_state import mark
-from .tasks import own
 
 # How long results that cannot be written wait before they are tried again.
 BLOCKED_S = 0.5
@@ -134,7 +133,7 @@ def work(
         gpu=settings["gpu"],
         pid=os.getpid(),
         prefetcher=Prefetcher() if settings["preload"] else None,
-        publisher=BackgroundPublisher(own) if settings["preload"] else None,
+        publisher=BackgroundPublisher(_own) if settings["preload"] else None,
     )
     if settings["preload"]:
         inbox.overtime = Overtime(inbox.linger)
@@ -186,6 +185,13 @@ def work(
         sys.stderr.flush()
         os._exit(0)
     return 0
+
+
+def _own(value: Any) -> Any:
+    """Copy a result; what that needs is loaded with the first task, and not for commands."""
+    from .tasks import own
+
+    return own(value)
 
 
 def _give_up(guardian: GuardianLink, error: OSError) -> int:

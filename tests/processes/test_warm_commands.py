@@ -16,7 +16,7 @@ from postroom import Job, Outcome
 from postroom.commands.spec import COMMAND
 from postroom.store.files import LocalFiles
 from postroom.store.runs import read_notes
-from postroom.testing import RealSessions
+from postroom.testing import RealSessions, script_device
 
 from .conftest import drive, running
 
@@ -182,32 +182,17 @@ def test_a_session_for_the_queue_loads_what_python_jobs_need_with_the_first_of_t
         assert loaded(worker)
 
 
-TORCH = """
-class device:
-    def __init__(self, name):
-        self.type = name.split(":")[0]
-class cuda:
-    is_available = staticmethod(lambda: True)
-def set_num_threads(count):
-    pass
-def ones(*_, **__):
-    raise RuntimeError("CUDA error: unspecified launch failure")
-"""
-
-
 def test_a_gpu_that_fails_with_the_first_python_job_is_to_blame_and_not_the_job(
-    sessions: RealSessions, tmp_path: Path
+    sessions: RealSessions,
 ) -> None:
-    (tmp_path / "stub").mkdir()
-    (tmp_path / "stub" / "torch.py").write_text(TORCH)
-    sessions.environment |= {"PYTHONPATH": str(tmp_path / "stub"), "POSTROOM_PRELOAD": "torch"}
+    failure = "CUDA error: unspecified launch failure"
+    script_device(sessions.script_cards(), {"FAKE-0": {"touch": failure}})
     sessions.start(options=["--lazy"])
     with sessions.master() as master:
         assert master.run([shell(sessions, "true")])[0].outcome is Outcome.OK
         pool = master.submit_all([Job("kernels:double", x=2)])
         guardian = sessions.guardians["0"]
         drive(master, lambda: guardian.poll() is not None, what="the end of the session")
-        assert (
-            "quarantined: the first use of the GPU failed" in Path(sessions.words("0")).read_text()
-        )
+        said = Path(sessions.words("0")).read_text()
+        assert "quarantined: 3 new processes in a row could not use it" in said
         assert notes(sessions, pool.run) == []

@@ -119,9 +119,8 @@ def test_what_must_come_before_the_next_job_does(
     (inbox,) = room.inboxes
     go = held_back(inbox, monkeypatch)
     second = "kernels:same_buffer" if options else "kernels:small"
-    pool = room.master.submit_all(
-        [Job("kernels:same_buffer", n=1, **options), Job(second, n=2, **options)]
-    )
+    jobs = [Job("kernels:same_buffer", n=1), Job(second, n=2)]
+    pool = room.master.submit_all([job.options(**options) for job in jobs])
     room.master.step(1.0)
     while not inbox._done_from:
         inbox.step()
