@@ -41,6 +41,7 @@ class InOneProcess:
         """`gpu`: a simulated card; then jobs run as in a worker, on the scripted device."""
         self.gpu = gpu
         self.runners: list[JobRunner] = []
+        self.tasks: list[Tasks] = []
         self.import_folder = folder / "project"
         self.import_folder.mkdir(exist_ok=True)
         self.write_kernels(kernels)
@@ -57,6 +58,7 @@ class InOneProcess:
         assert lock is not None
         journal = Journal(self.base, f"worker {agent_id}")
         kernels = Tasks(self.files, self.base.data, journal, gpu=self.gpu)
+        self.tasks.append(kernels)
         run_job: RunJob = kernels.run_job
         if self.gpu != "cpu":
             runner = JobRunner(

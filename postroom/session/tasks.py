@@ -50,6 +50,7 @@ LOOK_S = 0.5
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
+INSTALLED = "installed"  # the version of a kernel that does not come from the project
 # Garbage is collected for the sake of a card's memory at most so often when runs change.
 FREE_EVERY_S = 1.0
 # A session that has been idle for so long gives cached memory back, and drops shared data.
@@ -93,6 +94,7 @@ class Tasks:
         self._in_use: SharedData | None = None  # what the current job was passed
         self._growth = MemoryGrowth()
         self._freed_at = 0.0
+        self._modules = 0  # how many were loaded when it was last seen whether they use torch
         self._gpu, self._any_accelerator = gpu, any_accelerator
         self._device: Device | None = None
         self._choose_device()
@@ -110,6 +112,7 @@ class Tasks:
             if info.run != self._run or sheet.options.rerun_of or self._is_new_call(info, started):
                 self._begin_run(info)
             if sheet.task == CALL:
+                self.state.torch.watching = True
                 self.state.torch.seed(info.run, job, self.state.device)
                 value = self._make_call(info, sheet, job)
             else:
@@ -152,6 +155,8 @@ class Tasks:
 
     def restore(self, descriptor: int, seconds: float) -> None:
         """Put back what a job changed of the process and of torch; it took so many seconds."""
+        if len(sys.modules) != self._modules:
+            self._watch_torch()
         self.state.restore(descriptor)
         if self._device is not None and self._device.count:
             grown = self._growth.after_job(self._device, seconds)
@@ -200,6 +205,7 @@ class Tasks:
             self._device = open_device(self._gpu, any_accelerator=self._any_accelerator)
             if self._device is not None:
                 self.state.device = self._device
+                self.state.torch.watching |= self._device.count > 0
                 self.state.torch.save(self._device)
 
     def _call(self, kernel: _Task, info: RunInfo, sheet: JobSheet, job: int) -> Any:
@@ -339,8 +345,16 @@ class Tasks:
             )
         kernel = self._loaded[task] = _Task(function)
         self._choose_device()  # the kernel may have imported torch
+        self._watch_torch(installed=version == INSTALLED)
         self.state.save()
         return kernel
+
+    def _watch_torch(self, *, installed: bool = False) -> None:
+        """See whether jobs may use torch: if not, nobody need look at it after each of them."""
+        self._modules = len(sys.modules)
+        if not self.state.torch.watching:
+            paths = [path for path, _ in _project_modules()]
+            self.state.torch.watching = installed or any(map(_mentions_torch, paths))
 
     def _changed(self) -> bool:
         """Whether any module that came from the project's folder has been edited since."""
@@ -481,7 +495,13 @@ def _read_version(path: str) -> str | None:
 
 
 def _version_of_module(module: ModuleType) -> str:
-    return str(getattr(module, "__postroom_version__", None) or "installed")
+    return str(getattr(module, "__postroom_version__", None) or INSTALLED)
+
+
+def _mentions_torch(path: str) -> bool:
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        return b"torch" in file.read()
+    return True
 
 
 def to_device(value: Any, device: Device) -> Any:

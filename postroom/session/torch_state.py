@@ -12,8 +12,10 @@ number made of the run and the number of the job: a job draws the same numbers i
 it runs, whatever ran there before, and when it is tried again; two jobs draw different ones.
 `random` and `numpy.random` go on from job to job: seed them in the kernel.
 
-As long as torch is not loaded, all of this is one lookup. With torch on the CPU, comparing takes
-0.5 us for each job and seeding 1 us; what concerns cards is only looked at where there are any.
+As long as torch is not loaded, all of this is one lookup. Else comparing takes 1 us for each job,
+and seeding 2 to 5: too much for small jobs. So a session without a card does neither (`watching`)
+until it runs a kernel from whose project a module with the word "torch" was loaded, an installed
+kernel, or a call. What concerns cards is only looked at where there are any.
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ class TorchState:
     def __init__(self) -> None:
         self._torch: Any = None
         self._run, self._high = "", 0  # the run of the last job, and its part of the seed
+        self.watching = False  # whether jobs may use torch
         self.used_up = ""  # why no other job may run in this process
 
     def save(self, device: Device) -> None:
@@ -59,7 +62,7 @@ class TorchState:
 
     def seed(self, run: str, job: int, device: Device) -> None:
         """Seed the generators for a job."""
-        if self._torch is None:
+        if self._torch is None or not self.watching:
             return
         if run != self._run:
             self._run, self._high = run, zlib.crc32(run.encode()) << 32
@@ -70,6 +73,8 @@ class TorchState:
 
     def restore(self, device: Device) -> None:
         """Put back what a job changed."""
+        if not self.watching:
+            return
         if self._torch is None:
             if "torch" not in sys.modules:
                 return

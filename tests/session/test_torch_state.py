@@ -103,3 +103,30 @@ def test_a_mode_that_cannot_be_left_costs_the_worker(room: InOneProcess) -> None
     room.run([Job("kernels:infer")])
     sys.modules["kernels"].KEPT.__exit__(None, None, None)
     assert "never left it" in room.runners[0].used_up
+
+
+PLAIN = """
+def plain():
+    return 1
+
+def late():
+    import helper
+    return helper.spoil()
+"""
+
+
+def test_without_a_card_only_kernels_that_may_use_torch_are_looked_after(tmp_path: Path) -> None:
+    before = os.getcwd()
+    with in_one_process(tmp_path, PLAIN) as room:
+        helper = "import torch\n\ndef spoil():\n    torch.set_default_dtype(torch.float64)\n"
+        (room.import_folder / "helper.py").write_text(helper)
+        (tasks,) = room.tasks
+        room.run([Job("kernels:plain")]).raise_for_failed()
+        tasks.restore(-1, 0.0)
+        assert not tasks.state.torch.watching
+        room.run([Job("kernels:late")]).raise_for_failed()
+        tasks.restore(-1, 0.0)
+        assert torch.get_default_dtype() is torch.float32
+    os.chdir(before)
+    for name in ("kernels", "helper"):
+        sys.modules.pop(name, None)
