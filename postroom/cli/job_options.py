@@ -11,9 +11,10 @@ import click
 from click.shell_completion import CompletionItem
 
 from ..errors import PostroomError
+from ..queue.job_words import LAST, job_named, jobs_named
 from ..queue.queue_view import QueueView
 from ..store.base import Base, create_base, default_base, open_base, up_command
-from ..store.job_ids import JobId, find_job, find_jobs
+from ..store.job_ids import JobId
 from .options import base_option
 from .output import talk
 
@@ -85,6 +86,13 @@ def job_argument(function: F) -> F:
     return click.argument("job", metavar="JOB", shell_complete=complete_jobs)(function)
 
 
+def job_or_last(function: F) -> F:
+    """Add the argument JOB, which may be left out: the job that was submitted last."""
+    return click.argument("job", metavar="[JOB]", default=LAST, shell_complete=complete_jobs)(
+        function
+    )
+
+
 def jobs_argument(*, required: bool = True) -> Callable[[F], F]:
     """Add the arguments JOB..."""
     return click.argument(
@@ -98,10 +106,10 @@ def jobs_argument(*, required: bool = True) -> Callable[[F], F]:
 
 def one_job(view: QueueView, word: str) -> JobId:
     """Return the job that a word names."""
-    return find_job(view.files, view.base, word)
+    return job_named(view, word)
 
 
 def some_jobs(view: QueueView, words: Sequence[str]) -> list[JobId]:
     """Return the jobs that some words name, each once."""
-    found = [job for word in words for job in find_jobs(view.files, view.base, word)]
+    found = [job for word in words for job in jobs_named(view, word)]
     return list(dict.fromkeys(found))

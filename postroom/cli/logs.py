@@ -11,11 +11,12 @@ import click
 
 from ..errors import PostroomError
 from ..queue.job_logs import Follower, PrintedLog, follow, path_of
+from ..queue.job_words import LAST
 from ..queue.queue_view import QueueView
 from ..queue.rows import ENDED, PENDING
 from ..store.kernel_output import OutputReader
-from ..text.safe_text import for_terminal
-from .job_options import in_base, job_argument, one_job
+from ..text.safe_text import for_terminal, printable
+from .job_options import in_base, job_or_last, one_job
 from .options import CONTEXT
 from .output import talk
 
@@ -24,11 +25,11 @@ FOLLOW_LINES = 20  # shown of what was printed before
 
 
 @click.command(context_settings=CONTEXT)
-@job_argument
+@job_or_last
 @click.option(
     "-f", "--follow", "follow_", is_flag=True, help="Follow the output until the job ends."
 )
-@click.option("-e", "--err", is_flag=True, help="Print stderr instead of stdout.")
+@click.option("-e", "--err", is_flag=True, help="Print stderr, where it has a log of its own.")
 @click.option("-a", "--attempt", type=click.IntRange(1), metavar="N", help="Output of attempt N.")
 @click.option("--raw", is_flag=True, help="On a terminal too: print every byte as it is.")
 @click.option("-n", "lines", type=click.IntRange(0), metavar="N", help="Only the last N lines.")
@@ -42,15 +43,18 @@ def command(
     raw: bool,
     lines: int | None,
 ) -> None:
-    """Print the stdout of JOB, or with --err its stderr.
+    """Print the output of JOB, or of the job that was submitted last.
 
-    Of a Python task, both are printed: all that its kernel has printed and logged.
+    It is stdout and stderr, in the order in which they came. A line of `postroom run`, and a job of
+    `submit --split-output`, has two logs: of these, stdout is printed, or with --err stderr.
 
     On a terminal, only the colours of the output take effect: other escape codes are removed. In a
     pipe or a file, and with --raw, every byte is printed as it is.
 
     \b
-      postroom logs 0b859f/17            all of it
+      postroom logs                      of the last job; @~1: of the one before
+      postroom logs 17                   of job 17 of the same run; or by its name
+      postroom logs 0b859f/17            of any job
       postroom logs 0b859f/17 -n 50      the last 50 lines
       postroom logs 0b859f/17 -f         follow it; Ctrl-C does not stop the job
       postroom logs 0b859f/17 -a 1 -e    stderr of the first attempt
@@ -60,7 +64,14 @@ def command(
     if attempt is not None and attempt not in [one.number for one in detail.attempts]:
         known = ", ".join(str(one.number) for one in detail.attempts) or "none yet"
         raise PostroomError(f"{job_id.short} has no attempt {attempt}; attempts: {known}")
+    if err and detail.out_path and not detail.err_path:
+        raise PostroomError(
+            f"stdout and stderr of {job_id.short} are in one log: leave out --err; to have two, "
+            "submit with --split-output"
+        )
     state, reason = detail.job.state, detail.job.reason
+    if job.startswith(LAST):
+        talk(f"{job_id.short}: {detail.job.name or printable(detail.job.command)}")
     if state in PENDING:
         talk(f"{job_id.short} is {state}: {reason}")
     follow_ = follow_ and attempt is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import time
 
 import click
@@ -11,21 +12,25 @@ from ..queue.rows import FAILED, JobDetail
 from ..text.durations import format_duration, format_time
 from ..text.memory_sizes import from_mib
 from ..text.safe_text import printable
-from .job_options import in_base, job_argument, one_job
+from .job_options import in_base, job_or_last, one_job
 from .options import CONTEXT, as_json
 from .output import paint, print_json, print_table
 
 
 @click.command(context_settings=CONTEXT)
-@job_argument
+@job_or_last
 @click.option("--env", is_flag=True, help="Print the environment of its submission, with values.")
 @as_json
 @in_base
 def command(view: QueueView, job: str, env: bool, json_: bool) -> None:
-    """Show everything about JOB: command, PID, attempts, why it waits, when it may start.
+    """Show everything about JOB, or the job that was submitted last; a failure comes first.
+
+    It shows the command, PID, attempts, why it waits, and when it may start.
 
     \b
-      postroom show 0b859f/17
+      postroom show                the last job; @~1: the one before
+      postroom show 17             job 17 of the same run; or its name
+      postroom show 0b859f/17      any job
     """
     if env:
         found = view.environment(one_job(view, job))
@@ -39,6 +44,8 @@ def command(view: QueueView, job: str, env: bool, json_: bool) -> None:
     if json_:
         print_json(detail)
         return
+    if detail.job.state in FAILED:
+        _print_failure(detail)
     for name, value in facts(detail).items():
         if value:
             text = printable(value).replace("\n", "\n" + " " * 11)
@@ -46,14 +53,21 @@ def command(view: QueueView, job: str, env: bool, json_: bool) -> None:
     if detail.attempts:
         click.echo()
         print_table(attempt_rows(detail))
-    if detail.traceback:
-        what = "its last output" if detail.out_path else "traceback"
-        click.echo(f"\n{what}:\n{printable(detail.traceback.rstrip().expandtabs())}")
     if detail.job.state in FAILED:
         click.echo(
             f"\noutput: postroom logs {detail.job.short};  "
             f"run it again: postroom rerun {detail.job.short}"
         )
+
+
+def _print_failure(detail: JobDetail) -> None:
+    """Print why a job failed, and the end of what it said."""
+    row = detail.job
+    click.echo(paint(f"{row.short} {row.state}: {printable(row.error)}", row.state))
+    if detail.traceback:
+        click.echo("its last output:" if detail.out_path else "traceback:")
+        click.echo(textwrap.indent(printable(detail.traceback.rstrip().expandtabs()), "  "))
+    click.echo()
 
 
 def facts(detail: JobDetail) -> dict[str, str]:
@@ -63,7 +77,7 @@ def facts(detail: JobDetail) -> dict[str, str]:
         "job": f"{row.short}   ({row.id})",
         "name": row.name,
         "state": row.state,
-        "why": row.reason or row.error,
+        "why": row.reason or ("" if row.state in FAILED else row.error),
         "starts": _starts(detail),
         "pid": str(detail.pid or ""),
         "command": row.command,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -31,8 +32,8 @@ from .output import print_json, print_table, talk
 from .wait import wait_for
 
 
-@click.command(context_settings=CONTEXT)
-@click.argument("words", nargs=-1, metavar="[--] CMD...")
+@click.command(context_settings={**CONTEXT, "allow_interspersed_args": False})
+@click.argument("words", nargs=-1, metavar="CMD...")
 @click.option(
     "-f",
     "--file",
@@ -92,6 +93,7 @@ from .wait import wait_for
     metavar="CMD|URL",
     help="Send a message at the first failure, and when all have ended; may be repeated.",
 )
+@click.option("--split-output", is_flag=True, help="Have stderr in a log of its own.")
 @click.option("--wait", is_flag=True, help="Wait for its end; exit 1 if it failed.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be queued.")
 @as_json
@@ -100,15 +102,16 @@ def command(view: QueueView, words: tuple[str, ...], json_: bool, **options: Any
     """Queue a command and print its id. By then it is on disk, and survives a power loss.
 
     \b
-      postroom submit -- python train.py --lr 0.1
+      postroom submit python train.py --lr 0.1
       postroom submit "python train.py > log.txt"        one word: the shell reads it
-      postroom submit -P vae -p 5 -t 2h --retries 1 -- python train.py
+      postroom submit -P vae -p 5 -t 2h --retries 1 python train.py
       postroom submit --array 1-100 'python train.py --seed $SGE_TASK_ID'
-      postroom submit --after 0b859f/17 -- python evaluate.py
+      postroom submit --after @ python evaluate.py       after the job submitted last
       postroom submit -f jobs.txt --dry-run
-      postroom wait $(postroom submit -- make)
+      postroom wait $(postroom submit make)
 
-    The command runs in this folder, with the environment and the umask of this shell.
+    Options come before the command: from its first word on, everything belongs to it. It runs in
+    this folder, with the environment and the umask of this shell.
     """
     specs = _specs(view, words, options)
     for target in options["notify"]:
@@ -144,10 +147,10 @@ def command(view: QueueView, words: tuple[str, ...], json_: bool, **options: Any
 
 def _specs(view: QueueView, words: Sequence[str], options: dict[str, Any]) -> list[CommandSpec]:
     if bool(words) == (options["file"] is not None):
-        raise click.UsageError("name a command (postroom submit -- python train.py) or -f FILE")
+        raise click.UsageError("name a command (postroom submit python train.py) or -f FILE")
     if words:
         # One word is read by a shell; several were read by the submitting shell already.
-        lines = [words[0] if len(words) == 1 else shlex.join(words)]
+        lines = [words[0] if len(words) == 1 else shlex.join(_program_first(words))]
     else:
         lines = [spec.command for spec in read_lines(options["file"])]
         if not lines:
@@ -163,6 +166,7 @@ def _specs(view: QueueView, words: Sequence[str], options: dict[str, Any]) -> li
         retries=options["retries"],
         grace_s=GRACE_S if options["grace"] is None else options["grace"],
         shell=options["shell"],
+        merged=not options["split_output"],
         scheduling=SchedulingOptions(
             priority=options["priority"],
             held=options["hold"],
@@ -181,6 +185,16 @@ def _specs(view: QueueView, words: Sequence[str], options: dict[str, Any]) -> li
             own = f"{name}.{number}" if name and several else name
             specs.append(check(replace(common, command=line, name=own, number=number)))
     return specs
+
+
+def _program_first(words: Sequence[str]) -> Sequence[str]:
+    """The words of a command; a whole command line with more behind it is refused."""
+    if " " in words[0] and shutil.which(words[0]) is None:
+        raise click.UsageError(
+            f"{words[0]!r} is no program, and {words[1]!r} follows it: write options before the "
+            "command, and a command for the shell as one word"
+        )
+    return words
 
 
 def _named(view: QueueView, words: Sequence[str]) -> tuple[JobId, ...]:

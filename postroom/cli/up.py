@@ -92,7 +92,7 @@ def up(
 
     \b
       postroom up                            all GPUs; prints the address of the page
-      postroom submit -- python train.py     queue a command, from any folder
+      postroom submit python train.py        queue a command, from any folder
       postroom down                          stop all, after the running jobs
       postroom up --install                  start it after each reboot (systemd)
     """

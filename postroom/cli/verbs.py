@@ -94,7 +94,7 @@ EXAMPLES = """\b
 Examples:
   postroom run jobs.txt --gpus 0,1               run a file of commands, then exit
   postroom up                                    or have a queue: a scheduler, agents, a page
-  postroom submit -- python train.py --lr 0.1    queue a command
+  postroom submit python train.py --lr 0.1       queue a command
   postroom status                                see what runs
 """
 

@@ -2,7 +2,8 @@
 
     job_7/
       INFO                     what was run, where and when; then how it ended
-      job_7.OUT  job_7.ERR     its output; of a very long output, the start and the end
+      job_7.OUT  job_7.ERR     its output; of a very long output, the start and the end. Of a queued
+                               command, .OUT has both, in the order in which they came
       timeline.csv             GPU memory and utilisation over time, if it ran for a moment
       SUCCESS or FAILURE       empty; never both, and none while it runs
       command.sh               a command of more than 128 KiB
@@ -128,9 +129,9 @@ class JobFolder:
             return {name: value.strip() for name, colon, value in parts if colon}
         return {}
 
-    def tails(self) -> tuple[str, str]:
-        """The ends of .OUT and of .ERR."""
-        return tail(self.out), tail(self.err)
+    def tails(self, *, merged: bool) -> tuple[str, str]:
+        """The ends of stdout and of stderr; where both are in one file, it counts as stderr."""
+        return ("", tail(self.out)) if merged else (tail(self.out), tail(self.err))
 
 
 def working_folder(folder: str, cwd: str, source: str) -> str:

@@ -231,7 +231,7 @@ class Minder:
                 began, started_at = time.monotonic(), time.time()
             number, outputs = self._prepare(attempt, folder, started_at)
             code, overdue, oom_kills = self._run(attempt, number, outputs, lingers)
-            said = folder.tails() if code or overdue else ("", "")
+            said = folder.tails(merged=bool(spec.merged)) if code or overdue else ("", "")
             end = End(
                 code=code if code >= 0 else None,
                 signal=-code if code < 0 else None,
@@ -345,18 +345,18 @@ class Minder:
 
     def _prepare(
         self, attempt: CommandAttempt, folder: JobFolder, started_at: float
-    ) -> tuple[int, tuple[CappedLog, CappedLog]]:
+    ) -> tuple[int, tuple[CappedLog, ...]]:
         """Make the folder and the files that a command writes to; wait while the disk is full."""
         spec = attempt.spec
 
-        def make() -> tuple[int, tuple[CappedLog, CappedLog]]:
+        def make() -> tuple[int, tuple[CappedLog, ...]]:
             number = folder.begin()
             beginning = self._beginning(attempt, number, started_at)
             folder.tell({**beginning, **self._gpu_use.facts})
             if spec.checkpoint:
                 os.makedirs(folder.checkpoint, exist_ok=True)
-            out = CappedLog(folder.out, spec.output_bytes)
-            return number, (out, CappedLog(folder.err, spec.output_bytes))
+            paths = (folder.out,) if spec.merged else (folder.out, folder.err)
+            return number, tuple(CappedLog(path, spec.output_bytes) for path in paths)
 
         return self._with_space(make)
 
@@ -402,7 +402,7 @@ class Minder:
         self,
         attempt: CommandAttempt,
         number: int,
-        outputs: tuple[CappedLog, CappedLog],
+        outputs: tuple[CappedLog, ...],
         lingers: Callable[[], None],
     ) -> tuple[int, bool, int]:
         """Run a command and what belongs to it; return its exit code, whether it was late, and how
@@ -488,7 +488,7 @@ class Minder:
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                 (os.POSIX_SPAWN_DUP2, watch.outputs[0].fd, 1),
-                (os.POSIX_SPAWN_DUP2, watch.outputs[1].fd, 2),
+                (os.POSIX_SPAWN_DUP2, watch.outputs[-1].fd, 2),
             ],
             setsid=True,
             setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),  # which Python ignores
@@ -506,7 +506,7 @@ class Minder:
         return status, overdue
 
     def _tell_left_behind(self, watch: CommandWatch) -> None:
-        """Write into the command's .ERR which of its processes are ended because it has."""
+        """Write into the command's stderr which of its processes are ended because it has."""
         found = ((pid, printable(command_line(pid))[:80]) for pid in sorted(self._below()))
         left = [f"{words} (pid {pid})" for pid, words in found if words]
         if left:
@@ -517,7 +517,7 @@ class Minder:
                 f"now: {self._left_behind}; to let them finish, end the line with `wait`]\n"
             )
             with contextlib.suppress(OSError):
-                os.write(watch.outputs[1].fd, text.encode(errors="replace"))
+                os.write(watch.outputs[-1].fd, text.encode(errors="replace"))
 
     def _find(self, program: str) -> str:
         """The path of a program: searched once, since some commands take a millisecond."""

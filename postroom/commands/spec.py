@@ -51,6 +51,7 @@ class CommandSpec:
     before: str = ""  # a command that runs before it
     after: str = ""  # a command that runs after it, however it ended
     output_bytes: int = OUTPUT_BYTES  # of each of its two logs
+    merged: bool | None = None  # stderr goes into .OUT, too; None: in the queue it does
     arguments: dict[str, Any] = field(default_factory=dict)  # of a sweep, for tables
     number: int = 0  # of a batch or an array, counted from 1: its SGE_TASK_ID
     checkpoint: bool = False  # whether it gets a folder that outlives its attempts

@@ -101,6 +101,7 @@ class JobRows:
             scheduling = scheduling_in(asked)
         folder = output_folder(self._base, reader, number) if sheet is not None else ""
         paths = JobFolder(folder) if folder else None
+        merged = bool(asked.get("merged"))
         starts_at = position = None
         if row.state in PENDING:
             position, starts_at = self._estimator.when(reader, number, row.state)
@@ -112,11 +113,11 @@ class JobRows:
             arguments=dict(asked.get("arguments") or {}),
             folder=folder,
             out_path=paths.out if paths else "",
-            err_path=paths.err if paths else "",
+            err_path=paths.err if paths and not merged else "",
             timeout_s=sheet.options.timeout_s if sheet else None,
             retries=sheet.options.retries if sheet else 0,
             scheduling=scheduling.encode(),
-            attempts=self._attempts(reader, number, row, paths),
+            attempts=self._attempts(reader, number, row, paths, merged=merged),
             pid=find_process(self._base, agent.agent, job) if agent else None,
             starts_at=starts_at,
             position=position,
@@ -134,7 +135,13 @@ class JobRows:
         return {**(found.variables if found else {}), **(asked.get("env") or {})}
 
     def _attempts(
-        self, reader: RunReader, number: int, row: JobView, paths: JobFolder | None
+        self,
+        reader: RunReader,
+        number: int,
+        row: JobView,
+        paths: JobFolder | None,
+        *,
+        merged: bool,
     ) -> list[AttemptView]:
         """Every attempt: those that left a note, then the one that is running or has ended."""
         found = []
@@ -154,7 +161,7 @@ class JobRows:
                     started_at=_started_at(earlier) if earlier else None,
                     ended_at=note.at or None,
                     out_path=earlier.out if earlier else "",
-                    err_path=earlier.err if earlier else "",
+                    err_path=earlier.err if earlier and not merged else "",
                 )
             )
         if row.started_at is not None or row.ended_at is not None:
@@ -168,7 +175,7 @@ class JobRows:
                     row.started_at,
                     row.ended_at,
                     paths.out if paths else "",
-                    paths.err if paths else "",
+                    paths.err if paths and not merged else "",
                 )
             )
         return found

@@ -77,7 +77,7 @@ class AttemptView:
     started_at: float | None = None
     ended_at: float | None = None
     out_path: str = ""
-    err_path: str = ""
+    err_path: str = ""  # "": in the same file as stdout
 
 
 @dataclass(frozen=True)

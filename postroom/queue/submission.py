@@ -48,7 +48,7 @@ MOST_JOBS = 10_000
 def check(spec: CommandSpec) -> CommandSpec:
     """Refuse a command that could never run, before it is queued."""
     if not spec.command.strip():
-        raise PostroomError("there is no command to submit: postroom submit -- python train.py")
+        raise PostroomError("there is no command to submit: postroom submit python train.py")
     spec.check()
     if not spec.snapshot and not os.path.isdir(spec.cwd):
         raise PostroomError(f"the folder {spec.cwd!r} to run in does not exist")
@@ -85,7 +85,11 @@ def submit(
     if snapshot is not None:
         given |= {"snapshot": snapshot.name, "source": snapshot.source}
         needs.append(snapshot)
-    jobs = [check(spec).but(**given).to_job() for spec in specs]
+    jobs = [
+        # One log, in which stdout and stderr are in the order in which they came.
+        check(spec).but(**given, merged=spec.merged is not False).to_job()
+        for spec in specs
+    ]
     for job in jobs:
         job.arguments["submitted_at"] = now
     awaited = {

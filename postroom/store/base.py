@@ -26,7 +26,7 @@ base/
   data.lock                      shared file lock of those who begin a run that refers to data
   control/                       requests to the acting Master, and the orders in force
   control/agents.json            which agents the base is to have
-  runs/<run>/<job>/              the files of a queued command: INFO, .OUT, .ERR, SUCCESS or FAILURE
+  runs/<run>/<job>/              the files of a queued command: INFO, .OUT, SUCCESS or FAILURE
   runs/<run>/output.<agent>      what the kernels of a run have printed
   log/postroom.log               one log for every process (JSON lines)
   log/events.jsonl               the journal of every state change

@@ -15,5 +15,8 @@ def test_show_tells_why_a_job_waits_and_why_it_failed(base: Base) -> None:
     assert f"it waits for {first.short} (queued)" in call(base, "show", third.short).stdout
     end(base, first, FAILURE)
     shown = call(base, "show", first.short).stdout
-    assert "exit code 3: no such data" in shown and "Traceback: ..." in shown
+    error, title, traceback = shown.splitlines()[:3]
+    assert error == f"{first.short} failed: exit code 3: no such data"
+    assert (title, traceback) == ("its last output:", "  Traceback: ...")
+    assert call(base, "show").stdout == call(base, "show", third.short).stdout
     assert "will be cancelled" in call(base, "show", third.short).stdout

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import click
 import pytest
 
 from postroom.errors import PostroomError
@@ -21,6 +22,14 @@ def test_submit_prints_ids_and_nothing_else_on_stdout(base: Base, view: QueueVie
     assert (row.command, row.name, row.project) == ("echo 'a b'", "one", "default")
     call(base, "submit", "python x.py > log; true")
     assert view.jobs().jobs[1].command == "python x.py > log; true"
+
+
+def test_options_end_at_the_first_word_of_the_command(base: Base, view: QueueView) -> None:
+    call(base, "submit", "-n", "one", "python", "x.py", "--lr", "1", "-n", "2")
+    (row,) = view.jobs().jobs
+    assert (row.name, row.command) == ("one", "python x.py --lr 1 -n 2")
+    with pytest.raises(click.UsageError, match="write options before the command"):
+        call(base, "submit", "python x.py", "--priority", "5")
 
 
 def test_submit_passes_on_every_option(base: Base, view: QueueView, tmp_path: Path) -> None:

@@ -120,6 +120,13 @@ def test_a_command_leaves_its_output_its_info_and_its_result(minder: RunningMind
     assert info["started"] <= info["ended"]
 
 
+def test_merged_output_is_one_log_in_the_order_in_which_it_came(minder: RunningMinder) -> None:
+    done = minder.run("for n in 1 2 3; do echo o$n; echo e$n >&2; done; exit 3", merged=True)
+    assert Path(minder.folder.out).read_text().split() == ["o1", "e1", "o2", "e2", "o3", "e3"]
+    assert not os.path.exists(minder.folder.err)
+    assert done.failure is not None and done.failure.message == "exit code 3: e3"
+
+
 def test_a_command_that_ended_well_is_not_run_again_when_only_its_outcome_was_lost(
     minder: RunningMinder,
 ) -> None:

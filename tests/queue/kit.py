@@ -20,9 +20,16 @@ FILES = LocalFiles()
 FAILURE = Failure(Outcome.FAILED, "failed", "exit code 3: no such data", "Traceback: ...")
 
 
-def queue(base: Base, *commands: str, project: str = "p", **scheduling: object) -> list[JobId]:
+def queue(
+    base: Base,
+    *commands: str,
+    project: str = "p",
+    merged: bool | None = None,
+    **scheduling: object,
+) -> list[JobId]:
     options = SchedulingOptions(**scheduling)  # type: ignore[arg-type]
-    specs = [CommandSpec(one, cwd="/", name=one, scheduling=options) for one in commands]
+    common = CommandSpec("", cwd="/", scheduling=options, merged=merged)
+    specs = [replace(common, command=one, name=one) for one in commands]
     return submit(FILES, base, specs, project=project)
 
 

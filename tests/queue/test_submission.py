@@ -53,7 +53,9 @@ def test_a_project_has_one_open_run(base: Base) -> None:
 def test_a_queued_command_has_a_checkpoint_folder(base: Base) -> None:
     (job,) = submit(FILES, base, [TRUE])
     environment = JobEnvironment.of_this_process().name
-    assert read(base, job) == TRUE.but(checkpoint=True, retries=0, environment=environment)
+    assert read(base, job) == TRUE.but(
+        checkpoint=True, retries=0, environment=environment, merged=True
+    )
 
 
 def test_a_rerun_is_not_held_and_names_what_it_repeats(base: Base) -> None:

@@ -1,0 +1,64 @@
+"""The words by which people name jobs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from postroom.queue.job_words import job_named, jobs_named
+from postroom.queue.queue_view import QueueView
+from postroom.store.base import Base
+from postroom.store.job_ids import UnknownJobError
+
+from .kit import queue
+
+
+def test_the_last_job_and_those_before_it_are_counted_over_all_projects(
+    base: Base, view: QueueView
+) -> None:
+    (first,) = queue(base, "a", project="one")
+    second, third = queue(base, "b", "c", project="two")
+    (fourth,) = queue(base, "d", project="one")
+    named = [job_named(view, word) for word in ("@", "@~1", "@~2", "@~3")]
+    assert named == [fourth, third, second, first]
+    with pytest.raises(UnknownJobError, match=r"there is no @~4: 4 jobs were submitted"):
+        job_named(view, "@~4")
+
+
+def test_a_number_alone_is_a_job_of_the_run_that_was_submitted_to_last(
+    base: Base, view: QueueView
+) -> None:
+    queue(base, *"abcdef", project="one")
+    other = queue(base, "x", "y", project="two")
+    assert job_named(view, "1") == other[1]
+    assert jobs_named(view, "0-1") == other
+    with pytest.raises(UnknownJobError, match="has jobs 0 to 1"):
+        job_named(view, "5")  # of another project's run: never guessed
+    (again,) = queue(base, "g", project="one")
+    assert job_named(view, "6") == again
+
+
+def test_digits_that_end_a_runs_id_name_the_run(base: Base, view: QueueView) -> None:
+    jobs = queue(base, "a", "b")
+    run = "20260101-000000-123456"
+    for place in (base.run_folder, base.result_folder, base.attempts):
+        Path(place(jobs[0].run)).rename(place(run))
+    info = Path(base.run_info(run))
+    info.write_text(info.read_text().replace(jobs[0].run, run))
+    assert [job.run for job in jobs_named(view, "123456")] == [run, run]
+
+
+def test_a_name_means_its_job_if_no_other_has_it(base: Base, view: QueueView) -> None:
+    (named,) = queue(base, "train-a")
+    assert job_named(view, "train-a") == named
+    queue(base, "train-a")
+    with pytest.raises(UnknownJobError, match="2 jobs have the name 'train-a': name one by its id"):
+        job_named(view, "train-a")
+    with pytest.raises(UnknownJobError, match="no job has the name 'train-b', either"):
+        job_named(view, "train-b")
+
+
+def test_an_empty_queue_has_no_last_job(view: QueueView) -> None:
+    with pytest.raises(UnknownJobError, match=r"nothing was submitted to .* yet"):
+        job_named(view, "@")
