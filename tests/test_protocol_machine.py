@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from .simulation.checker import Plan, Submission
-from .simulation.kernel import Process
+from .simulation.processes import Process
 from .simulation.roles import Client, Session
 from .simulation.world import ERRNOS, World, seeded
 
@@ -71,11 +71,11 @@ class PostRoom(RuleBasedStateMachine):
     def somebody_is_killed(self, number: int) -> None:
         process = self._pick(number)
         if process is not None:
-            self.world.kernel.kill(process)
+            self.world.scheduler.kill(process)
 
     @rule(number=some_process)
     def somebody_is_stopped_or_continued(self, number: int) -> None:
-        processes = self.world.kernel.processes
+        processes = self.world.scheduler.processes
         if processes:
             process = processes[number % len(processes)]
             process.stopped = not process.stopped
@@ -92,7 +92,7 @@ class PostRoom(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.1, 1.0, 5.0]))
     def time_passes(self, seconds: float) -> None:
-        self.world.kernel.now += seconds
+        self.world.scheduler.now += seconds
 
     @rule(seconds=st.sampled_from([-1e6, 3600.0]))
     def the_wall_clock_jumps(self, seconds: float) -> None:
@@ -106,7 +106,7 @@ class PostRoom(RuleBasedStateMachine):
         try:
             self.world.finish()
         finally:
-            self.world.kernel.shut_down()
+            self.world.scheduler.shut_down()
             self._seeded.__exit__(None, None, None)
 
 

@@ -11,7 +11,7 @@ from postroom.store.base import FOLDERS
 
 from .simulation.checker import Checker, Plan, Submission, Violation
 from .simulation.disk import Disk, Folder, SimulatedFiles
-from .simulation.kernel import Kernel, Process
+from .simulation.processes import Process, Scheduler
 from .simulation.roles import ROOT, Client, Session
 from .simulation.world import World, seeded, tell
 
@@ -27,7 +27,7 @@ def test_every_story_ends_with_one_true_result_for_each_accepted_job(first: int)
 
 def test_the_same_seed_tells_the_same_story() -> None:
     stories = [tell(4242) for _ in range(2)]
-    summaries = [(s.kernel.operations, s.kernel.kills, s.kernel.now) for s in stories]
+    summaries = [(s.scheduler.operations, s.scheduler.kills, s.scheduler.now) for s in stories]
     assert summaries[0] == summaries[1]
 
 
@@ -41,13 +41,13 @@ def test_a_failing_story_says_how_to_hear_it_again(monkeypatch: pytest.MonkeyPat
 class TestTheKernel:
     def test_a_process_can_be_ended_between_any_two_operations(self) -> None:
         for survived in range(5):
-            kernel = Kernel()
+            scheduler = Scheduler()
             done: list[int] = []
-            process = kernel.spawn("p", lambda p, done=done: _count_to(p, 5, done))
-            kernel.turn(process, survived)
-            kernel.kill(process)
+            process = scheduler.spawn("p", lambda p, done=done: _count_to(p, 5, done))
+            scheduler.turn(process, survived)
+            scheduler.kill(process)
             assert done == list(range(survived))
-            assert not kernel.processes
+            assert not scheduler.processes
 
     def test_what_a_killed_process_does_on_its_way_out_has_no_effect(self) -> None:
         world = World(random.Random(0))
@@ -60,23 +60,23 @@ class TestTheKernel:
             finally:
                 files[0].make_folder(f"{ROOT}/tmp/left-behind")
 
-        process = world.kernel.spawn("p", body)
-        world.kernel.turn(process, 1)
-        world.kernel.kill(process)
+        process = world.scheduler.spawn("p", body)
+        world.scheduler.turn(process, 1)
+        world.scheduler.kill(process)
         assert "left-behind" not in world.disk.folder(f"{ROOT}/tmp").entries
 
     def test_a_lock_is_free_when_the_last_of_its_owners_is_dead(self) -> None:
         world = World(random.Random(0))
-        worker, guardian, master = (_sleeper(world.kernel) for _ in range(3))
+        worker, guardian, master = (_sleeper(world.scheduler) for _ in range(3))
         path = f"{ROOT}/agent_pool/0.lock"
         lock = _files(world.disk, guardian).try_lock(path)
         assert lock is not None
         lock.hand_down(worker)
-        world.kernel.kill(guardian)
+        world.scheduler.kill(guardian)
         assert _files(world.disk, master).try_lock(path) is None
-        world.kernel.kill(worker)
+        world.scheduler.kill(worker)
         assert _files(world.disk, master).try_lock(path) is not None
-        world.kernel.shut_down()
+        world.scheduler.shut_down()
 
 
 def _count_to(process: Process, stop: int, done: list[int]) -> None:
@@ -85,9 +85,9 @@ def _count_to(process: Process, stop: int, done: list[int]) -> None:
         done.append(number)
 
 
-def _sleeper(kernel: Kernel) -> Process:
-    process = kernel.spawn("sleeper", lambda p: p.sleep(1e9))
-    kernel.turn(process, 1)
+def _sleeper(scheduler: Scheduler) -> Process:
+    process = scheduler.spawn("sleeper", lambda p: p.sleep(1e9))
+    scheduler.turn(process, 1)
     return process
 
 
@@ -99,7 +99,7 @@ def _files(disk: Disk, process: Process) -> SimulatedFiles:
 class TestTheDisk:
     def _world(self, seed: int) -> tuple[World, SimulatedFiles]:
         world = World(random.Random(seed))
-        return world, _files(world.disk, _sleeper(world.kernel))
+        return world, _files(world.disk, _sleeper(world.scheduler))
 
     def _after_power_loss(self, *, sync_file: bool, sync_folder: bool) -> set[bytes | None]:
         found: set[bytes | None] = set()
@@ -112,7 +112,7 @@ class TestTheDisk:
             world.disk.lose_power()
             node = world.disk.folder(f"{ROOT}/data").entries.get("d")
             found.add(None if node is None or isinstance(node, Folder) else node.data)
-            world.kernel.shut_down()
+            world.scheduler.shut_down()
         return found
 
     def test_what_was_synced_survives_a_power_loss(self) -> None:
@@ -135,7 +135,7 @@ class TestTheDisk:
                 box.write(b"letter")
             world.disk.full = False
             found.add(box.read())
-            world.kernel.shut_down()
+            world.scheduler.shut_down()
         assert found == {b"letter"[:n] for n in range(6)}
 
     def test_a_publish_may_say_it_failed_when_it_worked(self) -> None:
@@ -145,25 +145,25 @@ class TestTheDisk:
         with pytest.raises(OSError, match="Input/output"):
             files.publish(f"{ROOT}/tmp/t", f"{ROOT}/data/d")
         assert "d" in world.disk.folder(f"{ROOT}/data").entries
-        world.kernel.shut_down()
+        world.scheduler.shut_down()
 
     def test_a_listing_may_miss_only_what_appears_while_it_is_made(self) -> None:
         for seed in range(50):
             world, files = self._world(seed)
-            other = _files(world.disk, _sleeper(world.kernel))
+            other = _files(world.disk, _sleeper(world.scheduler))
             files.write_new(f"{ROOT}/data/old", [b""])
             listed: list[list[str]] = []
 
             def body(process: Process, world: World = world, listed: list = listed) -> None:
                 listed.append(SimulatedFiles(world.disk, process).names(f"{ROOT}/data"))
 
-            lister = world.kernel.spawn("lister", body)
-            world.kernel.turn(lister, 1)  # it is in the middle of its listing
+            lister = world.scheduler.spawn("lister", body)
+            world.scheduler.turn(lister, 1)  # it is in the middle of its listing
             other.write_new(f"{ROOT}/data/new", [b""])
-            world.kernel.turn(lister, 9)
+            world.scheduler.turn(lister, 9)
             assert "old" in listed[0]
             assert set(listed[0]) <= {"old", "new"}
-            world.kernel.shut_down()
+            world.scheduler.shut_down()
 
 
 class TestTheChecker:
@@ -218,7 +218,7 @@ class TestTheChecker:
             world.start(Client(world, "master 0", [submission], []))  # and no session at all
             with pytest.raises(Violation, match="stuck"):
                 world.finish()
-        world.kernel.shut_down()
+        world.scheduler.shut_down()
 
 
 def test_a_quiet_world_runs_every_job_once() -> None:
@@ -229,7 +229,7 @@ def test_a_quiet_world_runs_every_job_once() -> None:
         world.start(Client(world, "master 0", [submission], []))
         world.start(Session(world, "0"))
         world.finish()
-    world.kernel.shut_down()
+    world.scheduler.shut_down()
     assert len(world.checker.executions) == 7
     assert set(FOLDERS) <= set(world.disk.folder(ROOT).entries)
 
@@ -249,7 +249,7 @@ def test_in_a_quiet_world_every_command_runs_once_though_long_ones_stand_between
         for number in range(3):
             world.start(Session(world, str(number), forked=forked))
         world.finish()
-    world.kernel.shut_down()
+    world.scheduler.shut_down()
     assert sorted(job for _, job, _, _ in world.checker.executions.values()) == list(range(40))
 
 
@@ -269,11 +269,11 @@ def test_a_command_whose_session_is_killed_around_it_never_runs_twice_at_once(
             for process in world.ready():
                 world.turn(process, 1)
         (command,) = world.checker.running
-        for process in list(world.kernel.processes):
+        for process in list(world.scheduler.processes):
             if process.name.split()[1] == command.agent and "master" not in process.name:
-                world.kernel.kill(process)
+                world.scheduler.kill(process)
         assert command.alive
         world.finish()  # the checker complains when a command begins that runs already
-    world.kernel.shut_down()
+    world.scheduler.shut_down()
     assert command.swept is not apart
     assert len(world.checker.executions) == 1

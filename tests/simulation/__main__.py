@@ -31,8 +31,8 @@ def main(arguments: list[str]) -> int:
                 if only_first:
                     return 1
                 continue
-            operations += story.kernel.operations
-            kills += story.kernel.kills
+            operations += story.scheduler.operations
+            kills += story.scheduler.kills
             power_losses += story.power_losses
     seconds = time.perf_counter() - began
     print(

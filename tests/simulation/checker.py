@@ -17,7 +17,7 @@ from postroom.store.base import CLOSED, Base, number_of
 from postroom.store.runs import Note
 
 from .disk import Disk, Folder
-from .kernel import Process
+from .processes import Process
 
 if TYPE_CHECKING:
     from .commands import Command

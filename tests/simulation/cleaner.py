@@ -9,7 +9,7 @@ from postroom.store.append_log import logged_until
 from postroom.store.removal import remove_run, sweep
 from postroom.store.runs import list_runs
 
-from .kernel import Process
+from .processes import Process
 from .roles import Machine
 
 

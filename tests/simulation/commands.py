@@ -17,7 +17,7 @@ from postroom.parcel.sheets import Failure, JobEnd, JobSheet, Outcome, RanBy
 from postroom.store.runs import RunInfo
 
 from .checker import Plan
-from .kernel import Kernel, Process
+from .processes import Process, Scheduler
 
 if TYPE_CHECKING:
     from .roles import Machine
@@ -33,13 +33,13 @@ class Command:
     run: str
     job: int
     ends_at: float
-    kernel: Kernel
+    scheduler: Scheduler
     swept: bool = False
 
     @property
     def alive(self) -> bool:
         """Whether it has the descriptors open that it inherited."""
-        return not self.over(self.kernel.now)
+        return not self.over(self.scheduler.now)
 
     def over(self, now: float) -> bool:
         return self.swept or now >= self.ends_at
@@ -54,16 +54,16 @@ def perform(
     lingers: Callable[[], None] = lambda: None,
 ) -> AttemptEnd:
     """Run a command as its minder, and see how it ends."""
-    now = machine.kernel.now
+    now = machine.scheduler.now
     # A command that is to kill its minder does so while it runs.
     ends_at = now + (plan.seconds or 0.001)
-    command = Command(agent, attempt.run, attempt.job, ends_at, machine.kernel)
+    command = Command(agent, attempt.run, attempt.job, ends_at, machine.scheduler)
     machine.checker.begins(command, now)
     machine.trees[agent].hand_down(command)
     called = False
-    while not command.over(machine.kernel.now):
+    while not command.over(machine.scheduler.now):
         process.sleep(LOOK_S)
-        if machine.kernel.now >= now + LINGER_S and not called:
+        if machine.scheduler.now >= now + LINGER_S and not called:
             called = True
             lingers()
     if plan.kind == "poison":

@@ -17,7 +17,7 @@ from postroom.errors import BadFileError
 from postroom.parcel.container import Buffer
 from postroom.store.files import LETTER_LIMIT
 
-from .kernel import Process
+from .processes import Process
 
 if TYPE_CHECKING:
     from .commands import Command

@@ -13,7 +13,7 @@ from postroom.store.append_log import RecordReader
 from postroom.store.runs import RunInfo
 
 from .disk import SimulatedBox, SimulatedFiles
-from .kernel import Process
+from .processes import Process
 
 if TYPE_CHECKING:
     from .roles import Machine
@@ -72,4 +72,4 @@ def fork(
             twin._settle()
         serve(process, twin)
 
-    machine.kernel.spawn(f"fork of {worker}", body, parent=worker)
+    machine.scheduler.spawn(f"fork of {worker}", body, parent=worker)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .disk import SimulatedLock
-from .kernel import Process
+from .processes import Process
 from .roles import Machine
 
 

@@ -28,7 +28,7 @@ from .checker import Checker, Plan, Submission, Violation
 from .commands import Relayed, attempt_of, perform
 from .disk import Disk, Node, SimulatedFiles, SimulatedLock
 from .forks import call, fork
-from .kernel import Kernel, Process
+from .processes import Process, Scheduler
 from .versions import VersionedFiles
 
 ROOT = "/base"
@@ -37,15 +37,15 @@ ROOT = "/base"
 class SimulatedClock:
     """A monotonic clock that all share, and a wall clock that jumps."""
 
-    def __init__(self, kernel: Kernel) -> None:
-        self._kernel = kernel
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
         self.offset = 1_700_000_000.0
 
     def wall(self) -> float:
-        return self._kernel.now + self.offset
+        return self._scheduler.now + self.offset
 
     def monotonic(self) -> float:
-        return self._kernel.now
+        return self._scheduler.now
 
 
 class Machine:
@@ -53,8 +53,8 @@ class Machine:
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
-        self.kernel = Kernel()
-        self.clock = SimulatedClock(self.kernel)
+        self.scheduler = Scheduler()
+        self.clock = SimulatedClock(self.scheduler)
         self.disk = Disk(rng)
         self.base = Base(ROOT)
         self.checker = Checker(self.base, self.disk)
@@ -379,7 +379,7 @@ class Session:
                 letter = read_letter(files, base, self.agent_id) is not None
             except OSError:
                 return
-            self._retires = idle.is_over(process.kernel.now, hand, letter=letter)
+            self._retires = idle.is_over(process.scheduler.now, hand, letter=letter)
 
     def _insist(self, process: Process, action: Callable[[], None]) -> None:
         while True:
@@ -413,7 +413,9 @@ class Session:
         for each in relayed:
             if each.minder is None:
                 mind = functools.partial(each.mind, machine)
-                each.minder = machine.kernel.spawn(f"minder {self.agent_id}", mind, parent=process)
+                each.minder = machine.scheduler.spawn(
+                    f"minder {self.agent_id}", mind, parent=process
+                )
                 each.minder.survives = True
                 lock.hand_down(each.minder)
                 machine.trees[self.agent_id].hand_down(each.minder)
@@ -440,7 +442,7 @@ class Session:
         self, process: Process, lock: SimulatedLock, relayed: list[Relayed]
     ) -> Process:
         work = functools.partial(self._work, process, relayed)
-        worker = self._machine.kernel.spawn(f"worker {self.agent_id}", work, parent=process)
+        worker = self._machine.scheduler.spawn(f"worker {self.agent_id}", work, parent=process)
         worker.survives = self._forked
         lock.hand_down(worker)
         self._machine.trees[self.agent_id].hand_down(worker)

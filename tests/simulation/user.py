@@ -9,7 +9,7 @@ from postroom.store.job_ids import JobId
 from postroom.store.requests import Request, RequestVerb, ask
 
 from .checker import Submission
-from .kernel import Process
+from .processes import Process
 from .roles import Machine
 
 

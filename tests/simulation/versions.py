@@ -16,7 +16,7 @@ from postroom.store.mailbox import Letter
 
 from .checker import MARK, Violation, unmarked
 from .disk import Node, SimulatedBox, SimulatedFiles
-from .kernel import Process
+from .processes import Process
 
 if TYPE_CHECKING:
     from .roles import Machine

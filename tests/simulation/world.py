@@ -16,8 +16,8 @@ from postroom.store.wanted_agents import WantedAgents
 from .checker import Plan, Submission, Violation
 from .cleaner import Cleaner
 from .disk import Folder, Node
-from .kernel import Process
 from .neighbour import Neighbour
+from .processes import Process
 from .roles import ROOT, Client, Machine, Session
 from .user import User
 from .versions import Rot
@@ -36,7 +36,7 @@ class World(Machine):
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__(rng)
-        self.kernel.on_exit = self._reap
+        self.scheduler.on_exit = self._reap
         self._roles: dict[Process, Role] = {}
         self._due: list[tuple[float, Role]] = []  # who is to be started, and when
         self._doomed: dict[Process, int] = {}  # orphans, and after how many operations they die
@@ -50,7 +50,7 @@ class World(Machine):
 
     def start(self, role: Role) -> Process:
         """Start a role as a new process."""
-        process = self.kernel.spawn(role.name, role)
+        process = self.scheduler.spawn(role.name, role)
         self._roles[process] = role
         return process
 
@@ -73,7 +73,7 @@ class World(Machine):
 
     def living(self) -> list[Process]:
         """Every process that could be given a turn sooner or later."""
-        return [p for p in self.kernel.processes if p.alive and not p.stopped]
+        return [p for p in self.scheduler.processes if p.alive and not p.stopped]
 
     def turn(self, process: Process, operations: int, fault: int | None = None) -> None:
         """Give a process a turn; what it did wrong is raised here."""
@@ -82,22 +82,22 @@ class World(Machine):
             # Its parent is dead, and the signal of Linux is on its way.
             operations, fault = min(operations, doom), None
             self._doomed[process] = doom - operations
-        self.kernel.now = max(self.kernel.now, process.wake_at)
-        self.kernel.turn(process, operations, fault=fault)
+        self.scheduler.now = max(self.scheduler.now, process.wake_at)
+        self.scheduler.turn(process, operations, fault=fault)
         if doom is not None and self._doomed.get(process, 1) <= 0:
-            self.kernel.kill(process)
+            self.scheduler.kill(process)
 
     def lose_power(self) -> None:
         """Everything ends at once, and the disk has what it has."""
         self.power_losses += 1
-        for process in list(self.kernel.processes):
-            self.kernel.kill(process)
+        for process in list(self.scheduler.processes):
+            self.scheduler.kill(process)
         self.disk.lose_power()
         self.checker.power_lost()
 
     def start_due(self) -> None:
         """Start every process that is due."""
-        due = [(at, role) for at, role in self._due if at <= self.kernel.now]
+        due = [(at, role) for at, role in self._due if at <= self.scheduler.now]
         self._due = [entry for entry in self._due if entry not in due]
         for _, role in due:
             self.start(role)
@@ -105,7 +105,7 @@ class World(Machine):
     def next_wake(self) -> float:
         """When something can happen next."""
         times = [process.wake_at for process in self.living()]
-        return min([*times, *(at for at, _ in self._due)], default=self.kernel.now)
+        return min([*times, *(at for at, _ in self._due)], default=self.scheduler.now)
 
     def suspect(self, process: Process) -> None:
         """Free the lock of a living session: it may go on as if nothing had happened."""
@@ -137,23 +137,23 @@ class World(Machine):
     def ready(self) -> list[Process]:
         """Who can run now; if nobody can, time passes until somebody can."""
         self.start_due()
-        ready = [process for process in self.kernel.processes if process.ready]
+        ready = [process for process in self.scheduler.processes if process.ready]
         if not ready:
-            self.kernel.now = max(self.kernel.now, self.next_wake())
+            self.scheduler.now = max(self.scheduler.now, self.next_wake())
             self.start_due()
-            ready = [process for process in self.kernel.processes if process.ready]
+            ready = [process for process in self.scheduler.processes if process.ready]
         return ready
 
     def _calm_down(self) -> None:
         self.calm = True
         # In the end one finds out about those whose lock was lost, and ends them.
         for process in self._suspects:
-            for member in [process, *self.kernel.children(process)]:
+            for member in [process, *self.scheduler.children(process)]:
                 if member.alive:
                     self._doomed[member] = self.rng.randrange(100)
         self.disk.full = self.disk.starved = False
         self.disk.listing_lag = 0.0
-        for process in self.kernel.processes:
+        for process in self.scheduler.processes:
             process.stopped = process.starved = False
 
     def _finished(self) -> bool:
@@ -163,14 +163,14 @@ class World(Machine):
     def _reap(self, process: Process) -> None:
         error = process.error
         self._doomed.pop(process, None)
-        for child in self.kernel.children(process):
+        for child in self.scheduler.children(process):
             child.stopped = False
             if child.survives:
                 continue
             self._doomed[child] = self.rng.randrange(4)
         role = self._roles.pop(process, None)
         if role is not None and not (isinstance(role, Session) and role.kept):
-            self._due.append((self.kernel.now + self.rng.random() * 0.5, role))
+            self._due.append((self.scheduler.now + self.rng.random() * 0.5, role))
         if error is not None and (not isinstance(error, OSError) or isinstance(role, Client)):
             raise error
 
@@ -287,7 +287,7 @@ class Story(World):
                 self._pass_turn()
             self.finish()
         finally:
-            self.kernel.shut_down()
+            self.scheduler.shut_down()
 
     def _pass_turn(self) -> None:
         rng = self.rng
@@ -298,7 +298,7 @@ class Story(World):
         fault = rng.choice(ERRNOS) if rng.random() < self._fault else None
         self.turn(process, rng.randint(1, self._longest), fault)
         if process.alive and rng.random() < self._kill:
-            self.kernel.kill(process)
+            self.scheduler.kill(process)
 
     def _trouble(self) -> None:
         rng = self.rng
@@ -312,7 +312,7 @@ class Story(World):
             self._stop_or_continue()
         if rng.random() < self._suspect and self.sessions():
             process = rng.choice(self.sessions())
-            for member in [process, *self.kernel.children(process)]:
+            for member in [process, *self.scheduler.children(process)]:
                 member.stopped = rng.random() < 0.5
             self.suspect(process)
 
@@ -320,13 +320,13 @@ class Story(World):
         """Take all free descriptors from a process, or from the machine, or give them back."""
         if self._descriptors.random() < 0.2:
             self.disk.starved = not self.disk.starved
-        elif self.kernel.processes:
-            process = self._descriptors.choice(self.kernel.processes)
+        elif self.scheduler.processes:
+            process = self._descriptors.choice(self.scheduler.processes)
             process.starved = not process.starved
 
     def _stop_or_continue(self) -> None:
         rng = self.rng
-        process = rng.choice(self.kernel.processes) if self.kernel.processes else None
+        process = rng.choice(self.scheduler.processes) if self.scheduler.processes else None
         choice = rng.randrange(4)
         if choice == 0:
             self.clock.offset += rng.choice((-1e6, -3600.0, -1.0, 1.0, 3600.0, 1e6))
@@ -334,7 +334,7 @@ class Story(World):
             self._roles[process].stopping = True  # type: ignore[index, union-attr]
         elif process is not None and len(self.living()) > 1:
             process.stopped = not process.stopped
-            self.kernel.now += rng.choice((0.0, 0.3, 2.0))
+            self.scheduler.now += rng.choice((0.0, 0.3, 2.0))
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from postroom.system.oom_kills import WINDOW_S, OomWatch, count_oom_kills
 from tests.groups import MemoryGroup
 
 
-class Kernel:
+class Counter:
     """Counts what the test says."""
 
     kills = 3
@@ -25,10 +25,10 @@ class Kernel:
 
 
 def test_a_kill_is_seen_until_it_is_old() -> None:
-    kernel = Kernel()
-    watch = OomWatch(0.0, kernel.count)
+    linux = Counter()
+    watch = OomWatch(0.0, linux.count)
     assert not watch.saw_kill()
-    kernel.kills += 1
+    linux.kills += 1
     assert watch.saw_kill()
     # A large process is still dying when the count is taken next.
     watch.look(WINDOW_S)

@@ -25,16 +25,16 @@ class Killed(BaseException):
 class Process:
     """One simulated process."""
 
-    def __init__(self, kernel: Kernel, name: str, parent: Process | None) -> None:
-        self.kernel = kernel
+    def __init__(self, scheduler: Scheduler, name: str, parent: Process | None) -> None:
+        self.scheduler = scheduler
         self.name = name
-        self.pid = kernel.spawned
+        self.pid = scheduler.spawned
         self.parent = parent
         self.alive = True
         self.survives = False  # the death of its parent
         self.starved = False  # it gets no descriptor: what it has open, it can use
         self.stopped = False  # SIGSTOP: alive, and holding its locks, but not running
-        self.wake_at = kernel.now
+        self.wake_at = scheduler.now
         self.budget = 0  # operations until its turn ends
         self.fault: int | None = None  # the errno with which its next operation fails
         self.error: BaseException | None = None  # what ended it, if not a kill
@@ -47,21 +47,21 @@ class Process:
     @property
     def ready(self) -> bool:
         """Whether it could run now."""
-        return self.alive and not self.stopped and self.wake_at <= self.kernel.now
+        return self.alive and not self.stopped and self.wake_at <= self.scheduler.now
 
     def point(self) -> None:
         """Pause before an operation."""
         if not self.alive:
             raise Killed
-        self.kernel.operations += 1
-        self.kernel.now += OPERATION_S
+        self.scheduler.operations += 1
+        self.scheduler.now += OPERATION_S
         self.budget -= 1
         if self.budget < 0:
             self._give_up_turn()
 
     def sleep(self, seconds: float) -> None:
         """Let time pass."""
-        self.wake_at = self.kernel.now + seconds
+        self.wake_at = self.scheduler.now + seconds
         self._give_up_turn()
 
     def die(self) -> NoReturn:
@@ -70,13 +70,13 @@ class Process:
         raise Killed
 
     def _give_up_turn(self) -> None:
-        self.kernel._back.release()
+        self.scheduler._back.release()
         self._go.acquire()
         if not self.alive:
             raise Killed
 
 
-class Kernel:
+class Scheduler:
     """Creates processes, runs them one at a time, and ends them."""
 
     def __init__(self) -> None:
@@ -160,4 +160,4 @@ class _Thread:
                 process.error = error
             process.alive = False
             self._idle.append(self)
-            process.kernel._back.release()
+            process.scheduler._back.release()
