@@ -92,6 +92,14 @@ def open_call(arguments: Mapping[str, Any]) -> Call:
     return Call(find(arguments["function"]), arguments["args"], arguments["kwargs"])
 
 
+def mentions(arguments: Mapping[str, Any], *words: str) -> bool:
+    """Whether the function of a call has one of these in its address, or in its pickled code."""
+    pickled = arguments.get(_PICKLE)
+    if pickled is not None:
+        return any(word.encode() in pickled for word in words)
+    return any(word in arguments["function"] for word in words)
+
+
 def pack_result(value: Any) -> Any:
     """What a call has returned, as the result of its job."""
     return {"value": value} if is_json(value) else pack_pickle(value)

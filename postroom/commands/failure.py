@@ -7,18 +7,11 @@ import re
 import signal
 from dataclasses import dataclass
 
-from ..gpus.devices.out_of_memory import SAID, says_out_of_memory
+from ..gpus.devices.faults import Fault, fault_in
+from ..gpus.devices.out_of_memory import SAID
 from ..parcel.sheets import Failure, Outcome
 from ..system.oom_kills import OOM_MESSAGE
 
-_GPU_LOST = re.compile(
-    r"GPU is lost|fallen off the bus|no CUDA-capable device is detected|CUDA_ERROR_NO_DEVICE"
-    r"|CUDA_ERROR_SYSTEM_NOT_READY|uncorrectable (ECC|NVLink) error|CUDA_ERROR_ECC_UNCORRECTABLE"
-    r"|Unable to determine the device handle"
-)
-_GPU_BUSY = re.compile(
-    r"CUDA-capable device\(s\) is/are busy or unavailable|CUDA_ERROR_DEVICE_UNAVAILABLE"
-)
 _HOST_MEMORY = re.compile(
     r"^MemoryError\b|std::bad_alloc|Cannot allocate memory|DefaultCPUAllocator: can't allocate"
     r"|_ArrayMemoryError",
@@ -96,15 +89,15 @@ def _cause(end: End) -> Cause:
         return Cause.GPU_MEMORY if end.no_gpu else Cause.NOT_STARTED
     if end.timed_out_s is not None:
         return Cause.TIMED_OUT
-    said = f"{end.out}\n{end.err}"
+    fault = fault_in(f"{end.out}\n{end.err}") if end.on_gpu else Fault.OTHER
     number = _signal_of(end)
-    if end.on_gpu and says_out_of_memory(said):
+    if fault is Fault.MEMORY:
         return Cause.GPU_MEMORY
     if _killed_for_memory(end) or _HOST_MEMORY.search(end.err):
         return Cause.HOST_MEMORY
-    if end.on_gpu and _GPU_LOST.search(said):
+    if fault in (Fault.CARD, Fault.MISSING):
         return Cause.GPU_LOST
-    if end.on_gpu and _GPU_BUSY.search(said):
+    if fault is Fault.BUSY:
         return Cause.GPU_BUSY
     if number is not None:
         return Cause.CRASHED if number in _CRASHES else Cause.KILLED

@@ -53,6 +53,26 @@ def are_loaded() -> bool:
     return any(name in sys.modules for name in _LIBRARIES)
 
 
+def synchronise(*, card: bool) -> None:
+    """Wait until the work that was queued through these libraries has ended; raise its errors.
+
+    `card`: they use a card, and torch does not; what torch synchronises is all work of the process.
+    """
+    jax: Any = sys.modules.get("jax")
+    bridge: Any = sys.modules.get("jax._src.xla_bridge")
+    if jax is not None and getattr(bridge, "backends_are_initialized", bool)():
+        jax.effects_barrier()
+        jax.block_until_ready(jax.live_arrays())
+        for device in jax.local_devices():
+            if device.platform != "cpu":
+                # Of arrays that were dropped meanwhile, too: a card does its work in order.
+                (jax.device_put(0, device) + 0).block_until_ready()
+    if card and (cupy := sys.modules.get("cupy")) is not None:
+        cupy.cuda.runtime.deviceSynchronize()  # all work in the context, which Numba's is, too
+    elif card and (cuda := sys.modules.get("numba.cuda")) is not None:
+        cuda.synchronize()
+
+
 def to_numpy(value: Any) -> Any:
     """Return an array of one of these libraries as a numpy array; any other value as it is."""
     kind = type(value)

@@ -14,7 +14,7 @@ from ..gpus.memory.profiles import Kind, Profiles
 R = TypeVar("R")
 
 
-# One for all jobs of a worker: each has a child process that asks the driver.
+# One for all jobs of a worker, and all that is asked for them: it has a child process of its own.
 _watch: CardWatch | None = None
 
 
@@ -27,9 +27,14 @@ def call_booked(task: str, function: Callable[[], R], *, device: Device) -> R:
     global _watch
     _watch = _watch or CardWatch()
     device.free()
-    need = Need(Kind(task), name=task)
-    cards = _watch.cards()
-    with book(need, ledger=open_ledger(), profiles=Profiles(), cards=cards) as booking:
+    look = _watch.cards
+    with book(
+        Need(Kind(task), name=task),
+        ledger=open_ledger(cards=look),
+        profiles=Profiles(),
+        cards=look(),
+        look=look,
+    ) as booking:
         if device.count:
             device.select(booking.cards[0].uuid)
         return booking.call(function, watch=_watch)

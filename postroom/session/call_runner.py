@@ -29,15 +29,20 @@ class CallRunner:
         self._calls = 0
 
     def run(
-        self, name: str, context: Callable[[], Mapping[str, Any]], arguments: Mapping[str, Any]
+        self,
+        name: str,
+        context: Callable[[], Mapping[str, Any]],
+        arguments: Mapping[str, Any],
+        begin: Callable[[], None],
     ) -> Any:
-        """Make a call, in the context of that name; return its result."""
+        """Make a call, in the context of that name; return its result. `begin` is called first."""
         entered = self._enter(name, context)
         self._calls += 1
         if entered.most_calls is not None and self._calls >= entered.most_calls:
             self._state.used_up = f"it has made {self._calls} calls (max_tasks_per_child)"
         call = open_call(arguments)
         del arguments  # what was pickled need not wait for the end of the call
+        begin()
         if self._shares and not getattr(call.function, "books_itself", False):
             from .booked_task import call_booked
 

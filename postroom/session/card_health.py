@@ -26,7 +26,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..errors import PostroomError
-from ..gpus.devices.device import Fault
+from ..gpus.devices.faults import Fault
 
 if TYPE_CHECKING:
     from ..gpus.cards.inventory import CardWatch

@@ -29,7 +29,7 @@ from typing import IO, Any, NoReturn, TypeVar
 from ..commands.attempt import ATTEMPT
 from ..commands.minder import MinderContext
 from ..errors import BadFileError, CardHeld, PostroomError
-from ..gpus.devices.device import Fault
+from ..gpus.devices.faults import Fault
 from ..gpus.ledger.lease_environment import granted_over
 from ..parcel.sheets import RanBy
 from ..store.agents import AgentInfo, read_agent_info

@@ -24,7 +24,8 @@ from ..commands.attempt import AttemptEnd, CommandAttempt
 from ..commands.job_environment import read_environment
 from ..commands.spec import COMMAND, CommandSpec
 from ..errors import BadFileError, OtherVersionError, PostroomError
-from ..gpus.devices.device import DeviceMissing, Fault, fault_of
+from ..gpus.devices.device import DeviceMissing
+from ..gpus.devices.faults import Fault, fault_of
 from ..gpus.devices.out_of_memory import says_out_of_memory
 from ..parcel.sheets import Failure, JobEnd, JobSheet, Outcome
 from ..store.base import Base

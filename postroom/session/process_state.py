@@ -5,8 +5,8 @@ back when it returns: the working folder, the environment, signal handlers, an a
 replaced standard streams and lowered soft limits. What cannot be put back (a hard limit, a lower
 priority, descriptors of ours that it closed) ends the worker, and the next job gets a new one.
 
-What a kernel sets in torch is put back as well, see `torch_state`, which also says how each job's
-random numbers are seeded.
+What a kernel sets in torch is put back as well, see `torch_state`; `job_seed` says which random
+numbers each job draws.
 
 What importing a kernel's module changes belongs to the kernel: it stays for its jobs. So do modules
 and what they keep (`sys.path`, warning filters, logging): that is what a warm session is.

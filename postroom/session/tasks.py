@@ -25,9 +25,10 @@ from typing import Any
 import numpy as np
 
 from ..calls.by_value import BY_VALUE, FUNCTION, POSITIONAL
-from ..calls.call import CALL, open_function, pack_exception, pack_result
+from ..calls.call import CALL, mentions, open_function, pack_exception, pack_result
 from ..errors import KernelError, OtherVersionError
 from ..gpus.devices.device import MIB, Device, open_device
+from ..gpus.devices.out_of_memory import says_out_of_memory
 from ..parcel.jsonable import weight
 from ..parcel.sheets import Failure, JobEnd, JobSheet, Outcome, unpack_data
 from ..parcel.tensors import is_tensor
@@ -35,9 +36,16 @@ from ..store.files import Files
 from ..store.journal import Journal
 from ..store.runs import RunInfo, read_parcel_bytes
 from ..store.task_source import find_source, version_of
-from .array_libraries import are_loaded, converter_to, library_asked_for, to_numpy
+from .array_libraries import (
+    are_loaded,
+    converter_to,
+    library_asked_for,
+    synchronise,
+    to_numpy,
+)
 from .call_runner import CallRunner, call_here
 from .inbox import PUBLISH_BYTES
+from .job_seed import JobSeed
 from .memory_growth import GROWTH_MIB, MemoryGrowth
 from .process_state import ProcessState
 from .shared_data import SharedData, SharedDataChanged
@@ -94,7 +102,9 @@ class Tasks:
         self._in_use: SharedData | None = None  # what the current job was passed
         self._growth = MemoryGrowth()
         self._freed_at = 0.0
-        self._modules = 0  # how many were loaded when it was last seen whether they use torch
+        self._modules = 0  # how many were loaded when it was last seen what they use
+        self._seed = JobSeed()
+        self._draws = False  # whether jobs may draw random numbers
         self._gpu, self._any_accelerator = gpu, any_accelerator
         self._device: Device | None = None
         self._choose_device()
@@ -113,14 +123,15 @@ class Tasks:
                 self._begin_run(info)
             if sheet.task == CALL:
                 self.state.torch.watching = True
-                self.state.torch.seed(info.run, job, self.state.device)
                 value = self._make_call(info, sheet, job)
             else:
                 kernel = self._loaded.get(sheet.task) or self._load(info, sheet.task)
-                self.state.torch.seed(info.run, job, self.state.device)
+                if self._draws:
+                    self._seed_job(info.run, job)
                 value = self._call(kernel, info, sheet, job)
             if are_loaded():
                 value = each_leaf(value, to_numpy)
+                synchronise(card=self._device is None)
             if self._device is None or self._device.count:
                 # The job ends when its work on the card has: an error that surfaces later would be
                 # taken for that of the next job.
@@ -141,6 +152,8 @@ class Tasks:
             if isinstance(error, OtherVersionError) and error.path == self._shared_path(info):
                 raise
             failure = _failure(error, is_call=sheet.task == CALL)
+            if self._device is None and are_loaded():
+                self._look_at_libraries()
         finally:
             if self._in_use is not None:
                 self._put_shared_back()
@@ -156,7 +169,7 @@ class Tasks:
     def restore(self, descriptor: int, seconds: float) -> None:
         """Put back what a job changed of the process and of torch; it took so many seconds."""
         if len(sys.modules) != self._modules:
-            self._watch_torch()
+            self._see_what_is_used()
         self.state.restore(descriptor)
         if self._device is not None and self._device.count:
             grown = self._growth.after_job(self._device, seconds)
@@ -165,7 +178,8 @@ class Tasks:
 
     def after_failure(self, failure: Failure) -> None:
         """Memory that earlier jobs left behind must not fail the next ones, too."""
-        if "OutOfMemory" in failure.kind and not self.state.used_up:
+        ran_out = says_out_of_memory(f"{failure.kind}: {failure.message}")
+        if ran_out and not self.state.used_up:
             kept_mib = self.device.memory().allocated_mib
             shared_mib = sum(data.nbytes for data in self._shared.values()) // MIB
             if kept_mib - shared_mib >= GROWTH_MIB:
@@ -205,7 +219,8 @@ class Tasks:
             self._device = open_device(self._gpu, any_accelerator=self._any_accelerator)
             if self._device is not None:
                 self.state.device = self._device
-                self.state.torch.watching |= self._device.count > 0
+                if self._device.count:
+                    self.state.torch.watching = self._draws = True
                 self.state.torch.save(self._device)
 
     def _call(self, kernel: _Task, info: RunInfo, sheet: JobSheet, job: int) -> Any:
@@ -262,12 +277,30 @@ class Tasks:
             value = to_host(value, device)
         return value
 
+    def _look_at_libraries(self) -> None:
+        """After a failed job: see whether a card that only other libraries use can be used."""
+        try:
+            synchronise(card=True)
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}"
+            self.state.used_up = f"a job left its context on the GPU unusable ({said})"
+
     def _make_call(self, info: RunInfo, sheet: JobSheet, job: int) -> Any:
         def context() -> Any:
             shared = self._get_shared(info.shared, tensors=False)
             return shared.value if shared is not None else None
 
-        return self._calls.run(info.shared or "", context, sheet.arguments(job))
+        arguments = sheet.arguments(job)
+        mentioned = mentions(arguments, "torch", "random")
+
+        def begin() -> None:
+            # Its module was imported just now.
+            if len(sys.modules) != self._modules:
+                self._see_what_is_used()
+            if mentioned or self._draws:
+                self._seed_job(info.run, job)
+
+        return self._calls.run(info.shared or "", context, arguments, begin)
 
     def _shared_path(self, info: RunInfo) -> str:
         return self._data_path(info.shared) if info.shared is not None else ""
@@ -345,16 +378,20 @@ class Tasks:
             )
         kernel = self._loaded[task] = _Task(function)
         self._choose_device()  # the kernel may have imported torch
-        self._watch_torch(installed=version == INSTALLED)
+        self._see_what_is_used(installed=version == INSTALLED)
         self.state.save()
         return kernel
 
-    def _watch_torch(self, *, installed: bool = False) -> None:
-        """See whether jobs may use torch: if not, nobody need look at it after each of them."""
+    def _see_what_is_used(self, *, installed: bool = False) -> None:
+        """See whether jobs may use torch, or draw random numbers: else nobody looks after these."""
         self._modules = len(sys.modules)
-        if not self.state.torch.watching:
-            paths = [path for path, _ in _project_modules()]
-            self.state.torch.watching = installed or any(map(_mentions_torch, paths))
+        if not (self.state.torch.watching and self._draws):
+            said = [_mentions(path) for path, _ in _project_modules()]
+            self.state.torch.watching |= installed or any(b"torch" in words for words in said)
+            self._draws |= installed or any(said)
+
+    def _seed_job(self, run: str, job: int) -> None:
+        self._seed.begin(run, job, torch=self.state.torch, device=self.state.device)
 
     def _changed(self) -> bool:
         """Whether any module that came from the project's folder has been edited since."""
@@ -498,10 +535,13 @@ def _version_of_module(module: ModuleType) -> str:
     return str(getattr(module, "__postroom_version__", None) or INSTALLED)
 
 
-def _mentions_torch(path: str) -> bool:
+def _mentions(path: str) -> list[bytes]:
+    """Which of the words a source file has that say that its kernels need looking after."""
+    words = [b"torch", b"random"]
     with contextlib.suppress(OSError), open(path, "rb") as file:
-        return b"torch" in file.read()
-    return True
+        source = file.read()
+        return [word for word in words if word in source]
+    return words
 
 
 def to_device(value: Any, device: Device) -> Any:

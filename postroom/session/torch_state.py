@@ -5,24 +5,18 @@
 | default dtype and device, grad mode, autocast | `torch.set_default_dtype`, a mode never left |
 | TF32, cuDNN, determinism, number of threads | `torch.backends...`, `torch.use_deterministic_...` |
 | current card and stream, limit of memory | `torch.cuda.set_device`, `set_stream`, a fraction |
-| random numbers | a job that seeds them, or draws some |
+| random numbers | see `job_seed` |
 
-**The seed.** Before each job torch's generators, on the CPU and on the cards, are seeded with a
-number made of the run and the number of the job: a job draws the same numbers in whichever session
-it runs, whatever ran there before, and when it is tried again; two jobs draw different ones.
-`random` and `numpy.random` go on from job to job: seed them in the kernel.
-
-As long as torch is not loaded, all of this is one lookup. Else comparing takes 1 us for each job,
-and seeding 2 to 5: too much for small jobs. So a session without a card does neither (`watching`)
-until it runs a kernel from whose project a module with the word "torch" was loaded, an installed
-kernel, or a call. What concerns cards is only looked at where there are any.
+As long as torch is not loaded, all of this is one lookup. Else comparing takes 1 us for each job:
+too much for small jobs. So a session without a card does not compare (`watching`) until it runs a
+kernel from whose project a module with the word "torch" was loaded, an installed kernel, or a call.
+What concerns cards is only looked at where there are any.
 """
 
 from __future__ import annotations
 
 import contextlib
 import sys
-import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -34,17 +28,11 @@ _PRECISIONS = (
 _KINDS = ("cpu", "cuda")
 
 
-def seed_of(run: str, job: int) -> int:
-    """The number with which torch's generators are seeded for a job."""
-    return zlib.crc32(run.encode()) << 32 | job & 0xFFFFFFFF
-
-
 class TorchState:
     """What a kernel can change of torch."""
 
     def __init__(self) -> None:
         self._torch: Any = None
-        self._run, self._high = "", 0  # the run of the last job, and its part of the seed
         self.watching = False  # whether jobs may use torch
         self.used_up = ""  # why no other job may run in this process
 
@@ -60,13 +48,10 @@ class TorchState:
         self._cards = self._look_at_cards(device)
         self._rest = _Rest(torch)
 
-    def seed(self, run: str, job: int, device: Device) -> None:
-        """Seed the generators for a job."""
+    def seed(self, seed: int, device: Device) -> None:
+        """Seed the generators, if jobs may use torch."""
         if self._torch is None or not self.watching:
             return
-        if run != self._run:
-            self._run, self._high = run, zlib.crc32(run.encode()) << 32
-        seed = self._high | job & 0xFFFFFFFF
         self._torch.default_generator.manual_seed(seed)
         if device.count:
             device.seed(seed)

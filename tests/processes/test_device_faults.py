@@ -105,7 +105,11 @@ def test_a_jobs_error_on_the_device_is_its_own_and_the_next_job_is_fine(room: Re
     assert "CUDA_LAUNCH_BLOCKING=1" in str(said[1])
     assert "job 3 failed: OutOfMemoryError" in str(said[3])
     assert "its own words; on the GPU: AcceleratorError" in str(said[5])
+    with room.master() as master:
+        kinds = ["poison", "poison_and_raise", "poison", "poison_and_raise"]
+        assert len(master.run([Job(f"kernels:{kind}") for kind in kinds]).failures()) == 4
     assert room.guardians["0"].pid == guardian and room.guardians["0"].poll() is None
+    assert "worker exited" not in Path(room.words("0")).read_text(), "no death is counted"
     assert listed(room) == []
 
 

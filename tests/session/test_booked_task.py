@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import time
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from postroom.gpus.cards import inventory
+from postroom.gpus.cards.inventory import CardWatch
 from postroom.gpus.cards.simulated import Claim
 from postroom.gpus.devices import scripted_device
 from postroom.gpus.devices.device import Device
 from postroom.gpus.devices.scripted_device import ScriptedDevice
 from postroom.gpus.ledger.protocol import LeaseRequest, open_ledger
 from postroom.gpus.memory.profiles import Kind, Profiles
+from postroom.jobs import Job
+from postroom.session import booked_task
 from postroom.session.booked_task import call_booked
+from tests.in_one_process import in_one_process
 
 
 @pytest.fixture(autouse=True)
@@ -65,3 +74,51 @@ def test_what_earlier_jobs_left_is_not_learned_and_the_booked_card_is_used(
     learned = Profiles().learned(Kind("kernels:fit")).peak_mib
     assert learned is not None and 3000 <= learned < 4000
     device.close()
+
+
+def test_one_watcher_asks_the_driver_for_all_that_shared_jobs_want_to_know(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each watcher is a Python process of its own, where there is a driver."""
+    made: list[CardWatch] = []
+    begin = CardWatch.__init__
+
+    def count(self: CardWatch, child: None = None) -> None:
+        made.append(self)
+        begin(self, child)
+
+    monkeypatch.setattr(booked_task, "_watch", None)
+    monkeypatch.setattr(CardWatch, "__init__", count)
+    for _ in range(3):
+        call_booked("kernels:fit", lambda: time.sleep(0.05), device=Device())
+    assert len(made) == 1
+
+
+def test_nothing_of_a_job_reaches_a_card_before_its_memory_is_booked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setenv("POSTROOM_FAKE_DEVICE", "1")
+    device = ScriptedDevice(["FAKE-0"])
+    monkeypatch.setattr(scripted_device, "opened", device)
+    held: list[int] = []
+    put = device.put
+
+    def see(tensor: Any) -> Any:
+        held.append(len(open_ledger().holders()))
+        return put(tensor)
+
+    monkeypatch.setattr(device, "put", see)
+    source = """
+    def fit(x: "torch.Tensor", shared: "torch.Tensor"):
+        return float(x.sum() + shared.sum())
+    """
+    before = os.getcwd()
+    (tmp_path / "room").mkdir()
+    with in_one_process(tmp_path / "room", source, gpu="FAKE-0") as room:
+        room.tasks[0]._shares = True
+        pool = room.run([Job("kernels:fit", x=np.ones(4))] * 2, np.ones(2)).raise_for_failed()
+        assert pool.results() == [6.0, 6.0]
+    os.chdir(before)
+    sys.modules.pop("kernels", None)
+    assert held == [1, 1, 1], "two arguments, and the shared data once"

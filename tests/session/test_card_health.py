@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from postroom.gpus.devices.device import Fault
+from postroom.gpus.devices.faults import Fault
 from postroom.session.card_health import MOST_PAUSE_S, CardHealth
 
 

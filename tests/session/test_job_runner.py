@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from postroom.commands.attempt import AttemptEnd, CommandAttempt
@@ -19,7 +20,7 @@ from postroom.parcel.sheets import Failure, JobEnd, JobSheet, Outcome, pack_jobs
 from postroom.session.gpu_sharing import GpuSharing
 from postroom.session.inbox import TryAgain
 from postroom.session.job_runner import JobRunner
-from postroom.session.tasks import CACHE_IDLE_S
+from postroom.session.tasks import CACHE_IDLE_S, SHARED_IDLE_S
 from postroom.store.base import create_base
 from postroom.store.files import LocalFiles
 from postroom.store.journal import NullJournal
@@ -158,6 +159,16 @@ def poison():
     scripted_device().fail_later()
     return 1.0
 
+def poison_and_raise():
+    scripted_device().fail_later()
+    raise ValueError("its own words")
+
+def run_out():
+    raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9 GiB")
+
+def total(shared: "torch.Tensor"):
+    return float(shared.sum())
+
 def cache(mib, fails=False):
     scripted_device().hold(mib)
     if fails:
@@ -202,6 +213,31 @@ def test_an_error_that_surfaces_late_is_that_jobs_own_and_costs_its_worker(
     assert runner.broken_context and "context on the GPU unusable" in runner.used_up
 
 
+def test_a_job_that_breaks_its_context_keeps_its_own_traceback(room: InOneProcess) -> None:
+    failure = room.run([Job("kernels:poison_and_raise")])[0].done.failure
+    assert failure is not None
+    assert 'raise ValueError("its own words")' in failure.traceback
+
+
+def test_a_job_is_not_blamed_when_the_driver_reports_a_problem_of_the_card(
+    room: InOneProcess,
+) -> None:
+    (runner,) = room.runners
+    said: list[dict[str, Any]] = []
+
+    class Sick:
+        def say(self, **fields: Any) -> None:
+            said.append(fields)
+
+        def card_problem(self) -> str:
+            return "the driver reported Xid 79"
+
+    runner._guardian = Sick()
+    with pytest.raises(SystemExit):
+        room.run([Job("kernels:poison")])
+    assert "device-side assert" in said[-1]["touch_failed"] and not said[-1]["first"]
+
+
 def test_memory_is_given_back_after_a_failure_and_when_the_run_changes(
     room: InOneProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,6 +270,40 @@ def test_memory_is_given_back_before_a_command_for_a_neighbour_and_after_an_idle
         assert used_mib() == 2000
         give_back()
         assert used_mib() == 0
+
+
+def test_shared_data_is_dropped_when_nobody_has_used_it_for_a_while_and_before_a_command(
+    room: InOneProcess,
+) -> None:
+    pytest.importorskip("torch")
+    (tasks,) = room.tasks
+    data = np.ones(3 << 20)
+
+    def use() -> None:
+        room.run([Job("kernels:total")], data).raise_for_failed()
+        assert used_mib() == 24
+
+    use()
+    tasks.idle(SHARED_IDLE_S)
+    assert used_mib() == 24, "it was used just now"
+    tasks._shared_used_at -= SHARED_IDLE_S
+    tasks.idle(SHARED_IDLE_S - 1)
+    assert used_mib() == 24, "there was another job just now"
+    tasks.idle(SHARED_IDLE_S)
+    assert used_mib() == 0
+    use()
+    room.run([CommandSpec("true", cwd="/").to_job()])
+    assert used_mib() == 0
+    use()
+
+
+def test_a_worker_with_memory_in_use_is_replaced_when_a_job_ran_out(room: InOneProcess) -> None:
+    room.run([Job("kernels:run_out")])
+    (runner,) = room.runners
+    assert not runner.used_up, "nothing stays in use, so a new worker would not help"
+    room.run([Job("kernels:keep", mib=1000)])
+    room.run([Job("kernels:run_out")])
+    assert runner.used_up == "a job ran out of memory, and 1000 MiB stay in use"
 
 
 def test_the_globals_of_an_edited_kernel_are_gone_at_once(room: InOneProcess) -> None:

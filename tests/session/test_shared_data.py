@@ -22,6 +22,7 @@ def data() -> dict[str, Any]:
         (lambda d: d["many"][0].add_(1), "shared['many'][0]"),
         (lambda d: d["w"][0:1].fill_(5), "shared['w']"),
         (lambda d: d["w"].requires_grad_(), "shared['w']"),
+        (lambda d: setattr(d["w"], "grad", torch.ones(2)), "shared['w']"),
         (lambda d: d.update(w=torch.zeros(2)), "shared['w']"),
         (lambda d: d["many"].append(4), "the items of its shared data"),
         (lambda d: d.pop("x"), "the items of its shared data"),

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from postroom.gpus.devices import scripted_device
 from postroom.gpus.devices.device import Device
-from postroom.gpus.devices.scripted_device import open_scripted
+from postroom.gpus.devices.scripted_device import ScriptedDevice, open_scripted
 from postroom.jobs import Job
+from postroom.session.job_seed import seed_of
 from postroom.session.tasks import own, to_device
 from tests.in_one_process import in_one_process
 
@@ -172,3 +174,35 @@ def test_owning_a_result_copies_what_the_kernel_could_change() -> None:
     for unknown in ([Namespace(x=array)], {"s": {1}}):
         with pytest.raises(TypeError):
             own(unknown)
+
+
+LATE = """
+import sys
+sys.modules["torch"] = sys.modules["torch_of_the_test"]  # as if it were imported only now
+
+import numpy as np
+from postroom.testing import scripted_device
+
+def double(x):
+    return scripted_device().launch(np.multiply, x, 2)
+"""
+
+
+def test_the_device_is_chosen_when_a_kernel_first_imports_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a session that preloads something else; its very first job is seeded and finished."""
+    monkeypatch.setitem(sys.modules, "torch_of_the_test", torch)
+    monkeypatch.delitem(sys.modules, "torch")
+    device = ScriptedDevice(["FAKE-0"])
+    monkeypatch.setattr(scripted_device, "opened", device)
+    monkeypatch.setattr(
+        "postroom.session.tasks.open_device",
+        lambda *_, **__: device if "torch" in sys.modules else None,
+    )
+    with in_one_process(tmp_path, LATE) as room:
+        (tasks,) = room.tasks
+        assert tasks.device.count == 0
+        pool = room.run([Job("kernels:double", x=4)]).raise_for_failed()
+        assert pool.results() == [8] and tasks.device is device
+        assert device.seeded == seed_of(pool.run, 0)

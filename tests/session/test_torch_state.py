@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from postroom.gpus.devices.device import Device
 from postroom.jobs import Job
-from postroom.session.torch_state import seed_of
+from postroom.session.job_seed import seed_of
+from postroom.session.torch_state import TorchState
 from tests.in_one_process import InOneProcess, in_one_process
 
 torch = pytest.importorskip("torch")
@@ -130,3 +133,26 @@ def test_without_a_card_only_kernels_that_may_use_torch_are_looked_after(tmp_pat
     os.chdir(before)
     for name in ("kernels", "helper"):
         sys.modules.pop(name, None)
+
+
+def test_what_the_job_that_loads_torch_sets_is_put_back_too() -> None:
+    state = TorchState()
+    state.watching = True
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        state.restore(Device())
+        assert torch.get_default_dtype() is torch.float32
+    finally:
+        torch.set_default_dtype(before)
+
+
+def test_a_module_that_is_called_torch_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel's own, or torch itself, if the job failed while it was being imported."""
+    monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))
+    state = TorchState()
+    state.watching = True
+    state.save(Device())
+    state.seed(1, Device())
+    state.restore(Device())
+    assert not state.used_up

@@ -94,7 +94,11 @@ class CardWatch:
 
             return visible(simulated.cards(fake), os.environ)
         self._probe = self._probe or self._start()
-        found = self._probe.cards(links=links)
+        try:
+            found = self._probe.cards(links=links)
+        except GpuError:
+            self.close()  # the next call starts another child
+            raise
         if not found:
             self.close()  # without a driver the child has exited
             from . import amd

@@ -16,7 +16,6 @@ a job ends with `synchronise`, and its results are copied with `to_host`.
 
 from __future__ import annotations
 
-import enum
 import gc
 import os
 import re
@@ -25,7 +24,6 @@ import warnings
 from typing import Any, NamedTuple
 
 from ...errors import GpuError
-from .out_of_memory import is_out_of_memory
 
 MIB = 1 << 20
 FAKE_DEVICE = "POSTROOM_FAKE_DEVICE"
@@ -41,15 +39,6 @@ class DeviceMemory(NamedTuple):
 
     allocated_mib: int = 0
     reserved_mib: int = 0
-
-
-class Fault(enum.Enum):
-    """What the error of a first use, or of a use after a failed job, says."""
-
-    MEMORY = "there is too little free memory on it"
-    BUSY = "another process has it for itself"
-    CARD = "the card itself reports a fault"
-    OTHER = "it cannot be used"
 
 
 class Device:
@@ -292,18 +281,6 @@ def device_in_use() -> Device:
         if module is not None and module.is_initialized():
             return TorchDevice(torch, kind)
     return Device()
-
-
-def fault_of(error: BaseException) -> Fault:
-    """What an error of `Device.touch` says."""
-    text = str(error).lower()
-    if is_out_of_memory(error):
-        return Fault.MEMORY
-    if "busy or unavailable" in text or "exclusive" in text:
-        return Fault.BUSY
-    if "uncorrectable" in text and ("ecc" in text or "nvlink" in text):
-        return Fault.CARD
-    return Fault.OTHER
 
 
 def same_card(found: str, uuid: str) -> bool:

@@ -246,13 +246,19 @@ def default_folder() -> str:
     return DEFAULT_FOLDERS[-1]
 
 
-def open_ledger(where: str | None = None) -> Ledger:
-    """Open the ledger at `where`, else at POSTROOM_LEDGER, else in the default folder."""
+def open_ledger(
+    where: str | None = None, *, cards: Callable[[], list[Card]] | None = None
+) -> Ledger:
+    """Open the ledger at `where`, else at POSTROOM_LEDGER, else in the default folder.
+
+    `cards` lists the cards as they are now; without it, a process is started for that each time.
+    """
+    ask = {} if cards is None else {"cards": cards}
     place = where or os.environ.get("POSTROOM_LEDGER") or default_folder()
     if place.startswith(("redis://", "rediss://", "unix://")):
         from .redis_ledger import RedisLedger  # redis is optional, and slow to import
 
-        return RedisLedger(place)
+        return RedisLedger(place, **ask)
     if "://" in place:  # as a folder it would be a ledger that nobody else asks
         raise GpuError(
             f"{place.partition('://')[0]}:// is no address of a ledger: write redis://, rediss:// "
@@ -260,4 +266,4 @@ def open_ledger(where: str | None = None) -> Ledger:
         )
     from .folder_ledger import FolderLedger
 
-    return FolderLedger(place)
+    return FolderLedger(place, **ask)

@@ -216,7 +216,9 @@ class Booking:
             return peak_mib or CONTEXT_MIB
         rows = self._profiles.get(self.need.kind.type).rows
         own = next((row for row in rows if row.call == self.need.kind.call), None)
-        return CONTEXT_MIB if own is not None and own.runs + 1 >= UNSEEN_RUNS else None
+        if own is None or (own.peak_mib or 0) > CONTEXT_MIB:
+            return None  # a run of which nothing was seen takes nothing back
+        return CONTEXT_MIB if own.runs + 1 >= UNSEEN_RUNS else None
 
     def _ran_out_with(self, peak_mib: int) -> int:
         """Return how much memory was too little."""
@@ -272,11 +274,13 @@ def book(
     home: Card | None = None,
     say: Say | None = None,
     wanted: Callable[[], bool] | None = None,
+    look: Callable[[], list[Card]] = inventory.cards,
 ) -> Booking:
     """Wait for enough free memory, or for a whole card to measure an unknown kind.
 
     Raises GpuError if no card is large enough. With `home` only that card can be used, since the
     process has initialised CUDA on it. The wait ends with CardHeld when `wanted` returns False.
+    `look` lists the cards as they are now.
     """
     waiting = None if say is None else _once(lambda why: say(f"{need.name} waits: {why}"))
     while True:
@@ -295,7 +299,7 @@ def book(
             measuring = profiles.try_measure(need.kind.type)
             if measuring is None:
                 roomy = [card for card in visible if card.memory_mib > learned.at_least_mib]
-                beside = _on_an_idle_card(need, ledger, roomy, profiles)
+                beside = _on_an_idle_card(need, ledger, roomy, profiles, look)
                 if beside is not None:
                     return beside
                 if waiting is not None:
@@ -311,7 +315,7 @@ def book(
                 lease = _acquire(need, asked_mib, ledger, visible, waiting, wanted)
                 if measuring is not None or not _grown(need, profiles, asked_mib, largest_mib):
                     if measuring is not None:
-                        visible = _as_they_are_now(visible)
+                        visible = _as_they_are_now(visible, look)
                     granted = [card for card in visible if card.uuid in lease.cards]
                     return Booking(
                         need,
@@ -331,23 +335,27 @@ def book(
 
 
 def _on_an_idle_card(
-    need: Need, ledger: Ledger, cards: list[Card], profiles: Profiles
+    need: Need,
+    ledger: Ledger,
+    cards: list[Card],
+    profiles: Profiles,
+    look: Callable[[], list[Card]],
 ) -> Booking | None:
     """Measure a job while another of its type is measured, if a card is idle now."""
     try:
         lease = ledger.acquire(_request(need, None), 0, cards=cards)
     except CardHeld:
         return None
-    granted = [card for card in _as_they_are_now(cards) if card.uuid in lease.cards]
+    granted = [card for card in _as_they_are_now(cards, look) if card.uuid in lease.cards]
     beside = Measuring()
     return Booking(need, granted, profiles=profiles, lease=lease, measuring=beside, alone=True)
 
 
-def _as_they_are_now(cards: list[Card]) -> list[Card]:
+def _as_they_are_now(cards: list[Card], look: Callable[[], list[Card]]) -> list[Card]:
     """Return the cards after a wait; as they were, if the driver does not answer."""
     with suppress(GpuError):
         uuids = [card.uuid for card in cards]
-        return [card for card in inventory.cards() if card.uuid in uuids] or cards
+        return [card for card in look() if card.uuid in uuids] or cards
     return cards
 
 

@@ -9,6 +9,10 @@ such calls need the same, the arguments in which they differ are taken not to ma
 to twice the largest seen. If they need different amounts, the arguments matter. So a sweep over
 seeds costs one more measurement, and batch sizes 1 and 512 are two kinds. A later row corrects a
 wrong generalisation.
+
+What was learned can fall. A peak is the largest of the last RECENT successful runs, so one run that
+needed more, or that was measured with leftovers of another, is forgotten by and by. An amount that
+was too little is forgotten after DOUBTED successful runs in a row that needed no more than it.
 """
 
 from __future__ import annotations
@@ -32,6 +36,8 @@ from .packing import STEP_MIB, Learned
 VERSION = 1
 ROWS = 64  # per type; the oldest are dropped
 ALIKE = 1.05  # peaks within this factor, or within a step, count as equal
+RECENT = 10  # runs whose largest peak counts
+DOUBTED = 3
 
 
 @dataclass(frozen=True)
@@ -54,11 +60,23 @@ class ProfileRow:
     runs: int = 0
     failures: int = 0
     seen_at: float = 0.0
+    recent: tuple[int, ...] = ()  # the peaks of the last runs, the newest last
 
-    def merge(self, other: ProfileRow) -> ProfileRow:
-        """Return both rows as one; peaks and bounds are only raised."""
-        peaks = [peak for peak in (self.peak_mib, other.peak_mib) if peak is not None]
-        at_least_mib = max(self.at_least_mib, other.at_least_mib)
+    @property
+    def peaks(self) -> tuple[int, ...]:
+        """The peaks of the last runs; of a first run, its own."""
+        return self.recent or (() if self.peak_mib is None else (self.peak_mib,))
+
+    def merge(self, new: ProfileRow) -> ProfileRow:
+        """Return it with what a later run has shown; only a successful run lowers anything."""
+        peaks = self.peaks
+        if new.runs or max(new.peaks, default=0) > max(peaks, default=0):
+            peaks = (*peaks, *new.peaks)[-RECENT:]
+        at_least_mib = max(self.at_least_mib, new.at_least_mib)
+        if new.at_least_mib:
+            peaks = tuple(peak for peak in peaks if peak > at_least_mib)
+        elif len(peaks) >= DOUBTED and max(peaks[-DOUBTED:]) <= at_least_mib:
+            at_least_mib = 0
         peak_mib = max(peaks, default=None)
         if peak_mib is not None and peak_mib <= at_least_mib:
             peak_mib = None  # it was too little: measure again
@@ -66,10 +84,11 @@ class ProfileRow:
             self.call,
             peak_mib,
             at_least_mib,
-            other.seconds if other.seconds is not None else self.seconds,
-            self.runs + other.runs,
-            self.failures + other.failures,
-            max(self.seen_at, other.seen_at),
+            new.seconds if new.seconds is not None else self.seconds,
+            self.runs + new.runs,
+            self.failures + new.failures,
+            max(self.seen_at, new.seen_at),
+            peaks,
         )
 
 
@@ -134,10 +153,14 @@ class Profile:
         """Read what `encode` wrote; raise ValueError, KeyError or TypeError on anything else."""
         if value["version"] != VERSION:
             raise ValueError("another version")
-        rows = tuple(ProfileRow(**row) for row in value["rows"])
+        rows = tuple(
+            ProfileRow(**{**row, "recent": tuple(row.get("recent", ()))}) for row in value["rows"]
+        )
         for row in rows:
             if not isinstance(row.call, dict) or not isinstance(row.peak_mib, (int, type(None))):
                 raise TypeError("not a row")
+            if not all(isinstance(peak, int) for peak in row.recent):
+                raise TypeError("not a peak")
         return cls(str(value["type"]), str(value["code"]), rows)
 
 

@@ -10,9 +10,7 @@ import pytest
 from postroom.gpus.devices.device import (
     Device,
     DeviceMissing,
-    Fault,
     device_in_use,
-    fault_of,
     open_device,
     same_card,
 )
@@ -39,22 +37,6 @@ def test_without_torch_the_device_is_chosen_later(monkeypatch: pytest.MonkeyPatc
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     assert open_device(UUID) is None
     assert device_in_use().count == 0
-
-
-@pytest.mark.parametrize(
-    ("text", "fault"),
-    [
-        ("CUDA error: out of memory", Fault.MEMORY),
-        ("CUDA out of memory. Tried to allocate 20.00 GiB.", Fault.MEMORY),
-        ("CUDA error: CUDA-capable device(s) is/are busy or unavailable", Fault.BUSY),
-        ("CUDA error: uncorrectable ECC error encountered", Fault.CARD),
-        ("CUDA error: device-side assert triggered", Fault.OTHER),
-        ("CUDA error: an illegal memory access was encountered", Fault.OTHER),
-        ("CUDA error: unspecified launch failure", Fault.OTHER),
-    ],
-)
-def test_what_an_error_of_the_device_says(text: str, fault: Fault) -> None:
-    assert fault_of(RuntimeError(f"{text}\nCUDA kernel errors might be reported late")) is fault
 
 
 def test_torch_and_nvml_name_one_card_differently() -> None:

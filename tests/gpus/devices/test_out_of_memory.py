@@ -6,7 +6,7 @@ import pytest
 
 from postroom.commands.failure import Cause, End, explain
 from postroom.gpus.cards import simulated
-from postroom.gpus.devices.device import Fault, fault_of
+from postroom.gpus.devices.faults import Fault, fault_of
 from postroom.gpus.devices.out_of_memory import is_out_of_memory, says_out_of_memory
 
 SAID = [

@@ -13,7 +13,8 @@ import pytest
 
 from postroom.gpus.cards import inventory
 from postroom.gpus.devices import scripted_device as scripted
-from postroom.gpus.devices.device import DeviceMissing, Fault, fault_of, open_device
+from postroom.gpus.devices.device import DeviceMissing, open_device
+from postroom.gpus.devices.faults import Fault, fault_of
 from postroom.gpus.devices.scripted_device import (
     AcceleratorError,
     OutOfMemoryError,

@@ -14,7 +14,7 @@ import pytest
 from postroom.errors import GpuError
 from postroom.gpus.memory.packing import CONTEXT_MIB, Growth, Learned, advice, reservation
 from postroom.gpus.memory.placement import PlacementRequest, order
-from postroom.gpus.memory.profiles import Kind, ProfileRow, Profiles
+from postroom.gpus.memory.profiles import DOUBTED, RECENT, Kind, ProfileRow, Profiles
 from tests.gpus.ledgerkit import wait_until
 
 Start = Callable[..., subprocess.Popen[str]]
@@ -39,10 +39,34 @@ def test_what_was_learned_survives_a_restart(profiles: Profiles) -> None:
     assert Profiles().learned(kind()) == Learned(6000)
 
 
-def test_a_peak_is_raised_and_never_lowered(profiles: Profiles) -> None:
+def test_a_peak_is_raised_at_once_and_falls_when_the_last_runs_needed_less(
+    profiles: Profiles,
+) -> None:
     for peak in (6000, 7000, 5000):
         seen(profiles, peak)
     assert profiles.learned(kind()) == Learned(7000)
+    for _ in range(RECENT - 2):
+        seen(profiles, 5000)
+    assert profiles.learned(kind()) == Learned(7000), "one of the last runs still needed it"
+    seen(profiles, 5000)
+    assert Profiles().learned(kind()) == Learned(5000)
+
+
+def test_what_was_too_little_is_doubted_when_runs_get_by_with_it(profiles: Profiles) -> None:
+    """It ran out because of somebody else: that must not take whole cards for ever."""
+    seen(profiles, None, 6144)
+    for _ in range(DOUBTED - 1):
+        seen(profiles, 3000)
+        assert profiles.learned(kind()) == Learned(None, 6144)
+    seen(profiles, 3000)
+    assert profiles.learned(kind()) == Learned(3000)
+
+
+def test_only_a_successful_run_lowers_what_is_known(profiles: Profiles) -> None:
+    seen(profiles, 6000)
+    for _ in range(2 * RECENT):
+        profiles.add(kind(), ProfileRow({}, 2000, failures=1))
+    assert profiles.learned(kind()) == Learned(6000)
 
 
 def test_another_version_of_the_code_starts_anew(profiles: Profiles) -> None:
@@ -119,7 +143,7 @@ def test_many_processes_raise_one_profile_and_lose_nothing(
     started = [python(code, str(n)) for n in range(4)]
     assert [process.wait() for process in started] == [0] * 4
     (row,) = profiles.get("t").rows
-    assert (row.peak_mib, row.runs) == (319, 80)
+    assert (row.peak_mib, len(row.recent), row.runs) == (max(row.recent), RECENT, 80)
 
 
 def test_the_right_to_measure_ends_with_its_holders_death(
