@@ -402,12 +402,16 @@ class LocalFiles:
     ) -> None:
         size = sum(map(len, chunks))
         spare: Spare | None = None
-        if path == self._prepared and self._prepared_fd >= 0 and self._prepared_by == os.getpid():
-            fd, self._prepared_fd = self._prepared_fd, -1
-        elif size >= MAP_FROM_BYTES and (
-            spare := claim(*spares, path) if spares is not None else self._spares.take(size, path)
-        ):
+        if size >= MAP_FROM_BYTES:
+            spare = claim(*spares, path) if spares is not None else self._spares.take(size, path)
+        mine = path == self._prepared and self._prepared_by == os.getpid()
+        if spare is not None:
             fd = spare.fd
+            if mine and self._prepared_fd >= 0:  # its name is the spare's now
+                os.close(self._prepared_fd)
+                self._prepared_fd = -1
+        elif mine and self._prepared_fd >= 0:
+            fd, self._prepared_fd = self._prepared_fd, -1
         else:
             if reserve:
                 self._room.take(os.path.dirname(path), size)
@@ -461,11 +465,9 @@ class LocalFiles:
         try:
             if size < MAP_FROM_BYTES:
                 return _read_exactly(fd, size, 0)
-            if recycled:
-                return self._locked.map(fd, size)
             if size >= LARGE:
                 self._pages.make_room(size)
-            return map_file(fd, size)
+            return self._locked.map(fd, size) if recycled else map_file(fd, size)
         finally:
             os.close(fd)
 

@@ -5,8 +5,8 @@ that from its host page by page, at a tenth of the speed of a copy. There are tw
 
 - `Spares`: a file that nobody needs any more loses its name, and the next file is written over it,
   into the same pages and blocks. Whoever maps a file that may become a spare holds a shared lock on
-  it while any object uses the mapping. A spare is written over only under the exclusive lock; if
-  somebody has it mapped, it is removed instead. So no array ever changes under its user, whoever
+  it while any object uses the mapping. A spare is written over only under the exclusive lock, and
+  never while somebody has it mapped. So no array ever changes under its user, whoever
   believes to be alone.
 - `PageCache`: of files that stay, a process remembers those that nobody needs in memory, and
   releases their memory just before it writes the next large one. This is advice to Linux and
@@ -144,16 +144,23 @@ def may_leave(spare: str) -> bool:
 def claim(folder: str, prefix: str, path: str) -> Spare | None:
     """Take a file that another process has left, under a new name; None: there is none.
 
-    The first to rename it has it. Somebody may have it mapped still: then it is removed.
+    The first to rename it has it. One that somebody still has mapped is left for later.
     """
+    claimed = f"{path}.claimed"
     for name in os.listdir(folder):
         if name.startswith(prefix):
             with contextlib.suppress(FileNotFoundError):
-                os.rename(f"{folder}/{name}", path)
-                spare = _take_over(path)
-                if spare is not None:
-                    return spare
-                os.unlink(path)
+                os.rename(f"{folder}/{name}", claimed)
+                spare = _take_over(claimed)
+                if spare is None:
+                    os.rename(claimed, f"{folder}/{name}")
+                    continue
+                try:
+                    os.rename(claimed, path)
+                except OSError:
+                    spare.close()
+                    raise
+                return spare._replace(path=path)
     return None
 
 

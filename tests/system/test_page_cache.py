@@ -79,6 +79,19 @@ def test_a_large_file_takes_the_memory_of_one_that_was_let_go(
     assert Path(old).read_bytes() == content
 
 
+@pytest.mark.parametrize("recycled", [False, True])
+def test_a_large_file_that_is_read_takes_the_memory_of_one_that_was_let_go(
+    disk: Path, files: LocalFiles, recycled: bool
+) -> None:
+    old, new = (str(disk / name) for name in ("old", "new"))
+    for path in (old, new):
+        files.write_new(path, [bytes(LARGE)], sync=True)
+    files.let_go(old)
+    view = files.view(new, 1 << 30, recycled=recycled)
+    assert len(view) == LARGE
+    assert not in_memory(old)
+
+
 def test_no_more_is_taken_than_is_needed(disk: Path, files: LocalFiles) -> None:
     paths = [str(disk / str(number)) for number in range(3)]
     for path in paths:
@@ -376,7 +389,20 @@ class TestLeftForOthers:
         LocalFiles().hand_on(old, str(tmp_path / "spare.run.1"))
         assert self.write(tmp_path) != inode
         assert kept.tobytes() == b"1" * LARGE
-        assert os.listdir(tmp_path) == ["new"]
+        (tmp_path / "new").unlink()
+        del kept
+        assert self.write(tmp_path) == inode, "it was left for later"
+
+    def test_a_file_that_was_prepared_gives_its_name_to_it(self, tmp_path: Path, old: str) -> None:
+        inode = os.stat(old).st_ino
+        files, path = LocalFiles(), str(tmp_path / "prepared")
+        files.hand_on(old, str(tmp_path / "spare.run.1"))
+        files.prepare(path)
+        files.write_new(path, [b"2" * LARGE], spares=(str(tmp_path), "spare.run."))
+        assert os.stat(path).st_ino == inode
+        assert Path(path).read_bytes() == b"2" * LARGE
+        files.prepare(None)
+        assert os.listdir(tmp_path) == []
 
     def test_small_files_and_those_that_are_too_many_are_removed(
         self, tmp_path: Path, old: str, monkeypatch: pytest.MonkeyPatch
