@@ -1602,8 +1602,8 @@ MUTANTS = [
     Mutant(
         "a result that somebody has mapped is not written over",
         "postroom/system/page_cache.py",
-        "                spare = _take_over(path)\n",
-        "                spare = Spare(0, path, os.open(path, os.O_RDWR))\n",
+        "                spare = _take_over(claimed)\n",
+        "                spare = Spare(0, claimed, os.open(claimed, os.O_RDWR))\n",
         "tests/system/test_page_cache.py",
     ),
     Mutant(
