@@ -15,8 +15,8 @@ from .simulation.processes import Process, Scheduler
 from .simulation.roles import ROOT, Client, Session
 from .simulation.world import World, seeded, tell
 
-SEEDS = 400  # more: python -m tests.simulation 0-9999
-CHUNK = 25
+SEEDS = 240  # more: python -m tests.simulation 0-9999
+CHUNK = 10
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
