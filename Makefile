@@ -11,7 +11,7 @@ WORKERS ?= 6
 # Tests start Python more than a thousand times: without compiled files each start takes 0.3 s more.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test test-root compiled lint docs pictures bench chaos mutants compat gpu-check clean
+.PHONY: run test test-root compiled lint docs pictures bench chaos mutants compat gpu-check doors clean
 
 run: $(READY)  ## set up, then run the main job
 	$(PY) main.py
@@ -69,6 +69,9 @@ mutants: $(READY)  ## take out each rule once, and see its test go red
 gpu-check: $(READY)  ## a minute on a real card: a report to paste
 	$(PY) -m postroom doctor --gpu
 
+doors: $(READY)  ## the test suites of joblib, Hydra, Optuna and submitit, as installed, over our adapters
+	$(PY) -m tests.adapters.foreign
+
 compat: $(READY)  ## the quick tests, with each Python that is here, and the lowest and newest releases
 	$(PY) -m tests.compatibility
 
@@ -77,7 +80,7 @@ $(READY): pyproject.toml constraints.txt
 		"(apt-get install python3-venv), or name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)" \
 		>&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --quiet --no-compile -c constraints.txt -e '.[torch,redis,web,frames,arrays,docs,dev]'
+	$(PY) -m pip install --quiet --no-compile -c constraints.txt -e '.[torch,redis,web,frames,arrays,joblib,hydra,optuna,submitit,docs,dev]'
 	-@$(PY) -m compileall -q -j 0 $(VENV)/lib > /dev/null  # on all cores: pip uses one
 	touch $@
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .errors import JobFailed, PostroomError
     from .functions.decorator import job
     from .functions.executor import Executor
+    from .functions.lease_block import lease
     from .jobs import Job, JobPool, Status
     from .master import Master
     from .parcel.sheets import Outcome
@@ -33,7 +34,11 @@ __all__ = [
     "JobFailed",
     "PostroomError",
     "job",
+    "lease",
 ]
+
+# What `pytest -p postroom` loads; nothing else reads it.
+pytest_plugins = ("postroom.adapters.pytest",)
 
 _HOMES = {
     "Master": "master",
@@ -47,6 +52,7 @@ _HOMES = {
     "JobFailed": "errors",
     "PostroomError": "errors",
     "job": "functions.decorator",
+    "lease": "functions.lease_block",
 }
 
 

@@ -18,6 +18,7 @@ ALLOWED = {
     "thread reader_": "the same: it reads the queue for that client, and ends with it",
     "module-executor": "an Executor of a whole module starts workers and opens mailboxes anew",
     "thread postroom calls": "the thread of such an Executor",
+    "resource_tracker": "joblib starts one for its files; it ends with this process",
     "redis-server": "one server for all tests, which the first that needs it starts",
 }
 

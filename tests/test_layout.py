@@ -35,6 +35,7 @@ LAYERS = [
     "queue",
     "batch",
     "functions",
+    "adapters",
     "project",
     "web",
     "testing",

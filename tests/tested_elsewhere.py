@@ -11,6 +11,8 @@ from __future__ import annotations
 TESTED_ELSEWHERE = {
     "__main__": "gpus/test_gpu_verbs.py: what the quick verbs import is asked of the entry itself",
     "testing": "processes/test_testing.py: it starts real processes",
+    "adapters/hydra": "adapters/test_examples.py: its sweeps run in real agents",
+    "adapters/optuna": "adapters/test_examples.py: its trials run in real agents",
     "batch/runner": "processes/test_commands.py: it runs real commands in real sessions",
     "calls/broken_pool": "functions/test_executor.py (BrokenExecutor): classes without code",
     "calls/by_value": "functions/test_executor.py (add_one): seen in what is pickled",

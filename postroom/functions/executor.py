@@ -31,6 +31,8 @@ from ..futures.program_end import wait_at_end
 from ..jobs import Job, JobPool
 from ..master import Master
 from ..session.slot_plan import Agents, plan_slots
+from ..store.agents import list_agents
+from ..store.base import create_base
 from ..store.files import LocalFiles
 from ..store.kernel_output import OutputFollower
 from ..store.removal import remove_run
@@ -144,6 +146,20 @@ class Executor(futures.Executor):
         if self._pool is not None and kind is not None and issubclass(kind, KeyboardInterrupt):
             self._pool.close(now=True)
         self.shutdown()
+
+    @property
+    def n_agents(self) -> int:
+        """How many calls run at once: one in each agent."""
+        if self._base is not None and self._agents is None:
+            living = len(list_agents(LocalFiles(), create_base(self._base)))
+            if living:
+                return living
+        return len(plan_slots(self._agents, self._gpus))
+
+    @property
+    def _max_workers(self) -> int:
+        """The same, as dask asks the executors of the standard library."""
+        return self.n_agents
 
     @property
     def _broken(self) -> bool:

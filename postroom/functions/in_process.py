@@ -18,7 +18,7 @@ from typing import TypeVar
 from ..errors import GpuError, PostroomError
 from ..gpus.cards import inventory
 from ..gpus.cards.inventory import Card
-from ..gpus.devices.device import Device, device_in_use, open_device
+from ..gpus.devices.device import Device, cuda_is_fixed, device_in_use, open_device
 from ..gpus.ledger.lease_environment import granted_over
 from ..gpus.ledger.protocol import open_ledger
 from ..gpus.memory.booking import Booking, Need, book, held_for_us, prune_timelines
@@ -36,6 +36,7 @@ PATIENCE_S = 1.0  # a call that waits longer for another thread says why
 CUDA_LIBRARIES = ("jax", "cupy", "numba.cuda", "tensorflow")  # torch says itself if it uses CUDA
 
 _last_card = ""  # of the last job of this process
+_fixed_on = ""  # the card that CUDA saw when it was initialised, if that was in a job
 _turn = threading.RLock()  # one job at a time in this process
 _within = threading.local()  # whether this thread is inside a job
 
@@ -68,19 +69,15 @@ def run(
     """Run a function on cards of its own, or on those of the job around it."""
     if getattr(_within, "job", False) or (_has_whole_card() and brief(need)):
         return function()  # there is nothing to reserve
-    with _in_turn(need.name):
+    with in_turn(need.name):
         cards = inventory.cards(links=need.count > 1)
         if not cards:
             with _limited(timeout_s):
                 return function()  # no GPU: it runs on the CPU
         booking = _book(need, cards)
         _remember(booking)
-        _within.job = True
-        try:
+        with booking, inside_job():
             return _run_booked(function, booking, over=over, timeout_s=timeout_s)
-        finally:
-            _within.job = False
-            booking.close()
 
 
 def _has_whole_card() -> bool:
@@ -89,7 +86,18 @@ def _has_whole_card() -> bool:
 
 
 @contextmanager
-def _in_turn(name: str) -> Iterator[None]:
+def inside_job() -> Iterator[None]:
+    """Have calls of this thread count as parts of the job that holds the cards."""
+    before = getattr(_within, "job", False)
+    _within.job = True
+    try:
+        yield
+    finally:
+        _within.job = before
+
+
+@contextmanager
+def in_turn(name: str) -> Iterator[None]:
     """Wait for jobs of other threads: a process has one environment, and one CUDA."""
     if not _turn.acquire(timeout=PATIENCE_S):
         say(f"{name} waits for a job of another thread; .submit would run both in parallel")
@@ -104,7 +112,7 @@ def measure(stand_in: Callable[[], object], need: Need) -> None:
     """Run a stand-in alone on a card if its kind is not measured yet; its errors are raised."""
     if getattr(_within, "job", False):
         return
-    with _in_turn(need.name):
+    with in_turn(need.name):
         cards = inventory.cards()
         profiles = Profiles()
         if not cards or need.memory_mib is not None or held_for_us(open_ledger(), cards):
@@ -115,18 +123,15 @@ def measure(stand_in: Callable[[], object], need: Need) -> None:
                 ledger=open_ledger(),
                 profiles=profiles,
                 cards=cards,
-                home=_home(cards),
+                home=home_of(cards),
                 say=say,
             )
             with booking:
                 if booking.measuring:
                     _remember(booking)
-                    _within.job = True
-                    try:
+                    with inside_job():
                         # Once, whatever was seen of it: it is there to be run only once.
                         _run_booked(stand_in, booking, over="warn", timeout_s=None, sure=True)
-                    finally:
-                        _within.job = False
 
 
 def _book(need: Need, cards: list[Card]) -> Booking:
@@ -135,7 +140,7 @@ def _book(need: Need, cards: list[Card]) -> Booking:
     if held:
         # A session, a shell or a job above us holds the card for us: use it, and measure on it.
         return Booking(need, held, profiles=profiles)
-    return book(need, ledger=ledger, profiles=profiles, cards=cards, home=_home(cards), say=say)
+    return book(need, ledger=ledger, profiles=profiles, cards=cards, home=home_of(cards), say=say)
 
 
 def _remember(booking: Booking) -> None:
@@ -143,22 +148,24 @@ def _remember(booking: Booking) -> None:
     _last_card = booking.cards[0].uuid
 
 
-def _home(cards: list[Card]) -> Card | None:
+def home_of(cards: list[Card]) -> Card | None:
     """Return the card on which this process has initialised CUDA; it cannot change it.
 
     In a container the driver may not show our process. Then it is the card of the job before.
     """
     ours = [c for c in cards if any(usage.pid == os.getpid() for usage in c.processes)]
-    before = [card for card in cards if card.uuid == _last_card]
+    fixed = cuda_is_fixed()
+    before = [card for card in cards if card.uuid == (_fixed_on if fixed else _last_card)]
     loaded = any(name in sys.modules for name in CUDA_LIBRARIES)
-    if not ours and not device_in_use().count and not (before and loaded):
+    if not ours and not fixed and not device_in_use().count and not (before and loaded):
         return None
     candidates = ours or before or cards
     if len(candidates) == 1:
         return candidates[0]
     raise PostroomError(
-        "this process has already initialised CUDA, which cannot move to another GPU: call the "
-        "function before anything uses CUDA, or run it in a session with .submit"
+        "this process has already initialised CUDA (torch.cuda.is_available() does that, too), and "
+        "CUDA cannot move to another GPU: take the GPU before anything uses CUDA, or use it in "
+        "another process (.submit of a function, `postroom gpu run` for a program)"
     )
 
 
@@ -170,7 +177,8 @@ def _run_booked(
     timeout_s: float | None,
     sure: bool = False,
 ) -> R:
-    with _pinned(booking), _limited(timeout_s) as interrupt:
+    environment = booking.environment if booking.lease is not None else {}
+    with pinned(environment), _limited(timeout_s) as interrupt:
         reserved_mib = booking.reserved_mib
         if over == "limit" and reserved_mib is not None:
             own_mib = max(1, reserved_mib - CONTEXT_MIB)
@@ -198,14 +206,17 @@ def _usable_device() -> Device:
 
 
 @contextmanager
-def _pinned(booking: Booking) -> Iterator[None]:
-    """Make only the granted cards visible while the function runs."""
-    granted = booking.environment if booking.lease is not None else {}
+def pinned(granted: dict[str, str]) -> Iterator[None]:
+    """Have these environment variables, which make only the granted cards visible, for a while."""
+    global _fixed_on
     before = {name: os.environ.get(name) for name in granted}
+    fixed = cuda_is_fixed()
     os.environ.update(granted_over(os.environ, granted))
     try:
         yield
     finally:
+        if not fixed and cuda_is_fixed():
+            _fixed_on = granted.get("POSTROOM_GPU", "")
         for name, value in before.items():
             if value is None:
                 os.environ.pop(name, None)

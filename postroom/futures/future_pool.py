@@ -148,7 +148,8 @@ class FuturePool:
         self._waiting: deque[JobFuture] = deque()
         self._runs: list[_RunFutures] = []  # the last takes new jobs
         self._tend_at = 0.0
-        self._lock = threading.Lock()
+        # Collecting garbage may close us in a thread that has it: the owner's Executor is gone.
+        self._lock = threading.RLock()
         self._wake = threading.Lock()  # free: there is something to do
         self._wake.acquire()
         self._parked = False
@@ -159,6 +160,7 @@ class FuturePool:
         self.broken: BaseException | None = None
         self.gone = threading.Event()
         self._started = False
+        self._is_leaving = False  # the Master is closed, or soon is
 
     # For any thread
 
@@ -187,7 +189,12 @@ class FuturePool:
         if parked:
             self._wake.release()
         else:
-            self._master.nudge()
+            self._nudge()
+
+    def _nudge(self) -> None:
+        with self._lock:  # else its descriptor may be closed meanwhile, and be a file of the user's
+            if not self._is_leaving:
+                self._master.nudge()
 
     def take_back(self, future: JobFuture) -> bool:
         """Take back a job that no agent has begun; False: it is too late."""
@@ -199,7 +206,7 @@ class FuturePool:
                 future._withdrawn = True
                 return True
         taken = self._master.withdraw(run.pool, future._number)
-        self._master.nudge()  # waiters are told by the thread
+        self._nudge()  # waiters are told by the thread
         return taken
 
     def stop(self, future: JobFuture) -> None:
@@ -207,7 +214,7 @@ class FuturePool:
         run = future._run
         if run is not None:
             self._master.stop_jobs(run.pool, [future._number], "kill()")
-            self._master.nudge()
+            self._nudge()
 
     def close(self, *, cancel: bool = False, now: bool = False) -> None:
         """Take no more jobs; cancel those that wait, if asked; `now`: end those that run, too.
@@ -244,12 +251,15 @@ class FuturePool:
         except BaseException as error:
             self._give_up(error)
         finally:
+            with self._lock:
+                self._is_leaving = True
             if self._keeper is not None:
                 with contextlib.suppress(Exception):
                     self._keeper.close(now=self._stopping or self.broken is not None)
             if self._ended is not None:
                 with contextlib.suppress(Exception):
                     self._ended()
+            self._runs.clear()  # which hold files open, for as long as anybody has this
             self.gone.set()
 
     def _parks(self) -> bool:

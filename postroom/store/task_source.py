@@ -10,6 +10,7 @@ it is where it would import the module from itself, however it was started.
 from __future__ import annotations
 
 import ast
+import contextlib
 import hashlib
 import importlib.util
 import os
@@ -117,7 +118,7 @@ def source_version(project: str, task: str) -> str:
     with open(path, "rb") as file:
         source = file.read()
     try:
-        tree = ast.parse(source, path)
+        tree = _parse(source, path)
     except SyntaxError as error:
         raise KernelError(f"{path}, line {error.lineno}: {error.msg}") from None
     if not _defines(tree, function.partition(".")[0]) and not _has(module, path, function):
@@ -126,6 +127,17 @@ def source_version(project: str, task: str) -> str:
             "name, and that it is at the top level, not below `if __name__ == '__main__':`"
         )
     return version_of(source)
+
+
+def _parse(source: bytes, path: str) -> ast.Module:
+    """Parse a file, also while other threads do so.
+
+    Python 3.11 counts the depth of all threads in one place, and sees a mismatch (gh-106905).
+    """
+    for _ in range(100):
+        with contextlib.suppress(SystemError):
+            return ast.parse(source, path)
+    return ast.parse(source, path)
 
 
 def _has(module: str, path: str, function: str) -> bool:

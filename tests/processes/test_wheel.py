@@ -34,7 +34,12 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_holds_only_the_package_and_the_template(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in names}
-    assert tops == {"postroom", next(top for top in tops if top.endswith(".dist-info"))}
+    (info,) = [top for top in tops if top.endswith(".dist-info")]
+    assert tops == {"postroom", "hydra_plugins", info}
+    # Hydra finds its plugins there, and the package belongs to the plugins of everybody.
+    assert [name for name in names if name.startswith("hydra_plugins/")] == [
+        "hydra_plugins/postroom_launcher.py"
+    ]
     template = {
         name.rsplit("/", 1)[1] for name in names if name.startswith("postroom/project/template/")
     }

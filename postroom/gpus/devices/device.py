@@ -16,6 +16,7 @@ a job ends with `synchronise`, and its results are copied with `to_host`.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import re
@@ -26,6 +27,7 @@ from typing import Any, NamedTuple
 from ...errors import GpuError
 
 MIB = 1 << 20
+NOT_INITIALISED = 3  # CUDA_ERROR_NOT_INITIALIZED
 FAKE_DEVICE = "POSTROOM_FAKE_DEVICE"
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -267,6 +269,18 @@ def open_device(gpu: str, *, any_accelerator: bool = False) -> Device | None:
     if uuids and not torch.version.hip:  # ROCm has other uuids in HIP than in its driver
         _verify(device, uuids)
     return device
+
+
+def cuda_is_fixed() -> bool:
+    """Whether CUDA has read CUDA_VISIBLE_DEVICES: another value would be without effect.
+
+    The driver reads it when it is initialised, which torch.cuda.is_available() is enough for.
+    """
+    try:
+        driver = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_LAZY | os.RTLD_NOLOAD)
+        return int(driver.cuDeviceGetCount(ctypes.byref(ctypes.c_int()))) != NOT_INITIALISED
+    except (OSError, AttributeError):  # nothing has loaded it
+        return False
 
 
 def device_in_use() -> Device:
