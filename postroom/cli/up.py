@@ -153,7 +153,7 @@ def _report(base: Base) -> None:
     if page is not None:
         click.echo(page.link)
     named = "" if base.root == os.path.abspath(own_queue()) else f" -b {shlex.quote(base.root)}"
-    talk(f"queue a command: postroom submit{named} -- python train.py")
+    talk(f"queue a command: postroom submit{named} python train.py")
 
 
 def page_of(base: Base) -> PageInfo | None:
