@@ -292,6 +292,11 @@ class Parcel:
             kind, _, jobs, flags = self.trailer
             _last_moulds[looks] = self.mould = _mould(shape, kind, jobs, flags)
 
+    @property
+    def view(self) -> memoryview:
+        """All its bytes."""
+        return self._view
+
     def _is_of(self, mould: Mould | None, data: bytes, first: bytes) -> bool:
         """Whether this is, byte by byte, what a mould would make of its data.
 

@@ -27,6 +27,7 @@ from ..errors import BadFileError, OtherVersionError, PostroomError
 from ..gpus.devices.device import DeviceMissing
 from ..gpus.devices.faults import Fault, fault_of
 from ..gpus.devices.out_of_memory import says_out_of_memory
+from ..parcel.container import Buffer
 from ..parcel.sheets import Failure, JobEnd, JobSheet, Outcome
 from ..store.base import Base
 from ..store.files import Files
@@ -193,6 +194,10 @@ class JobRunner:
         """Give back the GPU memory that tasks leave in this process: somebody else needs it."""
         if self._tasks is not None:
             self._tasks.release(shared=shared)
+
+    def read_ahead(self, data: Buffer) -> Buffer | None:
+        """Copy the next parcel to where its arrays are wanted, see `Tasks.read_ahead`."""
+        return self._tasks.read_ahead(data) if self._tasks is not None else None
 
     def idle(self, seconds: float) -> None:
         """No job has come for a while."""

@@ -6,13 +6,16 @@ import queue
 import threading
 from collections.abc import Callable
 
+from ..parcel.container import Buffer
 from ..parcel.sheets import JobSheet
 
 
 class Prefetcher:
     """A thread that opens one parcel at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, place: Callable[[Buffer], Buffer | None] = lambda _: None) -> None:
+        """`place` copies a parcel to where its arrays are wanted; None: they stay in their file."""
+        self._place = place
         self._asked: queue.SimpleQueue[Callable[[], JobSheet] | None] = queue.SimpleQueue()
         self._opened: queue.SimpleQueue[JobSheet | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -52,6 +55,9 @@ class Prefetcher:
             sheet: JobSheet | None
             try:
                 sheet = open_sheet()
+                if (placed := self._place(sheet.parcel.view)) is not None:
+                    sheet = JobSheet(sheet.parcel.path, placed, number=sheet.first)
+                    del placed
                 sheet.parcel.check()
             except Exception:  # whoever takes it opens it again, and gets the error
                 sheet = None

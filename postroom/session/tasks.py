@@ -29,6 +29,8 @@ from ..calls.call import CALL, mentions, open_function, pack_exception, pack_res
 from ..errors import KernelError, OtherVersionError
 from ..gpus.devices.device import MIB, Device, open_device
 from ..gpus.devices.out_of_memory import says_out_of_memory
+from ..gpus.devices.pinned import PinnedBuffer
+from ..parcel.container import Buffer
 from ..parcel.jsonable import weight
 from ..parcel.sheets import Failure, JobEnd, JobSheet, Outcome, unpack_data
 from ..parcel.tensors import is_tensor
@@ -100,6 +102,8 @@ class Tasks:
         self._shared: dict[bool, SharedData] = {}  # as arrays, as tensors
         self._shared_used_at = 0.0
         self._in_use: SharedData | None = None  # what the current job was passed
+        self._places = False  # whether a job was passed tensors
+        self._pinned = PinnedBuffer(lambda nbytes: self.state.device.pin(nbytes))
         self._growth = MemoryGrowth()
         self._freed_at = 0.0
         self._modules = 0  # how many were loaded when it was last seen what they use
@@ -235,7 +239,7 @@ class Tasks:
             if positional:
                 for at, name in enumerate(given := kernel.first_names(len(positional))):
                     if all_tensors or kernel.wants_tensor(name):
-                        positional[at] = to_device(positional[at], self.device)
+                        positional[at] = self._place(positional[at])
                 rest = kernel.without(given)
             self._complete(rest, info, arguments, all_tensors=all_tensors)
             return call_here(kernel.function, arguments, positional)
@@ -256,7 +260,7 @@ class Tasks:
         """Give a kernel its arguments as it asks for them, and what it names beside them."""
         for name in arguments:
             if all_tensors or kernel.wants_tensor(name):
-                arguments[name] = to_device(arguments[name], self.device)
+                arguments[name] = self._place(arguments[name])
             elif library := kernel.asks_for(name):
                 arguments[name] = each_leaf(arguments[name], converter_to(library))
         if kernel.names("shared") and "shared" not in arguments:
@@ -268,6 +272,18 @@ class Tasks:
             arguments["device"] = self.device.for_kernels()
         if kernel.names("devices") and "devices" not in arguments:
             arguments["devices"] = self.device.all_for_kernels()
+
+    def _place(self, value: Any) -> Any:
+        """An argument as tensors on the device."""
+        self._places = True
+        return to_device(value, self.device)
+
+    def read_ahead(self, data: Buffer) -> Buffer | None:
+        """Copy the next parcel to where the card reads it fast; None: it is as well in its file.
+
+        Called by another thread, while a job runs.
+        """
+        return self._pinned.copy(data) if self._places and self.state.device.count else None
 
     def _finished(self, value: Any) -> Any:
         """What a job returned, once all its work on the device has ended."""

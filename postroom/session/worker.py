@@ -132,7 +132,7 @@ def work(
         journal=journal,
         gpu=settings["gpu"],
         pid=os.getpid(),
-        prefetcher=Prefetcher() if settings["preload"] else None,
+        prefetcher=Prefetcher(runner.read_ahead) if settings["preload"] else None,
         publisher=BackgroundPublisher(_own) if settings["preload"] else None,
     )
     if settings["preload"]:

@@ -10,7 +10,8 @@
  *   lost I                  ecc I COUNT            recovery I ACTION        xid I CODE
  *   mig I UUID TOTAL_MIB USED_MIB                  remap_failed I           mode_refused I
  *   nvlink I J              these two cards are joined
- * An Xid is told to those who listened before it happened, each once.
+ * An Xid is told to those who listened before it happened, each once; who listens to which card is
+ * written to NVML_STUB.listeners, a line "I" each.
  * Compute modes that are set go into NVML_STUB.mode, a line "I MODE" each; the last one counts.
  * Compiled with -DOLD it lacks what drivers before the 470 series lacked.
  */
@@ -266,7 +267,14 @@ int nvmlDeviceGetMigDeviceHandleByIndex(device *d, unsigned number, device **int
 
 static int told[64];  /* each event is told once, and what was there before is not */
 int nvmlEventSetCreate(void **set) { *set = cards; return OK; }
-int nvmlDeviceRegisterEvents(device *d, u64 types, void *set) { told[d->card] = value_of("xid", d->card); return OK; }
+int nvmlDeviceRegisterEvents(device *d, u64 types, void *set) {
+    char path[512];
+    FILE *file;
+    told[d->card] = value_of("xid", d->card);
+    snprintf(path, sizeof path, "%s.listeners", getenv("NVML_STUB"));  /* there, or no card is */
+    if ((file = fopen(path, "a"))) { fprintf(file, "%d\n", d->card); fclose(file); }
+    return OK;
+}
 int nvmlEventSetWait_v2(void *set, event *into, unsigned timeout_ms) {
     for (int card = 0; card < 64; card++) {
         int code = value_of("xid", card);

@@ -60,6 +60,42 @@ MUTANTS = [
         f"{ON_A_CARD}::test_an_error_that_surfaces_late_is_that_jobs_own_and_costs_its_worker",
     ),
     Mutant(
+        "a job of JAX ends when its work has",
+        "postroom/session/array_libraries.py",
+        "        jax.block_until_ready(jax.live_arrays())\n",
+        "        pass\n",
+        "tests/session/test_array_libraries.py::test_a_job_of_jax_ends_when_its_work_has",
+    ),
+    Mutant(
+        "the numbers that a job draws depend on the job alone",
+        "postroom/session/tasks.py",
+        "                if self._draws:\n                    self._seed_job(info.run, job)\n",
+        "",
+        "tests/session/test_job_seed.py",
+    ),
+    Mutant(
+        "pinned memory is not written over while somebody looks at it",
+        "postroom/gpus/devices/pinned.py",
+        "        self.lent = True\n",
+        "        self.lent = False\n",
+        "tests/gpus/devices/test_pinned.py",
+    ),
+    Mutant(
+        "what a kind of job is known to need can fall",
+        "postroom/gpus/memory/profiles.py",
+        "(*peaks, *new.peaks)[-RECENT:]",
+        "(*peaks, *new.peaks)",
+        "tests/gpus/memory/test_profiles.py",
+    ),
+    Mutant(
+        "a session hears of an Xid of any of its cards",
+        "postroom/session/card_health.py",
+        "if card.uuid in self._uuids and card.problem:",
+        "if card.uuid == self._uuids[0] and card.problem:",
+        "tests/gpus/cards/test_nvml.py"
+        "::test_a_session_hears_of_an_xid_of_any_of_its_cards_although_it_did_not_ask_yet",
+    ),
+    Mutant(
         "a broken context on the device is its job's own failure",
         JOB_RUNNER,
         "if fault is Fault.CARD or self._guardian.card_problem():",

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -102,6 +104,54 @@ def test_an_argument_that_a_kernel_keeps_never_changes(room: InOneProcess) -> No
     made = (Job("kernels:total", x=np.full(LARGE // 8, n)) for n in range(12))
     pool = room.finish(room.master.start(made))
     assert pool.results()[-1] == list(range(12))
+
+
+TENSORS = """
+def total(x: "torch.Tensor"):
+    return int(x[0])
+
+def plain(x):
+    return int(x[0])
+"""
+
+
+def test_only_what_is_read_ahead_for_a_card_is_pinned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setenv("POSTROOM_FAKE_DEVICE", "1")
+    monkeypatch.setattr("postroom.dispatch.run_queue.RunQueue._length", lambda *_: 8)
+    before = os.getcwd()
+
+    def jobs(kernel: str) -> list[Job]:
+        return [Job(f"kernels:{kernel}", x=np.full(LARGE // 8, n)) for n in range(6)]
+
+    with in_one_process(tmp_path, TENSORS, gpu="FAKE-0") as room:
+        (inbox,), (runner,), (tasks,) = room.inboxes, room.runners, room.tasks
+        device: Any = tasks.device
+        inbox._prefetcher = Prefetcher(runner.read_ahead)
+        placed: list[bool] = []
+        pinned: list[Any] = []
+        put, pin = device.put, device.pin
+
+        def keep(nbytes: int) -> Any:
+            pinned.append(pin(nbytes))
+            return pinned[-1]
+
+        def see(tensor: Any) -> Any:
+            placed.append(any(np.shares_memory(tensor.numpy(), memory) for memory in pinned))
+            return put(tensor)
+
+        monkeypatch.setattr(device, "put", see)
+        monkeypatch.setattr(device, "pin", keep)
+        assert room.run(jobs("plain")).results() == list(range(6))
+        assert device.pinned_bytes == 0, "no kernel has asked for tensors yet"
+        assert room.finish(room.master.submit_all(jobs("total"))).results() == list(range(6))
+        assert (placed[0], placed[2:]) == (False, [True] * 4), "the second was begun before"
+        assert len(pinned) == 2 and device.pinned_bytes == 4 * LARGE, "for all of them"
+        inbox._prefetcher.close()
+    os.chdir(before)
+    sys.modules.pop("kernels", None)
 
 
 def test_a_bad_parcel_in_the_middle_fails_its_own_job_only(room: InOneProcess) -> None:

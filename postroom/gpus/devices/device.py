@@ -87,6 +87,10 @@ class Device:
         """A tensor on the current card, from one in memory of this process."""
         return tensor
 
+    def pin(self, nbytes: int) -> Any:
+        """Memory of this process from which a card reads fast, as an array; None: there is none."""
+        return None
+
     def memory(self) -> DeviceMemory:
         """What this process holds now."""
         return DeviceMemory()
@@ -172,9 +176,13 @@ class TorchDevice(Device):
         return array.detach().cpu()
 
     def put(self, tensor: Any) -> Any:
-        # A plain copy. Pinning first costs a second copy, and torch keeps pinned memory for good,
-        # in powers of two.
+        # A plain copy: see `pinned` for what is pinned, and why nothing else is.
         return tensor.to(self._current)
+
+    def pin(self, nbytes: int) -> Any:
+        if self.kind == "mps":
+            return None  # the memory is the card's own
+        return self._torch.empty(nbytes, dtype=self._torch.uint8, pin_memory=True).numpy()
 
     def memory(self) -> DeviceMemory:
         module = self._module

@@ -159,6 +159,7 @@ class ScriptedDevice(Device):
         self._queue: list[Callable[[], None]] = []
         self._poisoned: str | None = None
         self.seeded: int | None = None
+        self.pinned_bytes = 0  # in all: nothing is ever unpinned
         self.stream = 0  # the current one; a kernel may set it
 
     def __str__(self) -> str:
@@ -207,6 +208,13 @@ class ScriptedDevice(Device):
         placed = tensor.clone()
         weakref.finalize(placed, lambda kept: kept.free(), held)
         return placed
+
+    def pin(self, nbytes: int) -> Any:
+        import numpy as np
+
+        self._check()
+        self.pinned_bytes += nbytes
+        return np.empty(nbytes, np.uint8)
 
     def memory(self) -> DeviceMemory:
         return DeviceMemory(

@@ -14,7 +14,8 @@ import pytest
 from postroom.errors import CardHeld, GpuError
 from postroom.gpus.cards import inventory, nvml
 from postroom.gpus.ledger.protocol import LeaseRequest, open_ledger
-from tests.gpus.ledgerkit import HERE, REPOSITORY, needs
+from postroom.session.card_health import DriverWatch
+from tests.gpus.ledgerkit import HERE, REPOSITORY, needs, wait_until
 
 TWO_CARDS = """\
 driver 570.124
@@ -167,6 +168,34 @@ def test_an_xid_from_before_the_start_is_not_told(driver: Callable[..., None]) -
     driver(TWO_CARDS + "xid 1 79\n")
     with nvml.NvmlProbe() as probe:
         assert [card.problem for card in probe.cards()] == ["", ""]
+
+
+def test_a_session_hears_of_an_xid_of_any_of_its_cards_although_it_did_not_ask_yet(
+    driver: Callable[..., None], tmp_path: Path
+) -> None:
+    driver(TWO_CARDS + "xid 0 79\n")
+    watches = [DriverWatch(gpu) for gpu in ("GPU-aaaa1111,GPU-bbbb2222", "GPU-aaaa1111")]
+    listeners = tmp_path / "scenario.listeners"
+    wait_until(lambda: listeners.exists() and len(listeners.read_text().split()) == 4)
+    driver(TWO_CARDS + "xid 0 79\nxid 1 48\n")
+    assert [watch.problem() for watch in watches] == ["the driver reported Xid 48", ""]
+    driver(TWO_CARDS)
+    assert watches[0].problem() == "the driver reported Xid 48", "it is told once, and remembered"
+    for watch in watches:
+        watch.close()
+
+
+def test_a_watch_asks_again_after_its_driver_hung(
+    driver: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POSTROOM_NVML_TIMEOUT_S", "0.5")
+    driver(TWO_CARDS + "hang nvmlDeviceGetUUID\n")
+    with inventory.CardWatch() as watch:
+        with pytest.raises(GpuError, match="NVML has not answered"):
+            watch.cards()
+        driver(TWO_CARDS)
+        monkeypatch.setenv("POSTROOM_NVML_TIMEOUT_S", "30")
+        assert len(watch.cards()) == 2
 
 
 def test_memory_that_the_driver_keeps_is_no_part_of_a_card(
