@@ -53,7 +53,10 @@ def _check_gpus(*, json_: bool) -> NoReturn:
         steps.append(step)
         if not json_:
             click.echo(f"{step.verdict.value:18}{printable(f'{step.name}: {step.seen}')}")
+    counts = [(sum(step.verdict is one for step in steps), one) for one in Verdict]
     if json_:
         click.echo(json.dumps([asdict(step) for step in steps], indent=1))
+    else:
+        click.echo(", ".join(f"{count} {verdict.value}" for count, verdict in counts if count))
     failed = any(step.verdict is Verdict.FAILED for step in steps)
     sys.exit(codes.JOB_FAILED if failed else codes.OK)

@@ -184,7 +184,10 @@ def _look_at(card: Card, steps: _Steps) -> Iterator[CheckStep]:
     yield steps.step(f"{name}: same uuid for NVML and CUDA", lambda: _same_uuid(card, facts))
     used_mib = max(0, (now.used_mib or 0) - (card.used_mib or 0) - HELD_MIB)
     steps.context_mib = max(steps.context_mib, used_mib)
-    sizes = f"{card.memory_mib} MiB, {card.driver_mib} more for the driver, a context {used_mib}"
+    sizes = (
+        f"{card.memory_mib} MiB for programs, {card.driver_mib} more are the driver's, "
+        f"{used_mib} are a context's"
+    )
     yield CheckStep(f"{name}: memory", Verdict.PASSED, sizes)
     yield steps.step(f"{name}: own process and memory are seen", lambda: _seen(now, facts))
 
@@ -207,7 +210,7 @@ def _seen(card: Card, facts: dict[str, Any]) -> str:
         raise _Impossible("the driver does not say what our process uses")
     if own[0].used_mib < HELD_MIB:
         raise _Failed(f"{own[0].used_mib} MiB are shown, and {HELD_MIB} are held")
-    return f"{own[0].used_mib} MiB, of which {HELD_MIB} are held"
+    return f"{own[0].used_mib} MiB, of which the program asked for {HELD_MIB}"
 
 
 @contextlib.contextmanager
@@ -283,10 +286,10 @@ class _SessionJobs:
     def steps(self) -> list[tuple[str, Callable[[], str]]]:
         """Their names, and what they do."""
         return [
-            ("a product is the CPU's", self._product),
+            ("a product is the same as on the CPU", self._product),
             ("bandwidth to the card", self._bandwidth),
             ("a device-side assert is its job's failure", lambda: self._fail(wait=True)),
-            ("an asynchronous one, too", lambda: self._fail(wait=False)),
+            ("... also if it surfaces after the job's last line", lambda: self._fail(wait=False)),
             ("out of memory is its job's failure", self._too_much),
             ("an endless kernel is ended at its limit", self._hang),
             (f"memory is flat over {ALTERNATING} jobs", self._flat),
@@ -323,7 +326,8 @@ class _SessionJobs:
         reason = open_ledger().quarantined().get(self._card.uuid)
         if reason is not None:
             raise _Failed(f"the card was quarantined: {reason.reason}")
-        return "the job failed with its own error, the next job was fine, the card is not blamed"
+        ended = "failed with its own error" if outcome is Outcome.FAILED else outcome.value
+        return f"the job {ended}, the next job was fine, the card is not blamed"
 
     def _fail(self, *, wait: bool) -> str:
         done = self._run("fail", wait=wait)

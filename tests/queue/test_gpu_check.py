@@ -46,9 +46,9 @@ def test_every_step_passes_on_a_card_that_behaves(cards: str) -> None:
         "card 0: same uuid for NVML and CUDA",
         "card 0: own process and memory are seen",
         "a session starts",
-        "a product is the CPU's",
+        "a product is the same as on the CPU",
         "a device-side assert is its job's failure",
-        "an asynchronous one, too",
+        "... also if it surfaces after the job's last line",
         "out of memory is its job's failure",
         "an endless kernel is ended at its limit",
         "memory is flat over 4 jobs",
@@ -56,7 +56,9 @@ def test_every_step_passes_on_a_card_that_behaves(cards: str) -> None:
         "two shared jobs",
     } <= set(found)
     said = {step.name: step.seen for step in steps}
-    assert said["card 0: memory"] == "24126 MiB, 450 more for the driver, a context 300"
+    assert said["card 0: memory"] == (
+        "24126 MiB for programs, 450 more are the driver's, 300 are a context's"
+    )
     assert said["two shared jobs"].startswith("learned 1324 MiB, true 1324")
 
 
@@ -85,6 +87,7 @@ def test_the_report_is_printed_and_has_an_exit_code(
     done = CliRunner().invoke(command, ["--gpu"])
     assert done.exit_code == 1
     assert "failed            card 0: lost: fell off the bus\n" in done.stdout
+    assert done.stdout.splitlines()[-1].startswith(("2 passed, 1 failed", "3 passed, 1 failed"))
     monkeypatch.setenv("POSTROOM_FAKE_GPUS", "")
     done = CliRunner().invoke(command, ["--gpu", "--json"])
     assert done.exit_code == 0
