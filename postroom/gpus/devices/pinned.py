@@ -59,10 +59,11 @@ class _Half:
         self._memory[:size] = np.frombuffer(data, np.uint8)
         # All views refer to this object, however they were made; numpy and memoryview would refer
         # to the memory itself, and not say when they are done with it.
-        lent = (ctypes.c_char * size).from_buffer(self._memory)
+        lent: Any = (ctypes.c_char * size).from_buffer(self._memory)
         self.lent = True
         weakref.finalize(lent, self._take_back).atexit = False
-        return memoryview(np.frombuffer(lent, np.uint8)).toreadonly()
+        copied: Any = np.frombuffer(lent, np.uint8)
+        return memoryview(copied).toreadonly()
 
     def _take_back(self) -> None:
         self.lent = False
