@@ -27,6 +27,7 @@ TESTED_ELSEWHERE = {
     "cli/gpu_lease": "gpus/test_gpu_verbs.py: one file for the verbs of `postroom gpu`",
     "cli/gpu_options": "gpus/test_gpu_verbs.py: one file for the verbs of `postroom gpu`",
     "cli/gpu_output": "gpus/test_gpu_verbs.py (said): seen in what the verbs print",
+    "cli/gpu_shares": "gpus/test_gpu_verbs.py: one file for the verbs of `postroom gpu`",
     "cli/gpu_verbs": "gpus/test_gpu_verbs.py: below gpus/, whose simulated cards it needs",
     "cli/gpu_view": "gpus/test_gpu_verbs.py: one file for the verbs of `postroom gpu`",
     "cli/master": "processes/test_queue_verbs.py: a Master that stands is a process",

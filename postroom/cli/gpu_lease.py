@@ -36,6 +36,7 @@ def lease_for(
     pack: bool,
     timeout_s: float | None,
     name: str,
+    for_s: float | None = None,
 ) -> tuple[Lease, list[Card]]:
     """Wait for the requested cards, with messages on stderr; exit with 75 after `timeout_s`."""
     if gpus and count > 1:
@@ -49,6 +50,7 @@ def lease_for(
         name=name,
         pack=pack,
         owner=owner,
+        lasts_s=for_s,
     )
     try:
         lease = ledger.acquire(

@@ -85,6 +85,13 @@ def add_get(parser: Parser) -> None:
         type=seconds,
         help="Give up after TIME (90s, 30m, 2h) with exit code 75; else wait for ever.",
     )
+    add(
+        "--for",
+        dest="for_s",
+        metavar="TIME",
+        type=seconds,
+        help="How long you need it: it then may begin before a reservation of others.",
+    )
     add("--name", metavar="TEXT", default="", help="What it is for; others see it in `list`.")
 
 
@@ -143,6 +150,25 @@ def add_quarantine(parser: Parser) -> None:
     )
 
 
+def add_reserve(parser: Parser) -> None:
+    """Add how many, for how long and from when."""
+    add = parser.add_argument
+    add("count", metavar="N", type=at_least(1), help="How many GPUs.")
+    add("--for", dest="for_s", metavar="TIME", type=seconds, required=True, help="As 8h or 2d.")
+    add("--at", metavar="WHEN", default="now", help="As 22:00, 'fri 20:00', now+2h (default: now).")
+    add("--name", metavar="TEXT", default="", help="What it is for; others see it.")
+
+
+def add_unreserve(parser: Parser) -> None:
+    """Add the reservation."""
+    parser.add_argument("which", metavar="ID", help="As `reservations` lists it.")
+
+
+def add_record(parser: Parser) -> None:
+    """Add how often."""
+    parser.add_argument("--count", metavar="N", type=at_least(1), help="Stop after N looks.")
+
+
 # The options of a verb, besides --json and the ledger.
 OPTIONS: dict[str, Callable[[Parser], None]] = {
     "get": add_get,
@@ -153,6 +179,9 @@ OPTIONS: dict[str, Callable[[Parser], None]] = {
     "manage": add_manage,
     "quarantine": add_quarantine,
     "heal": add_card,
+    "reserve": add_reserve,
+    "unreserve": add_unreserve,
+    "record": add_record,
 }
 
 

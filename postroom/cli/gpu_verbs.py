@@ -38,12 +38,17 @@ VERBS = {
     "idle": ("gpu_lease:idle", "Print the ids of the free GPUs."),
     "info": ("gpu_view:info", "Show everything about the GPUs and the ledger."),
     "queue": ("gpu_view:queue", "List the waiting requests in their order."),
+    "shares": ("gpu_shares:shares", "Show how much each user has used lately, and may hold."),
+    "reserve": ("gpu_shares:reserve", "Keep GPUs for yourself, for a time."),
+    "reservations": ("gpu_shares:reservations", "List the reservations."),
+    "unreserve": ("gpu_shares:unreserve", "Remove a reservation."),
     "log": ("gpu_view:log", "Show what happened in the ledger."),
     "watch": ("gpu_view:watch", "List the GPUs again and again."),
     "managed": ("gpu_admin:managed", "Print the ids of the GPUs that are handed out."),
     "manage": ("gpu_admin:manage", "Choose which GPUs are handed out."),
     "quarantine": ("gpu_admin:quarantine", "Give a GPU no more work."),
     "heal": ("gpu_admin:heal", "End the quarantine of a GPU."),
+    "record": ("gpu_shares:record", "Record how much each user uses, for root."),
     "purge": ("gpu_admin:purge", "Remove the files of dead leases; never necessary."),
 }
 

@@ -10,12 +10,13 @@ from typing import Any
 
 from ..gpus.cards import inventory
 from ..gpus.ledger.card_overview import CardStatus, encode_entry, overview
+from ..gpus.ledger.irregular import irregularities
 from ..gpus.ledger.lease_records import printable
 from ..gpus.ledger.protocol import LeaseEntry, Ledger
 from ..text import memory_sizes
 from ..text.durations import format_time
 from ..text.table import aligned
-from .gpu_output import Misuse, print_json, say
+from .gpu_output import Misuse, print_json, say, talk
 
 LEAST_INTERVAL_S = 0.1
 
@@ -66,6 +67,11 @@ def list_cards(ledger: Ledger, *, json_: bool) -> None:
         print_json([view.encode() for view in views])
     else:
         say(aligned(rows(views)))
+        held, waiting, rules = ledger.holders(squatters=False), ledger.queue(), ledger.rules()
+        if rules.problem:
+            talk(f"the rules limit nobody: {rules.problem}")
+        for line in irregularities(held, waiting, rules.caps({entry.uid for entry in held})):
+            talk(printable(line))
 
 
 def info(ledger: Ledger, *, json_: bool) -> None:

@@ -90,9 +90,35 @@ def test_every_verb_has_its_help(verb: str, capsys: pytest.CaptureFixture[str]) 
 def test_a_shell_completes_verbs_and_their_options() -> None:
     complete = ShellComplete(verbs.postroom, {}, "postroom", "_POSTROOM_COMPLETE")
     verbs_found = {item.value for item in complete.get_completions(["gpu"], "re")}
-    assert verbs_found == {"release"}
+    assert verbs_found == {"record", "release", "reservations", "reserve"}
     flags = {item.value for item in complete.get_completions(["gpu", "get"], "--me")}
     assert flags == {"--memory"}
+
+
+def test_gpus_are_reserved_listed_and_given_back(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert gpu_verbs.run(["reserve", "2", "--for", "8h", "--at", "now+1h", "--name", "talk"]) == 0
+    name = capsys.readouterr().out.strip()
+    gpu_verbs.run(["reservations"])
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[1].split()[0] == name and shown[1].split()[-1] == "talk"
+    gpu_verbs.run(["list"])
+    gpu_verbs.run(["unreserve", name])
+    gpu_verbs.run(["reservations", "--json"])
+    assert capsys.readouterr().out.strip().endswith("[]")
+
+
+def test_who_has_used_how_much_is_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "postroom-rules.toml").write_text("[everybody]\ncards = 3\nhours = 2\n")
+    (folder / "postroom-rules.toml").chmod(0o644)
+    with open_ledger().try_acquire(LeaseRequest(count=2)):
+        gpu_verbs.run(["shares"])
+        shown = capsys.readouterr().out.splitlines()[1]
+    assert " GPU hours  2 " in shown and "3 cards, 2 h at a stretch" in shown
+    if os.geteuid() == 0:
+        gpu_verbs.run(["record", "--count", "1"])
+        assert list(folder.glob("*/recorded"))
 
 
 HEAVY = "click dataclasses inspect socket subprocess asyncio logging importlib.metadata"

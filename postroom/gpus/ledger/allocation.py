@@ -1,9 +1,11 @@
 """Which request gets which cards: a pure function of the cards, the leases and the waiting list.
 
 Every waiting process computes the same answer from the same facts, so no server has to hand out
-cards. The rule is first come, first served: a request takes what the requests before it cannot use.
-The waiting list is walked in order. A request that fits gets its cards. A request that does not fit
-yet keeps cards back from later requests:
+cards. The waiting list is walked in the order of `fair_share`: a request takes what the requests
+before it cannot use. One whose user is over a limit (`holding_limits`) is passed over: it takes
+and keeps nothing. A card that is kept for another user's reservation (`reservations`) does not
+fit. A request that fits gets its cards. A request that does not fit yet keeps cards back from later
+requests:
 
 * If it wants whole cards, it keeps every free card that it could use, so their number only grows.
 * If it wants part of a card, or has too few free cards, a card is drained for it: the one on which
@@ -22,7 +24,8 @@ what it uses.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from math import inf
+from typing import NamedTuple, Protocol
 
 
 class CardShare(NamedTuple):
@@ -33,6 +36,17 @@ class CardShare(NamedTuple):
     uid: int
     group: str = ""
     pid: int = 0  # the owner, the ancestor of the lease's processes; 0: unknown in this namespace
+    since: float = 0.0  # wall clock; 0: not known
+    ends_at: float = inf  # when it should end
+
+
+class Window(NamedTuple):
+    """A time in which a card is kept for the reservation of one user."""
+
+    uuid: str
+    start: float
+    end: float
+    uid: int
 
 
 class Demand(NamedTuple):
@@ -45,6 +59,7 @@ class Demand(NamedTuple):
     group: str = ""
     pid: int = 0
     pack: bool = False  # use the fullest card that fits; the default is the emptiest
+    ends_at: float = inf  # when its lease should end, if it is granted now
 
     @property
     def exact(self) -> bool:
@@ -73,6 +88,16 @@ class AvailableCard(NamedTuple):
     linked: tuple[str, ...] = ()  # the cards that NVLink joins with it, for who asks for several
 
 
+class Limits(Protocol):
+    """Says who is over a limit while the waiting list is walked: see `holding_limits`."""
+
+    def over(self, demand: Demand) -> str:
+        """Why a demand may not be granted; "": it may."""
+
+    def take(self, demand: Demand, uuids: Sequence[str]) -> None:
+        """Count cards as held by the user of a demand."""
+
+
 class CardAllocator:
     """The cards with what is taken of each, while the waiting list is walked."""
 
@@ -83,7 +108,9 @@ class CardAllocator:
         *,
         requester_pid: int = 0,
         most_drained: int = 1,
+        windows: Sequence[Window] = (),
     ) -> None:
+        self._windows = windows
         self.available = {card.uuid: card for card in available}
         self.shares: dict[str, list[CardShare]] = {card.uuid: [] for card in available}
         self.most_drained = most_drained
@@ -114,8 +141,17 @@ class CardAllocator:
         """Whether nobody holds any part of the card."""
         return not self.shares[uuid]
 
+    def is_open(self, uuid: str, demand: Demand) -> bool:
+        """Whether no other user has reserved the card for a time that the demand would reach."""
+        return not any(
+            window.uuid == uuid and window.uid != demand.uid and window.start < demand.ends_at
+            for window in self._windows
+        )
+
     def fits(self, uuid: str, demand: Demand) -> bool:
         """Whether the card can satisfy the demand now."""
+        if self._windows and not self.is_open(uuid, demand):
+            return False
         held = self.shares[uuid]
         if demand.memory_mib is None:
             return not held
@@ -184,7 +220,9 @@ class CardAllocator:
 
         If these are not enough, cards with shares are drained for it.
         """
-        known = [uuid for uuid in demand.among if uuid in self.free_mib]
+        known = [
+            uuid for uuid in demand.among if uuid in self.free_mib and self.is_open(uuid, demand)
+        ]
         free = [uuid for uuid in known if self.is_free(uuid)] if demand.memory_mib is None else []
         if sum(uuid in self.spare_mib for uuid in known) < self.most_drained:
             others = [uuid for uuid in known if uuid not in free and uuid not in self.spare_mib]
@@ -253,9 +291,11 @@ def grant(
     demand: Demand,
     *,
     pack: bool = False,
+    windows: Sequence[Window] = (),
+    limits: Limits | None = None,
 ) -> tuple[str, ...] | None:
     """Return the cards that a demand may take now, after those waiting before it, or None."""
-    allocator = CardAllocator(available, shares, requester_pid=demand.pid)
+    allocator = CardAllocator(available, shares, requester_pid=demand.pid, windows=windows)
     # Joining a card that the own group holds already makes nobody wait longer.
     if all(
         uuid in allocator.free_mib and allocator.shared_by_group(uuid, demand)
@@ -263,7 +303,12 @@ def grant(
     ):
         return demand.among
     for before in waiting:
-        allocate_next(allocator, before)
+        if limits is None or not limits.over(before):
+            chosen = allocate_next(allocator, before)
+            if chosen and limits is not None:
+                limits.take(before, chosen)
+    if limits is not None and limits.over(demand):
+        return None
     return allocator.choose(demand._replace(pack=pack or demand.pack))
 
 

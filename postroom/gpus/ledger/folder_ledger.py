@@ -11,7 +11,9 @@ from math import inf
 from typing import Any
 
 from ...errors import CardHeld, GpuError
+from ...system import processes
 from ...system.shared_folder import SharedFolder
+from ...text.durations import format_time
 from ..cards import inventory
 from ..cards.inventory import Card
 from . import lease_records
@@ -19,8 +21,17 @@ from .allocation import AvailableCard
 from .card_cache import CACHE_S, CardCache, available_cards
 from .lease_scan import LeaseScan, LedgerState
 from .ledger_notes import LedgerNotes
+from .ledger_rules import LedgerRules, read_rules
 from .protocol import Lease, LeaseEntry, LeaseRequest, Quarantine
-from .waiting import PendingRequest, append
+from .reservations import AHEAD_S, LONGEST_S, Reservation, room
+from .waiting import (
+    LedgerFacts,
+    PendingRequest,
+    Situation,
+    append,
+    refusal,
+    reserved_for,
+)
 
 FOLLOWS_S = 30.0  # a lease so soon after another may find its memory still in use
 
@@ -75,6 +86,77 @@ class FolderLedger:
         """End the quarantine of a card."""
         self.notes.set_quarantine(uuid, "")
         self.notes.record("healed", cards=[uuid])
+
+    # Fair shares, limits and reservations
+
+    def rules(self) -> LedgerRules:
+        """Return the administrator's rules."""
+        return read_rules(self.where)
+
+    def facts(self) -> LedgerFacts:
+        """Return what decides besides the leases and the waiting list."""
+        now = time.time()
+        return LedgerFacts(self.rules(), *self.notes.used_and_reserved(now), now)
+
+    def used(self) -> dict[int, float]:
+        """Return how much GPU time each user has used, in seconds, as it counts now."""
+        return self.facts().used(self.holders(squatters=False))
+
+    def reservations(self) -> list[Reservation]:
+        """Return the reservations that are not over, by their start."""
+        return list(self.facts().reservations)
+
+    def reserve(self, count: int, start: float, end: float, name: str = "") -> Reservation:
+        """Keep cards for this user; raise GpuError if that cannot be."""
+        now = time.time()
+        if count < 1 or not start < end:
+            raise GpuError("reserve at least one card, for a time above 0")
+        if end - start > LONGEST_S or start - now > AHEAD_S:
+            raise GpuError(
+                f"a reservation lasts at most {LONGEST_S / 86_400:.0f} days, and begins within "
+                f"{AHEAD_S / 86_400:.0f} days"
+            )
+        cards = self.available(self._cards())
+        uid = os.geteuid()
+        with self.folder.mutex():
+            facts = self.facts()
+            for cap in facts.rules.caps([uid]).get(uid, ()):
+                own = [one for one in facts.reservations if one.uid in cap.members]
+                most = cap.limit.cards
+                if most is not None and count > room(own, start, end, cards=most)[0]:
+                    raise GpuError(f"{cap.who} may hold {most} cards ({facts.rules.path})")
+            left, other = room(facts.reservations, start, end, cards=len(cards))
+            if count > left:
+                of_them = f"; user {other.user} has reserved {other.count}" if other else ""
+                raise GpuError(
+                    f"{count} cards cannot be reserved: {left} of {len(cards)} are left then"
+                    + of_them
+                )
+            self.notes.forget_old_reservations(now)
+            made = Reservation(
+                f"{os.urandom(3).hex()}",
+                uid,
+                processes.user_name(uid),
+                count,
+                start,
+                end,
+                name,
+                now,
+            )
+            self.notes.add_reservation(made)
+        self.notes.record("reserved", reservation=made.reservation_id, count=count, name=name)
+        return made
+
+    def unreserve(self, reservation_id: str) -> Reservation:
+        """Remove a reservation of this user; root may remove any."""
+        found = [one for one in self.reservations() if one.reservation_id == reservation_id]
+        if not found:
+            raise GpuError(f"there is no reservation {reservation_id!r}: see `gpu reservations`")
+        one = found[0]
+        if not self.notes.remove_reservation(one):
+            raise GpuError(f"reservation {reservation_id} is user {one.user}'s, who can remove it")
+        self.notes.record("unreserved", reservation=reservation_id)
+        return one
 
     # Taking
 
@@ -144,7 +226,7 @@ class FolderLedger:
         with (
             CardCache(cards, ask) as cache,
             PendingRequest(
-                self.folder, entry, _Remembered(lambda: self.available(cache.cards())), pack=pack
+                self.folder, entry, _Remembered(lambda: self.situation(cache.cards())), pack=pack
             ) as pending,
         ):
             pending.ask(stay=timeout_s is None or timeout_s > 0)
@@ -173,11 +255,14 @@ class FolderLedger:
         if any(set(cards) & {*dead.entry.cards} for dead in snapshot.dead):
             return True
         now = time.time()
-        return any(card.uuid in cards and now - card.rank < FOLLOWS_S for card in pending.available)
+        return any(
+            card.uuid in cards and now - card.rank < FOLLOWS_S
+            for card in pending.situation.available
+        )
 
     def _refusal(self, pending: PendingRequest, cards: list[Card]) -> str:
         snapshot = pending.scan.with_squatters(pending.snapshot)
-        return self.reason(pending.entry, snapshot, cards)
+        return self.reason(pending.entry, snapshot, cards, pending.situation)
 
     def entry(self, request: LeaseRequest, cards: list[Card]) -> LeaseEntry:
         """Turn a request into an entry; raise GpuError if the cards could never satisfy it."""
@@ -214,8 +299,17 @@ class FolderLedger:
         used = self.notes.last_used()
         return available_cards(cards, self, lambda card: used.get(card.uuid, 0.0))
 
-    def reason(self, entry: LeaseEntry, snapshot: LedgerState, cards: list[Card]) -> str:
-        """Say for each card why an entry has to wait for it."""
+    def situation(self, cards: list[Card]) -> Situation:
+        """Return what a decision is about, besides the leases and the waiting list."""
+        return Situation(self.available(cards), self.facts())
+
+    def reason(
+        self, entry: LeaseEntry, snapshot: LedgerState, cards: list[Card], situation: Situation
+    ) -> str:
+        """Say why an entry has to wait: for a rule, or for each card."""
+        if why := refusal(entry, snapshot, situation):
+            return why
+        reserved = reserved_for(entry, snapshot, situation)
         managed, sick = self.notes.managed(), self.notes.quarantined()
         reasons = []
         for card in cards:
@@ -232,6 +326,13 @@ class FolderLedger:
                 reasons.append(f"card {card.index} is quarantined: {sick[card.uuid].reason}")
             elif card.problem:
                 reasons.append(f"card {card.index} has a problem: {card.problem}")
+            elif card.uuid in reserved and not holders:
+                window = reserved[card.uuid]
+                reasons.append(
+                    f"card {card.index} is reserved by user {processes.user_name(window.uid)} from "
+                    f"{format_time(window.start)} to {format_time(window.end)}"
+                    + ("" if entry.lasts_s else "; say with --for how long you need it")
+                )
             elif holders:
                 reasons.append(f"card {card.index} is held by {' and by '.join(holders)}")
             elif entry.memory_mib is not None and (card.free_mib or 0) < entry.memory_mib:
@@ -246,7 +347,8 @@ class FolderLedger:
         path = pending.path
 
         def settle(lease: Lease) -> None:
-            self._remove_if_dead(path)
+            if self._remove_if_dead(path):
+                self._charge(lease.entry)
             self._note("released", lease.entry)
 
         def amend(lease: Lease, changes: dict[str, Any]) -> None:
@@ -293,8 +395,15 @@ class FolderLedger:
             path = os.path.join(self.where, dead.folder, dead.name)
             if self._remove_if_dead(path):
                 done.append((dead.name, f"the lock of {dead.entry.describe()} is free"))
+                self._charge(dead.entry)
                 self._note("ended", dead.entry)
         return done
+
+    def _charge(self, entry: LeaseEntry) -> None:
+        """Count a lease that was cleared away as used; whoever unlinked its file does this."""
+        if entry.cards:
+            with suppress(OSError):
+                self.notes.charge(entry, self.rules().half_life_s)
 
     def own_folder(self) -> str:
         """Return this user's folder."""
@@ -315,12 +424,12 @@ class FolderLedger:
 class _Remembered:
     """Repeats an answer for `CACHE_S` before it asks again."""
 
-    def __init__(self, ask: Callable[[], list[AvailableCard]]) -> None:
+    def __init__(self, ask: Callable[[], Situation]) -> None:
         self._ask = ask
-        self._answer: list[AvailableCard] = []
+        self._answer = Situation([])
         self._until = 0.0
 
-    def __call__(self) -> list[AvailableCard]:
+    def __call__(self) -> Situation:
         if time.monotonic() > self._until:
             self._answer = self._ask()
             self._until = time.monotonic() + CACHE_S

@@ -30,6 +30,7 @@ def new_entry(request: LeaseRequest, among: tuple[str, ...], count: int) -> Leas
         memory_mib=request.memory_mib,
         asked_at=time.time(),
         host=os.uname().nodename,
+        lasts_s=request.lasts_s,
     )
 
 
@@ -48,6 +49,7 @@ def encode_request(entry: LeaseEntry) -> bytes:
             "among": entry.among,
             "memory_mib": entry.memory_mib,
             "asked_at": entry.asked_at,
+            **({} if entry.lasts_s is None else {"lasts_s": entry.lasts_s}),
         }
     )
 
@@ -87,6 +89,8 @@ def decode(text: bytes, uid: int) -> LeaseEntry | None:
             keeper=Process.decode(keeper) if keeper else None,
             host=str(value["host"]),
             token=int(value.get("token", 0)),
+            lasts_s=None if value.get("lasts_s") is None else float(value["lasts_s"]),
+            weight=float(value.get("weight", 0.0)),
         )
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None

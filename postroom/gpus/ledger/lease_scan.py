@@ -20,6 +20,8 @@ from .protocol import LeaseEntry
 
 COARSE_NS = 20_000_000  # the change time of a folder is at most this inexact
 OPEN_LIMIT = 256  # descriptors kept open between two snapshots
+# A ticket's number is as old as its file: more than this is no slow process and no set clock.
+FORGED_NS = 60_000_000_000
 
 
 class _File:
@@ -31,6 +33,7 @@ class _File:
         self.size = -1
         self.entry = lease_records.unreadable("", uid)
         self.dead = False
+        self.number = 0  # of a ticket: its place in the waiting list
 
 
 class DeadLease(NamedTuple):
@@ -95,7 +98,7 @@ class LeaseScan:
             if now_ns - changed_ns > COARSE_NS
         }
         held: list[LeaseEntry] = []
-        waiting: list[tuple[str, LeaseEntry]] = []
+        waiting: list[tuple[int, str, LeaseEntry]] = []
         dead: list[DeadLease] = []
         present: set[tuple[str, str]] = set()
         self._seen = []
@@ -110,11 +113,11 @@ class LeaseScan:
             elif found.name.startswith("lease-"):
                 held.append(file.entry)
             elif file.entry.among:
-                waiting.append((found.name, file.entry))
+                waiting.append((file.number, found.name, file.entry))
         self._forget(present)
         held.sort(key=lambda entry: entry.granted_at or 0.0)
-        waiting.sort(key=lambda ticket: ticket[0])
-        return LedgerState(held, [entry for _, entry in waiting], dead)
+        waiting.sort(key=lambda ticket: ticket[:2])
+        return LedgerState(held, [entry for _, _, entry in waiting], dead)
 
     def _look(self, found: UserFile) -> _File | None:
         file = self._files.get((found.user, found.name))
@@ -141,6 +144,8 @@ class LeaseScan:
             if size != file.size:
                 file.size = size
                 file.entry = self._read(found, file.fd)
+                if found.name.startswith("ticket-"):
+                    self._place(file, found.name)
             file.dead = lock_is_free(file.fd)
 
     def _read(self, found: UserFile, fd: int) -> LeaseEntry:
@@ -149,6 +154,21 @@ class LeaseScan:
             path = os.path.join(self.folder.path, found.user, found.name)
             return lease_records.unreadable(path, found.uid)
         return entry
+
+    def _place(self, file: _File, name: str) -> None:
+        """Read the number of a ticket; nobody can wait for longer than their file is there."""
+        number = name.split("-")[1]
+        file.number = int(number) if number.isascii() and number.isdigit() else 0
+        to_boot_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.time_ns()
+        earliest_ns = os.fstat(file.fd).st_ctime_ns - FORGED_NS
+        said = file.number, file.entry.asked_at
+        least = earliest_ns + to_boot_ns, earliest_ns / 1e9
+        if said[0] < least[0] or said[1] < least[1]:
+            file.number = max(said[0], least[0])
+            file.entry = file.entry._replace(
+                asked_at=max(said[1], least[1]),
+                doubt=f"user {file.entry.user} wrote its ticket by hand: it is newer than it says",
+            )
 
     def _forget(self, present: set[tuple[str, str]]) -> None:
         for key in self._files.keys() - present:

@@ -7,19 +7,25 @@ once root has written one, only root's counts.
 
 from __future__ import annotations
 
+import fcntl
 import json
+import math
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ...system import processes
 from ...system.shared_folder import SharedFolder
 from . import lease_records
+from .fair_share import Account, used_by_lease
 from .protocol import LeaseEntry, Quarantine
+from .reservations import Reservation
 
 STAYING_S = 24 * 3600
+RECORD_VALID_S = 600.0  # a record of root's that is older than this does not count
+_ACCOUNTS_LIMIT = 1 << 20
 LOG_LIMIT = 1024 * 1024  # bytes; then a new log is begun, and one old log is kept
 
 
@@ -36,8 +42,8 @@ class LedgerNotes:
     def __init__(self, folder: SharedFolder) -> None:
         self.folder = folder
 
-    def _read(self, prefix: str, limit: int) -> Iterator[_Note]:
-        for found in self.folder.files(prefix):
+    def _read(self, prefix: str | tuple[str, ...], limit: int) -> Iterator[_Note]:
+        for found in self.folder.files(*([prefix] if isinstance(prefix, str) else prefix)):
             fd = found.open()
             if fd is None:
                 continue
@@ -109,6 +115,80 @@ class LedgerNotes:
                     newest[uuid] = note.changed_ns, quarantine
         return {uuid: quarantine for uuid, (_, quarantine) in newest.items() if quarantine.reason}
 
+    # How much was used, and what is reserved
+
+    def charge(self, entry: LeaseEntry, half_life_s: float) -> None:
+        """Add a lease that has ended to what its user has used lately.
+
+        Each user writes their own account. Root, who clears away the leases of others, has one
+        for each of them.
+        """
+        now = time.time()
+        folder = self.folder.mine()
+        # Nobody else can open it, so nobody else can keep it locked.
+        fd = os.open(
+            os.path.join(folder, "usage.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+        )
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            accounts: dict[int, Account] = {}
+            with suppress(FileNotFoundError), open(os.path.join(folder, "usage"), "rb") as file:
+                accounts = _read_accounts(file.read(_ACCOUNTS_LIMIT))
+            before = accounts.get(entry.uid, Account(0.0, now))
+            more = used_by_lease(entry, now, half_life_s)
+            accounts[entry.uid] = before.plus(more, now, half_life_s)
+            self.write_accounts("usage", accounts)
+        finally:
+            os.close(fd)
+
+    def write_accounts(self, name: str, accounts: Mapping[int, Account]) -> None:
+        """Replace a file of accounts of this user."""
+        self._write(name, {str(uid): list(account) for uid, account in accounts.items()})
+
+    def used_and_reserved(self, now: float) -> tuple[dict[int, list[Account]], list[Reservation]]:
+        """Return the accounts of all users, and the reservations that are not over."""
+        said: dict[int, list[Account]] = {}
+        recorded: dict[int, Account] | None = None
+        reservations = []
+        for note in self._read(("usage", "recorded", "reserve-"), _ACCOUNTS_LIMIT):
+            if note.name.startswith("reserve-"):
+                one = Reservation.decode(note.text, note.uid, note.changed_ns / 1e9)
+                if one is not None and one.end > now:
+                    reservations.append(one)
+            elif note.name == "recorded":
+                if note.uid == 0 and now - note.changed_ns / 1e9 < RECORD_VALID_S:
+                    recorded = _read_accounts(note.text)
+            elif note.name == "usage":
+                for uid, account in _read_accounts(note.text).items():
+                    # Nobody can write down what another has used.
+                    if note.uid in (0, uid):
+                        said.setdefault(uid, []).append(account)
+        if recorded is not None:
+            said = {uid: [account] for uid, account in recorded.items()}
+        return said, sorted(reservations, key=lambda one: (one.start, one.made_at))
+
+    def add_reservation(self, one: Reservation) -> None:
+        """Write a reservation of this user."""
+        self._write(f"reserve-{one.reservation_id}", one.encode())
+
+    def remove_reservation(self, one: Reservation) -> bool:
+        """Remove a reservation, or what is left of it; False: it is another user's."""
+        for found in self.folder.files(f"reserve-{one.reservation_id}"):
+            if found.uid == one.uid:
+                with suppress(OSError):
+                    os.unlink(os.path.join(self.folder.path, found.user, found.name))
+                    return True
+        return False
+
+    def forget_old_reservations(self, now: float) -> None:
+        """Remove this user's reservations that are over."""
+        for note in self._read("reserve-", _ACCOUNTS_LIMIT):
+            if note.uid == os.geteuid():
+                one = Reservation.decode(note.text, note.uid, note.changed_ns / 1e9)
+                if one is None or one.end <= now:
+                    with suppress(OSError):
+                        os.unlink(os.path.join(self.folder.mine(), note.name))
+
     # Memory that nobody here accounts for
 
     def set_staying(self, uuid: str, memory_mib: int) -> None:
@@ -162,6 +242,17 @@ class LedgerNotes:
                     value["at"] = float(value["at"])
                     lines.append(value | {"user": user})
         return sorted(lines, key=lambda line: line["at"])
+
+
+def _read_accounts(text: bytes) -> dict[int, Account]:
+    """Read accounts by user; what makes no sense is left out."""
+    found: dict[int, Account] = {}
+    with suppress(ValueError, TypeError, AttributeError):
+        for uid, (seconds, at) in json.loads(text).items():
+            account = Account(float(seconds), float(at))
+            if uid.isdecimal() and account.seconds >= 0 and all(map(math.isfinite, account)):
+                found[int(uid)] = account
+    return found
 
 
 def _plain(uuid: str) -> str:

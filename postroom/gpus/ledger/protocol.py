@@ -15,7 +15,11 @@ there is nothing to repair.
         verdict-<uuid>            this user quarantined or healed that card; the newest file counts
         mode-<uuid>               the compute mode before --exclusive (`session.exclusive_mode`)
         managed                   this user's choice of the cards that are handed out
+        reserve-<id>              cards that are kept for this user for a time (`reservations`)
+        usage                     how much GPU time this user has used lately (`fair_share`)
+        recorded                  root's: the same for all users, from `postroom gpu record`
         log                       what happened, one line of JSON each
+      postroom-rules.toml         root's: how use fades, and who may hold how much (`ledger_rules`)
 
     state     file                          how it ends
     new       new-*, locked, mode 0600      renamed to ticket-* or lease-*, under the mutex
@@ -32,6 +36,11 @@ there is nothing to repair.
 * A process tests another's lock with LOCK_SH on a read-only descriptor, so that tests do not
   disturb each other. A user who keeps such a lock keeps a dead lease alive. That blocks a card, and
   `list` names that user (from /proc/locks). Nobody can change, remove or rename another's files.
+* Tickets are ordered by number, then by whose turn it is (`fair_share`). A number that is older
+  than its file, by the file's change time, which nobody can set, does not count: `list` names it.
+* Each user writes down how much they have used, when a lease of theirs is cleared away. So a user
+  can understate their own use, and nobody can change what is recorded of another. While root
+  runs `postroom gpu record`, only its record counts.
 * A living lease that cannot be read counts as holding every card. `list` names it, too.
 * The text of a lease is lines of JSON that are only appended: the request, the grant, then changes.
 """
@@ -48,6 +57,8 @@ from ...system.processes import Process
 
 if TYPE_CHECKING:
     from ..cards.inventory import Card
+    from .ledger_rules import LedgerRules
+    from .reservations import Reservation
 
 
 class LeaseRequest(NamedTuple):
@@ -66,6 +77,7 @@ class LeaseRequest(NamedTuple):
     group: str = ""
     pack: bool = False  # use the fullest card that fits; the default is the emptiest
     owner: Process | None = None  # whose lease it is; by default this process's
+    lasts_s: float | None = None  # how long it is for, if that is known: see `reservations`
 
 
 class LeaseEntry(NamedTuple):
@@ -87,6 +99,9 @@ class LeaseEntry(NamedTuple):
     squatter: str = ""  # who has the lock, if that is not the owner
     host: str = ""
     token: int = 0
+    lasts_s: float | None = None  # how long it is for, as its user says
+    weight: float = 0.0  # how many cards it counts for; 0: as many as it has
+    doubt: str = ""  # what is wrong with its file
 
     def describe(self) -> str:
         """Return a phrase that says whose it is, and since when."""
@@ -100,6 +115,8 @@ class LeaseEntry(NamedTuple):
             text += f", {self.memory_mib} MiB"
         if self.squatter:
             text += f" (its lock is kept by {self.squatter})"
+        if self.doubt:
+            text += f" ({self.doubt})"
         return text
 
 
@@ -226,6 +243,21 @@ class Ledger(Protocol):
 
     def heal(self, uuid: str) -> None:
         """End the quarantine of a card."""
+
+    def rules(self) -> LedgerRules:
+        """Return the administrator's rules."""
+
+    def used(self) -> dict[int, float]:
+        """Return how much GPU time each user has used, in seconds, as it counts now."""
+
+    def reservations(self) -> list[Reservation]:
+        """Return the reservations that are not over, by their start."""
+
+    def reserve(self, count: int, start: float, end: float, name: str = "") -> Reservation:
+        """Keep cards for this user; raise GpuError if that cannot be."""
+
+    def unreserve(self, reservation_id: str) -> Reservation:
+        """Remove a reservation of this user; root may remove any."""
 
     def purge(self) -> list[tuple[str, str]]:
         """Remove the files of dead leases; return their names and why."""

@@ -18,7 +18,8 @@
   the two steps and its entry has expired meanwhile, it must start again.
 * A small process (`redis_renewal`) watches the lock of each lease and renews its entry, since the
   owner may be any shell command. It also writes again what a flush has removed.
-* The managed cards, the quarantines and the log belong to each host, and stay in its folder.
+* The managed cards, the quarantines, the log, the rules, the reservations and how much each user
+  has used belong to each host, and stay in its folder: they are about its cards.
 """
 
 from __future__ import annotations
@@ -37,9 +38,11 @@ from ..cards.inventory import Card
 from .card_cache import CardCache
 from .folder_ledger import FolderLedger
 from .lease_scan import LeaseScan, LedgerState
+from .ledger_rules import LedgerRules
 from .protocol import Lease, LeaseEntry, LeaseRequest, Quarantine
 from .redis_renewal import start_renewal
 from .redis_store import TTL_S, RedisLease, RedisStore
+from .reservations import Reservation
 from .waiting import decide, look_s
 
 LOOK_LIMIT_S = 0.25  # a look here is one request to the server
@@ -84,6 +87,26 @@ class RedisLedger:
     def heal(self, uuid: str) -> None:
         """End the quarantine of a card."""
         self.local.heal(uuid)
+
+    def rules(self) -> LedgerRules:
+        """Return the administrator's rules of this host."""
+        return self.local.rules()
+
+    def used(self) -> dict[int, float]:
+        """Return how much GPU time of this host each user has used, as it counts now."""
+        return self.local.used()
+
+    def reservations(self) -> list[Reservation]:
+        """Return the reservations of this host's cards that are not over, by their start."""
+        return self.local.reservations()
+
+    def reserve(self, count: int, start: float, end: float, name: str = "") -> Reservation:
+        """Keep cards of this host for this user."""
+        return self.local.reserve(count, start, end, name)
+
+    def unreserve(self, reservation_id: str) -> Reservation:
+        """Remove a reservation of this user; root may remove any."""
+        return self.local.unreserve(reservation_id)
 
     def own_folder(self) -> str:
         """Return this user's folder on this host."""
@@ -217,11 +240,11 @@ class _Attempt:
             version, snapshot = self.ledger.snapshot(scan)
         local = self.ledger.local
         cards = self.cache.cards()
-        available = local.available(cards)
-        found, self.before = decide(self.entry, snapshot, available, pack=self.request.pack)
+        situation = local.situation(cards)
+        found, self.before = decide(self.entry, snapshot, situation, pack=self.request.pack)
         if found is None:
             self.refused = True
-            self.reason = local.reason(self.entry, snapshot, cards)
+            self.reason = local.reason(self.entry, snapshot, cards, situation)
             return None
         granted = self.entry._replace(cards=found, granted_at=time.time())
         row = self.store.put(self.row._replace(entry=granted), version=version)

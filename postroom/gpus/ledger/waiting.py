@@ -5,17 +5,24 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from itertools import takewhile
+from math import inf
 from types import TracebackType
+from typing import NamedTuple
 
 from ...errors import GpuError
 from ...system import processes
 from ...system.shared_folder import SharedFolder
 from . import lease_records
-from .allocation import AvailableCard, CardShare, Demand, grant
+from .allocation import AvailableCard, CardShare, Demand, Window, grant
+from .fair_share import Account, held_s, in_turn, used_lately
+from .holding_limits import HoldingLimits
 from .lease_scan import LeaseScan, LedgerState
+from .ledger_rules import LedgerRules
 from .protocol import LeaseEntry
+from .reservations import Reservation, ends_at, windows
 
 LOOK_S = 0.01  # how often the first waiting request looks; later ones look less often
 LOOK_LIMIT_S = 2.0
@@ -38,6 +45,35 @@ def glance_s(before: int) -> float:
     return min(LOOK_S * (1 + before / NEAR), GLANCE_LIMIT_S)
 
 
+class LedgerFacts(NamedTuple):
+    """What decides besides the leases and the waiting list, at one moment."""
+
+    rules: LedgerRules = LedgerRules()
+    accounts: Mapping[int, Sequence[Account]] = {}
+    reservations: Sequence[Reservation] = ()
+    now: float = 0.0
+
+    def used(self, held: Sequence[LeaseEntry]) -> dict[int, float]:
+        """How much GPU time each user has used; what is reserved now counts as held."""
+        half_life_s = self.rules.half_life_s
+        used = used_lately(self.accounts, held, now=self.now, half_life_s=half_life_s)
+        for one in self.reservations:
+            if one.start <= self.now < one.end:
+                has = {uuid for entry in held if entry.uid == one.uid for uuid in entry.cards}
+                idle = max(0, one.count - len(has))
+                used[one.uid] = used.get(one.uid, 0.0) + held_s(
+                    idle, self.now - one.start, half_life_s
+                )
+        return used
+
+
+class Situation(NamedTuple):
+    """What a decision is about, and what is asked about afterwards."""
+
+    available: list[AvailableCard]
+    facts: LedgerFacts = LedgerFacts()
+
+
 class PendingRequest:
     """A request with its file, which is first `new-`, then perhaps `ticket-`, then `lease-`.
 
@@ -48,7 +84,7 @@ class PendingRequest:
         self,
         folder: SharedFolder,
         entry: LeaseEntry,
-        available: Callable[[], list[AvailableCard]],
+        situation: Callable[[], Situation],
         *,
         pack: bool,
     ) -> None:
@@ -57,9 +93,9 @@ class PendingRequest:
         self.before = 0
         self.granted = False
         self.snapshot = LedgerState([], [], [])
-        self.available: list[AvailableCard] = []  # as of the last decision
+        self.situation = Situation([])  # as of the last decision
         self.scan = LeaseScan(folder)
-        self._slots = available
+        self._situation = situation
         self._pack = pack
         self.path = os.path.join(folder.mine(), f"new-{entry.lease_id}")
         # Mode 0600 until it is locked, so that nobody else can lock it first.
@@ -92,10 +128,10 @@ class PendingRequest:
 
     def ask(self, *, stay: bool) -> bool:
         """Take the cards; else, with `stay`, join the waiting list."""
-        available = self._slots()
+        situation = self._situation()
         self.scan.snapshot()  # read most of it before we take the mutex
         with self.folder.mutex():
-            cards = self._decide(available)
+            cards = self._decide(situation)
             if cards is not None:
                 self._grant(cards)
             elif stay:
@@ -106,11 +142,11 @@ class PendingRequest:
 
     def ask_again(self) -> bool:
         """Take the cards if it is our turn."""
-        available = self._slots()
+        situation = self._situation()
         # Without the mutex the answer is only a hint, so decide again under it.
-        if self._decide(available) is not None:
+        if self._decide(situation) is not None:
             with self.folder.mutex():
-                cards = self._decide(available)
+                cards = self._decide(situation)
                 if cards is not None:
                     self._grant(cards)
         return self.granted
@@ -121,23 +157,35 @@ class PendingRequest:
         while (left_s := end - time.monotonic()) > 0:
             time.sleep(min(left_s, glance_s(self.before)))
             if self.scan.has_changed():
-                self.before = self.scan.count_before(os.path.basename(self.path))
+                # By their numbers; whose turn it is can only bring it forward from there.
+                older = self.scan.count_before(os.path.basename(self.path))
+                self.before = min(self.before, older)
                 if self.before < NEAR:
                     return
 
-    def _decide(self, available: list[AvailableCard]) -> tuple[str, ...] | None:
+    def _decide(self, situation: Situation) -> tuple[str, ...] | None:
         self.snapshot = self.scan.snapshot()
-        self.available = available
-        cards, self.before = decide(self.entry, self.snapshot, available, pack=self._pack)
+        self.situation = situation
+        cards, self.before = decide(self.entry, self.snapshot, situation, pack=self._pack)
         return cards
 
     def _grant(self, cards: tuple[str, ...]) -> None:
         """Make the request a lease; it is one from the moment of the rename."""
         granted_at = time.time()
-        append(self.fd, lease_records.encode_change({"cards": cards, "granted_at": granted_at}))
+        weight = self._weight(cards)
+        change = {"cards": cards, "granted_at": granted_at, "weight": weight}
+        append(self.fd, lease_records.encode_change(change))
         self._rename(f"lease-{self.entry.lease_id}")
-        self.entry = self.entry._replace(cards=cards, granted_at=granted_at)
+        self.entry = self.entry._replace(cards=cards, granted_at=granted_at, weight=weight)
         self.granted = True
+
+    def _weight(self, cards: tuple[str, ...]) -> float:
+        """How many cards the lease counts for: a share of one counts for its part."""
+        sizes = {card.uuid: card.memory_mib for card in self.situation.available}
+        mib = self.entry.memory_mib
+        if mib is None:
+            return float(len(cards))
+        return sum(min(1.0, mib / max(sizes.get(uuid, mib), 1)) for uuid in cards)
 
     def _rename(self, name: str) -> None:
         path = os.path.join(os.path.dirname(self.path), name)
@@ -146,31 +194,101 @@ class PendingRequest:
 
 
 def decide(
-    entry: LeaseEntry, snapshot: LedgerState, available: list[AvailableCard], *, pack: bool
+    entry: LeaseEntry, snapshot: LedgerState, situation: Situation, *, pack: bool
 ) -> tuple[tuple[str, ...] | None, int]:
-    """Return the cards that an entry may take now, or None, and how many requests are before it."""
-    shares = shares_of(snapshot.held, [card.uuid for card in available])
-    before = []
-    for waiting in snapshot.waiting:
-        if waiting.lease_id == entry.lease_id:
-            break
-        before.append(_demand(waiting))
-    demand = _demand(entry)._replace(pid=_pid(entry, processes.pid_namespace()))
-    return grant(available, shares, before, demand, pack=pack), len(before)
+    """Return the cards that an entry may take now, or None, and how many requests are before it.
+
+    This is the one place that decides, for a ledger in a folder and in Redis.
+    """
+    available, facts = situation
+    line = snapshot.waiting
+    if all(waiting.lease_id != entry.lease_id for waiting in line):
+        line = [*line, entry]
+    used = facts.used(snapshot.held) if len({one.uid for one in line}) > 1 else {}
+    patience_s = facts.rules.patience_s
+    order = in_turn(line, snapshot.held, used, now=facts.now, patience_s=patience_s)
+    before = list(takewhile(lambda one: one.lease_id != entry.lease_id, order))
+    demand = _demand(entry, facts.now)._replace(pid=_pid(entry, processes.pid_namespace()))
+    cards = grant(
+        available,
+        shares_of(snapshot.held, [card.uuid for card in available], now=facts.now),
+        [_demand(one, facts.now) for one in before],
+        demand,
+        pack=pack,
+        windows=_windows(snapshot, situation),
+        limits=_limits(snapshot, situation, [entry, *before]),
+    )
+    return cards, len(before)
 
 
-def shares_of(held: Sequence[LeaseEntry], uuids: Sequence[str]) -> list[CardShare]:
+def refusal(entry: LeaseEntry, snapshot: LedgerState, situation: Situation) -> str:
+    """Return which rule an entry waits for, whichever cards are free; "": for none."""
+    limits = _limits(snapshot, situation, [entry])
+    demand = _demand(entry, situation.facts.now)
+    if why := limits.over(demand):
+        return f"{why} ({situation.facts.rules.path})"
+    return ""
+
+
+def reserved_for(
+    entry: LeaseEntry, snapshot: LedgerState, situation: Situation
+) -> dict[str, Window]:
+    """Return the windows of other users' reservations that an entry would reach, by card."""
+    until = _demand(entry, situation.facts.now).ends_at
+    return {
+        window.uuid: window
+        for window in _windows(snapshot, situation)
+        if window.uid != entry.uid and window.start < until
+    }
+
+
+def _windows(snapshot: LedgerState, situation: Situation) -> list[Window]:
+    available, facts = situation
+    if not facts.reservations:
+        return []
+    shares = shares_of(snapshot.held, [card.uuid for card in available], now=facts.now)
+    return windows(facts.reservations, available, shares, now=facts.now)
+
+
+def _limits(
+    snapshot: LedgerState, situation: Situation, asking: Sequence[LeaseEntry]
+) -> HoldingLimits:
+    available, facts = situation
+    caps = facts.rules.caps({one.uid for one in (*snapshot.held, *asking)})
+    sizes = {card.uuid: card.memory_mib for card in available}
+    shares = shares_of(snapshot.held, list(sizes), now=facts.now) if caps else []
+    return HoldingLimits(caps, shares, sizes, now=facts.now)
+
+
+def shares_of(
+    held: Sequence[LeaseEntry], uuids: Sequence[str], *, now: float = 0.0
+) -> list[CardShare]:
     """Return what leases hold; a lease that cannot be read names no cards and holds them all."""
     here = processes.pid_namespace()
     return [
-        CardShare(uuid, entry.memory_mib, entry.uid, entry.group, _pid(entry, here))
+        CardShare(
+            uuid,
+            entry.memory_mib,
+            entry.uid,
+            entry.group,
+            _pid(entry, here),
+            entry.granted_at or 0.0,
+            ends_at(entry.granted_at, entry.lasts_s, now),
+        )
         for entry in held
         for uuid in entry.cards or uuids
     ]
 
 
-def _demand(entry: LeaseEntry) -> Demand:
-    return Demand(entry.count, entry.among, entry.memory_mib, entry.uid, entry.group)
+def _demand(entry: LeaseEntry, now: float) -> Demand:
+    return Demand(
+        entry.count,
+        entry.among,
+        entry.memory_mib,
+        entry.uid,
+        entry.group,
+        ends_at=inf if entry.lasts_s is None else now + entry.lasts_s,
+    )
 
 
 def _pid(entry: LeaseEntry, here: str) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import resource
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 
 from postroom.errors import CardHeld, GpuError
 from postroom.gpus.cards.inventory import cards
+from postroom.gpus.ledger import lease_records
 from postroom.gpus.ledger.lease_scan import LeaseScan
 from postroom.gpus.ledger.protocol import LeaseRequest, open_ledger
 from postroom.system.shared_folder import SharedFolder
@@ -113,3 +116,26 @@ def test_new_files_are_noticed_and_tickets_are_counted(folder: Path) -> None:
             (mine / f"ticket-{number:020d}-x").write_text("")
         assert scan.has_changed()
         assert scan.count_before(f"ticket-{2:020d}-x") == 2
+
+
+def test_a_ticket_that_is_newer_than_it_says_waits_from_now_on_and_is_named(folder: Path) -> None:
+    mine = SharedFolder(str(folder)).mine()
+    honest = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    files = []
+    for number, asked_at in ((honest, time.time()), (1, time.time()), (honest + 1, 5.0)):
+        entry = lease_records.new_entry(LeaseRequest(), ("FAKE-0",), 1)._replace(asked_at=asked_at)
+        path = Path(mine, f"ticket-{number:020d}-{entry.lease_id}")
+        file = path.open("wb")
+        file.write(lease_records.encode_request(entry))
+        file.flush()
+        fcntl.flock(file, fcntl.LOCK_EX)
+        files.append(file)
+    with LeaseScan(SharedFolder(str(folder))) as scan:
+        found = {
+            entry.asked_at > time.time() - 90: entry.doubt for entry in scan.snapshot().waiting
+        }
+        assert list(found) == [True]  # none gains more than a minute
+        named = [entry for entry in scan.snapshot().waiting if "by hand" in entry.doubt]
+    assert len(named) == 2
+    for file in files:
+        file.close()

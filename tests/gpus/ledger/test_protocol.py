@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -306,7 +307,7 @@ def test_a_hundred_leases_leave_nothing_behind(ledger: Ledger, folder: Path) -> 
         with ledger.try_acquire(LeaseRequest(count=2)):
             pass
     left = {path.name.partition("-")[0] for path in folder.glob("*/*")}
-    assert left == {"log", "used"}
+    assert left == {"log", "used", "usage", "usage.lock"}
     descriptors = len(os.listdir("/proc/self/fd"))
     with ledger.try_acquire(LeaseRequest()):
         pass
@@ -330,3 +331,20 @@ def test_an_address_that_is_none_is_no_folder_that_nobody_else_asks(
     with pytest.raises(GpuError, match=r"is no address of a ledger: write redis://"):
         open_ledger(place)
     assert os.listdir(tmp_path) == []
+
+
+def test_limits_and_reservations_hold(ledger: Ledger, folder: Path) -> None:
+    rules = folder / "postroom-rules.toml"
+    rules.write_text("[everybody]\ncards = 2\n")
+    rules.chmod(0o644)
+    now = time.time()
+    reserved = ledger.reserve(1, now + 50, now + 90, "talk")
+    with pytest.raises(GpuError, match=r"may hold 2 cards \(.*rules.toml\)"):
+        ledger.reserve(2, now + 50, now + 90)
+    with ledger.try_acquire(LeaseRequest(count=2)):
+        with pytest.raises(CardHeld, match=r"holds 2 cards, and may hold 2 \(.*rules.toml\)"):
+            ledger.try_acquire(LeaseRequest())
+        assert ledger.used()[os.geteuid()] > 0
+    ledger.try_acquire(LeaseRequest()).release()
+    assert ledger.unreserve(reserved.reservation_id).name == "talk"
+    assert ledger.reservations() == []

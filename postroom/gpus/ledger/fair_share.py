@@ -1,0 +1,106 @@
+"""Whose turn it is in the waiting list. Pure: every process computes the same order.
+
+1. Who has used less GPU time lately goes first. What was used counts half as much after each
+   half-life (`ledger_rules`), and a lease counts while it is held. Each request that is placed
+   counts as a little use, so that users who have used alike take turns.
+2. The requests of one user stay in their order.
+3. A user who holds nothing, and has waited longer than the patience of the rules, goes before
+   that: nobody who has used much waits for ever.
+
+A request that does not fit yet keeps cards back from those behind it (`allocation`). It is not
+passed by its own user's later requests, so what its user holds only shrinks; from then on that
+user's use only fades while that of all who hold cards grows, and its turn comes and stays.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from .protocol import LeaseEntry
+
+CHARGE_S = 600.0  # what each card counts for from the first moment
+
+
+class Account(NamedTuple):
+    """GPU time that was used until a moment, as it counted at that moment."""
+
+    seconds: float
+    at: float
+
+    def faded(self, now: float, half_life_s: float) -> float:
+        """What it counts for now."""
+        return self.seconds * fade(now - self.at, half_life_s)
+
+    def plus(self, seconds: float, now: float, half_life_s: float) -> Account:
+        """The account after more was used."""
+        return Account(self.faded(now, half_life_s) + seconds, now)
+
+
+def fade(age_s: float, half_life_s: float) -> float:
+    """The part that is left of what was used so long ago."""
+    return math.pow(0.5, max(0.0, age_s) / half_life_s)
+
+
+def held_s(cards: float, for_s: float, half_life_s: float) -> float:
+    """What cards count for at the end of a time in which they were held."""
+    return cards * half_life_s / math.log(2) * (1.0 - fade(for_s, half_life_s))
+
+
+def used_by_lease(entry: LeaseEntry, until: float, half_life_s: float) -> float:
+    """What a lease counts for, from its grant until a moment."""
+    since = until if entry.granted_at is None else entry.granted_at
+    return held_s(entry.weight or len(entry.cards), until - since, half_life_s)
+
+
+def used_lately(
+    accounts: Mapping[int, Iterable[Account]],
+    held: Sequence[LeaseEntry],
+    *,
+    now: float,
+    half_life_s: float,
+) -> dict[int, float]:
+    """How much GPU time each user has used, as it counts now."""
+    used = {
+        uid: sum(one.faded(now, half_life_s) for one in several)
+        for uid, several in accounts.items()
+    }
+    for entry in held:
+        # A lease that has just begun counts as much as one that is about to: see `in_turn`.
+        least = CHARGE_S * (entry.weight or len(entry.cards))
+        counts = max(least, used_by_lease(entry, now, half_life_s))
+        used[entry.uid] = used.get(entry.uid, 0.0) + counts
+    return used
+
+
+def in_turn(
+    waiting: Sequence[LeaseEntry],
+    held: Sequence[LeaseEntry],
+    used: Mapping[int, float],
+    *,
+    now: float,
+    patience_s: float,
+) -> Iterator[LeaseEntry]:
+    """The waiting requests in the order in which they are served."""
+    by_user: dict[int, list[LeaseEntry]] = {}
+    for entry in reversed(waiting):
+        by_user.setdefault(entry.uid, []).append(entry)  # the oldest is the last
+    if len(by_user) < 2:
+        yield from waiting
+        return
+    holding = {entry.uid for entry in held}
+    overdue = [
+        entry
+        for uid, own in by_user.items()
+        if uid not in holding and now - (entry := own[-1]).asked_at > patience_s
+    ]
+    for entry in sorted(overdue, key=lambda entry: entry.asked_at):
+        yield by_user[entry.uid].pop()
+    count = {uid: used.get(uid, 0.0) for uid in by_user}
+    place = {entry.lease_id: n for n, entry in enumerate(waiting)}
+    while left := [own for own in by_user.values() if own]:
+        own = min(left, key=lambda own: (count[own[-1].uid], place[own[-1].lease_id]))
+        entry = own.pop()
+        count[entry.uid] += CHARGE_S * entry.count
+        yield entry
