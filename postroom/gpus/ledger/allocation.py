@@ -40,7 +40,7 @@ class CardShare(NamedTuple):
     ends_at: float = inf  # when it should end
 
 
-class Window(NamedTuple):
+class CardWindow(NamedTuple):
     """A time in which a card is kept for the reservation of one user."""
 
     uuid: str
@@ -108,7 +108,7 @@ class CardAllocator:
         *,
         requester_pid: int = 0,
         most_drained: int = 1,
-        windows: Sequence[Window] = (),
+        windows: Sequence[CardWindow] = (),
     ) -> None:
         self._windows = windows
         self.available = {card.uuid: card for card in available}
@@ -291,7 +291,7 @@ def grant(
     demand: Demand,
     *,
     pack: bool = False,
-    windows: Sequence[Window] = (),
+    windows: Sequence[CardWindow] = (),
     limits: Limits | None = None,
 ) -> tuple[str, ...] | None:
     """Return the cards that a demand may take now, after those waiting before it, or None."""

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ...system import processes
-from .allocation import AvailableCard, CardShare, Window
+from .allocation import AvailableCard, CardShare, CardWindow
 
 VERSION = 1
 LONGEST_S = 14 * 86_400.0
@@ -84,9 +84,9 @@ def windows(
     shares: Sequence[CardShare],
     *,
     now: float,
-) -> list[Window]:
+) -> list[CardWindow]:
     """Which cards are kept for whom, and when: for the oldest reservation first."""
-    kept: list[Window] = []
+    kept: list[CardWindow] = []
     for one in sorted(reservations, key=lambda r: (r.made_at, r.reservation_id)):
         if one.end <= now:
             continue
@@ -105,7 +105,7 @@ def windows(
             return late, not any(share.uid == uid for share in on_card), card.uuid
 
         chosen = [card for card in sorted(available, key=likely) if card.uuid not in taken]
-        kept += [Window(card.uuid, one.start, one.end, one.uid) for card in chosen[: one.count]]
+        kept += [CardWindow(card.uuid, one.start, one.end, one.uid) for card in chosen[: one.count]]
     return kept
 
 

@@ -16,7 +16,7 @@ from ...errors import GpuError
 from ...system import processes
 from ...system.shared_folder import SharedFolder
 from . import lease_records
-from .allocation import AvailableCard, CardShare, Demand, Window, grant
+from .allocation import AvailableCard, CardShare, Demand, CardWindow, grant
 from .fair_share import Account, held_s, in_turn, used_lately
 from .holding_limits import HoldingLimits
 from .lease_scan import LeaseScan, LedgerState
@@ -232,7 +232,7 @@ def refusal(entry: LeaseEntry, snapshot: LedgerState, situation: Situation) -> s
 
 def reserved_for(
     entry: LeaseEntry, snapshot: LedgerState, situation: Situation
-) -> dict[str, Window]:
+) -> dict[str, CardWindow]:
     """Return the windows of other users' reservations that an entry would reach, by card."""
     until = _demand(entry, situation.facts.now).ends_at
     return {
@@ -242,7 +242,7 @@ def reserved_for(
     }
 
 
-def _windows(snapshot: LedgerState, situation: Situation) -> list[Window]:
+def _windows(snapshot: LedgerState, situation: Situation) -> list[CardWindow]:
     available, facts = situation
     if not facts.reservations:
         return []
