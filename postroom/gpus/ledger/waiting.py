@@ -16,7 +16,7 @@ from ...errors import GpuError
 from ...system import processes
 from ...system.shared_folder import SharedFolder
 from . import lease_records
-from .allocation import AvailableCard, CardShare, Demand, CardWindow, grant
+from .allocation import AvailableCard, CardShare, CardWindow, Demand, grant
 from .fair_share import Account, held_s, in_turn, used_lately
 from .holding_limits import HoldingLimits
 from .lease_scan import LeaseScan, LedgerState
