@@ -6,12 +6,13 @@ import bisect
 import contextlib
 import copy
 import enum
+import itertools
 import os
 import shlex
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Protocol, Self, overload
 
 from .calls.by_value import BY_VALUE, FUNCTION, POSITIONAL
@@ -113,15 +114,17 @@ class Job:
         exclusive: bool = False,
         tensors: bool = False,
         pickle: bool = False,
+        batched: bool = False,
     ) -> Self:
         """Say how the job is to run, and return it: `Job(train, lr=0.1).options(retries=2)`.
 
         `name`: a label for listings. `retries`: attempts after a failure. `timeout_s`: time limit.
         `exclusive`: no other job on its GPU meanwhile. `tensors`: all arrays arrive as tensors.
         `pickle`: arguments and results may be objects that only pickle can carry.
+        `batched`: jobs that are alike may share a call, with their arguments stacked.
         """
         self.name = name if name is None else check_name(name)
-        self.settings = _options(retries, timeout_s, exclusive, tensors, pickle)
+        self.settings = _options(retries, timeout_s, exclusive, tensors, pickle, batched)
         return self
 
     def deploy(self) -> dict[str, Any]:
@@ -173,10 +176,15 @@ def check_name(name: Any) -> str:
 # Thousands of jobs with the same options share one object, and are checked once.
 @lru_cache(maxsize=256)
 def _options(
-    retries: int, timeout_s: float | None, exclusive: bool, tensors: bool, pickle: bool
+    retries: int,
+    timeout_s: float | None,
+    exclusive: bool,
+    tensors: bool,
+    pickle: bool,
+    batched: bool,
 ) -> JobOptions:
     try:
-        return JobOptions(retries, timeout_s, exclusive, tensors, pickle).checked()
+        return JobOptions(retries, timeout_s, exclusive, tensors, pickle, batched).checked()
     except ValueError as error:
         raise PostroomError(f"a job cannot have the option {error}") from None
 
@@ -192,12 +200,18 @@ _PLAIN = JobOptions()
 
 def _task_of(function: Callable[..., Any]) -> tuple[str, bytes | None]:
     """The task of a function, and its pickle if sessions cannot import it."""
-    from .calls.call import address_of, pack_function  # late: most jobs name their task
-
-    address = address_of(function)
+    calls = _calls()
+    address: str | None = calls.address_of(function)
     if address is not None and _names_a_task(address):
         return address, None
-    return BY_VALUE, pack_function(function)
+    return BY_VALUE, calls.pack_function(function)
+
+
+@cache
+def _calls() -> Any:
+    from .calls import call  # late: most jobs name their task
+
+    return call
 
 
 # In the place of a job whose result was handed out and not kept.
@@ -224,6 +238,8 @@ class JobList(Sequence[Job]):
     def __getitem__(self, place: slice) -> list[Job]: ...
     def __getitem__(self, place: int | slice) -> Job | list[Job]:
         if isinstance(place, slice):
+            if not self._dropped:
+                return self._jobs[place]
             return [self[number] for number in range(*place.indices(len(self)))]
         at = place - self._dropped if place >= 0 else place + len(self._jobs)
         return self._jobs[at] if at >= 0 else self._kept.get(place, _HANDED_OUT)
@@ -607,12 +623,28 @@ class JobPool:
         self.wait()
         if not return_exceptions:
             self.raise_for_failed()
+        if not self._failures and not self._copies:
+            return self._all_values()
         numbers = map(self._newest, self._originals())
         failures = self._failures
         return [
             self._value(n) if n not in failures else _job_failed(self, n, failures[n])
             for n in numbers
         ]
+
+    def _all_values(self) -> list[Any]:
+        """What all jobs returned that ended well, a parcel at a time."""
+        found: list[Any] = []
+        for first, group in itertools.groupby(range(len(self.jobs)), self._first_of.get):
+            numbers = list(group)
+            if first is None or len(numbers) == 1:
+                found += map(self._value, numbers)
+                continue
+            start, stop = numbers[0], numbers[-1] + 1
+            outputs = self._sheet(first).values(start, stop)
+            jobs = self.jobs[start:stop]
+            found += [job.collect(output) for job, output in zip(jobs, outputs, strict=True)]
+        return found
 
     def _value(self, number: int) -> Any:
         """What a job that ended well returned, without a Finished: a list has many."""
@@ -764,8 +796,9 @@ class JobPool:
     def deliver(self, sheet: OutcomeSheet) -> None:
         """Add a parcel of results; one that is known already changes nothing."""
         stop = sheet.first + sheet.count
-        covered = range(sheet.first, min(stop, len(self.jobs)))
-        numbers = [number for number in covered if number not in self._first_of]
+        numbers: Sequence[int] = range(sheet.first, min(stop, len(self.jobs)))
+        if not self._first_of.keys().isdisjoint(numbers):
+            numbers = [number for number in numbers if number not in self._first_of]
         if self._taken:
             numbers = [number for number in numbers if number not in self._taken]
         if not numbers:
@@ -775,7 +808,7 @@ class JobPool:
         small = sheet.nbytes < MAP_FROM_BYTES
         self._sheet_of[sheet.first] = sheet if small else None
         self._first_of.update(dict.fromkeys(numbers, sheet.first))
-        failures = {n: sheet.failures[n] for n in numbers if n in sheet.failures}
+        failures = {n: one for n, one in sheet.failures.items() if n in numbers}
         self._failures.update(failures)
         if failures:
             self._failed_in.add(sheet.first)
@@ -786,7 +819,7 @@ class JobPool:
         share = self.agents.setdefault(sheet.ran_by.agent, AgentTotals())
         share.jobs += len(numbers)
         share.failed += len(failures)
-        share.busy_s += sum(sheet.seconds[number - sheet.first] for number in numbers)
+        share.busy_s += sum([sheet.seconds[number - sheet.first] for number in numbers])
         share.pids.add(sheet.ran_by.pid)
 
     def _forget(self, number: int) -> None:

@@ -76,6 +76,7 @@ class InOneProcess:
             journal=journal,
             gpu=self.gpu,
             pid=1000 + int(agent_id),
+            run_alike=kernels.run_alike if self.gpu == "cpu" else runner.run_alike,
         )
         if self.gpu != "cpu":
             runner.turn = inbox

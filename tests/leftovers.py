@@ -37,10 +37,11 @@ class Leftovers:
         if not (found := self._new()):
             return []
         gc.unfreeze()  # a verb that was called in this process has frozen what was there
-        gc.collect()
         give_up_at = time.monotonic() + PATIENCE_S
+        gc.collect()
         while (found := self._new()) and time.monotonic() < give_up_at:
             time.sleep(0.01)
+            gc.collect()  # again: a thread that ends may have been the last to refer to a cycle
         return found
 
     def _new(self) -> list[str]:

@@ -11,6 +11,7 @@ list is to be resumable: when no result comes for a moment, the rest of it is wr
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -52,6 +53,7 @@ class Feeder:
         self._used_up = False
         self._jobs: Iterator[Job] = iter(jobs)
         self._next: tuple[Job, dict[str, Any]] | None = None  # it did not go into the last batch
+        self._block: deque[Job] = deque()  # the next ones of a list; they differ
         self._window = window
         self._most = FIRST_JOBS
         self._quiet_since = 0.0
@@ -87,11 +89,15 @@ class Feeder:
             self.is_large = False  # in the thread that meets the error
             return batch
         filler = BatchFiller(self._most)
+        if self.total is not None and self._next is None and not self._block:
+            block = list(itertools.islice(self._jobs, self._most))
+            if not filler.fill(block):
+                self._block.extend(block)
         until = time.monotonic() + BATCH_S
-        while not self._used_up:
+        while not self._used_up and not filler.is_full:
             next_one, self._next = self._next, None
             if next_one is None:
-                job = next(self._jobs, None)
+                job = self._block.popleft() if self._block else next(self._jobs, None)
                 if job is None:
                     self._used_up = True
                     break

@@ -86,3 +86,6 @@ class MovedOutcome(OutcomeSheet):
 
     def value(self, job: int) -> Any:
         return self._moved.value(self._place)
+
+    def values(self, first: int, stop: int) -> list[Any]:
+        return [self.value(job) for job in range(first, stop)]

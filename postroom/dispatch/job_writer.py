@@ -136,6 +136,28 @@ class BatchFiller:
         self.nbytes = 0
         self._most_jobs = most_jobs
 
+    @property
+    def is_full(self) -> bool:
+        """Whether no other job goes in."""
+        return len(self.batch) >= self._most_jobs
+
+    def fill(self, jobs: Sequence[Job]) -> bool:
+        """Add these jobs at once, if all of them go into one parcel; False: add one by one."""
+        kinds = set(map(type, jobs))
+        if not kinds or any(getattr(kind, "deploy", None) is not Job.deploy for kind in kinds):
+            return False  # they make what they pass
+        task, settings = jobs[0].task, jobs[0].settings
+        # Counted, since that compares hundreds without a step of Python for each.
+        alike = [job.task for job in jobs].count(task) == len(jobs)
+        if not alike or [job.settings for job in jobs].count(settings) < len(jobs):
+            return False
+        passed = [job.arguments for job in jobs]
+        nbytes = sum([weight(one) for one in passed])
+        if nbytes > PARCEL_BYTES:
+            return False
+        self.batch, self.nbytes = list(zip(jobs, passed, strict=True)), nbytes
+        return True
+
     def add(self, job: Job, passed: dict[str, Any]) -> bool:
         """Add a job that is deployed; False: it does not go into this parcel."""
         batch, nbytes = self.batch, self.nbytes + weight(passed)

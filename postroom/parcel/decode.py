@@ -101,6 +101,21 @@ class Decoder:
         except RecursionError:
             raise self._bad("its tree is nested too deep for the stack of the caller") from None
 
+    def values(self, start: int, stop: int) -> list[Any]:
+        """Those from one position to another; arrays that are alike are taken as blocks."""
+        tree = self._tree
+        keys = tuple(tree.columns or ())
+        names = [tree.bare] if tree.bare is not None else list((tree.columns or {}).values())
+        blocks = [self._stack(name)[start:stop] for name in names]
+        # The rows of a stack of numbers would be no arrays.
+        if not blocks or stop > tree.count or any(block.ndim == 1 for block in blocks):
+            return [self.value(position) for position in range(start, stop)]
+        if tree.bare is not None:
+            return list(blocks[0])
+        if len(keys) == 1:
+            return [{keys[0]: row} for row in blocks[0]]
+        return [dict(zip(keys, row, strict=True)) for row in zip(*blocks, strict=True)]
+
     def _bad(self, reason: str) -> BadFileError:
         return BadFileError(self._parcel.path, reason)
 
@@ -256,12 +271,15 @@ class Decoder:
         return self._row(name)
 
     def _row(self, name: str) -> Array:
+        value: Array = self._stack(name)[self._position, ...]
+        return value
+
+    def _stack(self, name: str) -> Array:
         stack = self._open(f"{name}.npy")
         count = self._tree.count
         if stack.ndim == 0 or len(stack) != count:
             raise self._bad(f"array {brief(name)} is not a stack of {count}")
-        value: Array = stack[self._position, ...]
-        return value
+        return stack
 
     def _open(self, member: str) -> Array:
         """An array that is a view of a member's data."""

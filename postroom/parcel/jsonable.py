@@ -75,9 +75,9 @@ def _weight(value: Any) -> int:
     if kind is str or kind is bytes:
         return len(value)
     if isinstance(value, dict):
-        return sum([_weight(item) for item in value.values()])
+        return sum(map(_weight, value.values()))
     if isinstance(value, (list, tuple)):
-        return sum([_weight(item) for item in value])
+        return sum(map(_weight, value))
     nbytes = getattr(value, "nbytes", None)
     return _weight_of_object(value) if nbytes is None else int(nbytes)
 

@@ -57,6 +57,7 @@ class JobOptions(NamedTuple):
     exclusive: bool = False
     tensors: bool = False
     pickle: bool = False
+    batched: bool = False  # jobs that are alike may be passed to the kernel in one call
     rerun_of: str = ""  # the id of the failed job that it replaces: its kernel may be edited
 
     def checked(self) -> JobOptions:
@@ -66,7 +67,7 @@ class JobOptions(NamedTuple):
             raise ValueError(f"retries={self.retries!r:.40}: give a whole number, 0 or more")
         if limit is not None and (not isinstance(limit, (int, float)) or not 0 < limit < 1e9):
             raise ValueError(f"timeout_s={limit!r:.40}: give a number of seconds above 0")
-        for name in ("exclusive", "tensors", "pickle"):
+        for name in ("exclusive", "tensors", "pickle", "batched"):
             if type(getattr(self, name)) is not bool:
                 raise ValueError(f"{name}={getattr(self, name)!r:.40}: give True or False")
         if type(self.rerun_of) is not str:
@@ -194,6 +195,15 @@ class JobSheet:
             raise BadFileError(self.parcel.path, f"passes job {job} something other than arguments")
         return value
 
+    def arguments_of(self, first: int, stop: int) -> list[dict[str, Any]]:
+        """The arguments of neighbours."""
+        self.arguments(first)
+        assert self._decoder is not None
+        found = self._decoder.values(first - self.first, stop - self.first)
+        if list(map(type, found)).count(dict) < len(found):
+            return [self.arguments(job) for job in range(first, stop)]  # says which is none
+        return found
+
     def plain(self, job: int) -> dict[str, Any]:
         """The arguments of a job; without numpy when they are plain JSON."""
         tree = self._tree(job)
@@ -257,11 +267,9 @@ def pack_jobs(
         )
     head = _job_head(task, options, None if names is None else tuple(names))
     body = f"{head}{text}}}".encode()
-    flags = ""
-    for passed in arguments:
-        # A kernel may have an argument of that name, with anything in it.
-        if isinstance(options_ := passed.get("scheduling"), dict) and options_:
-            flags = SCHEDULING_FLAG
+    # A kernel may have an argument of that name, with anything in it.
+    scheduling = [passed["scheduling"] for passed in arguments if "scheduling" in passed]
+    flags = SCHEDULING_FLAG if any(isinstance(one, dict) and one for one in scheduling) else ""
     return pack(Trailer("jobs", first, len(arguments), flags), [("jobs.json", [body]), *members])
 
 
@@ -269,8 +277,9 @@ def pack_jobs(
 def _job_head(task: str, options: JobOptions, names: tuple[str, ...] | None) -> str:
     """The beginning of a sheet of jobs, before the values."""
     said = options._asdict()
-    if not options.rerun_of:
-        del said["rerun_of"]
+    for name in ("rerun_of", "batched"):
+        if not said[name]:
+            del said[name]
     sheet = {"version": VERSION, "task": task, "options": said, "names": names}
     return _encode(sheet)[:-1] + ',"values":'
 
@@ -312,6 +321,13 @@ class OutcomeSheet:
             self._decoder = self._values.decoder(self.parcel, pickle=self.pickle)
         return self._decoder.value(position)
 
+    def values(self, first: int, stop: int) -> list[Any]:
+        """What neighbours returned that all ended well."""
+        one = self.value(first)  # makes the decoder, if it takes one
+        if self.failures or self._decoder is None:
+            return [one, *map(self.value, range(first + 1, stop))]
+        return self._decoder.values(first - self.first, stop - self.first)
+
 
 def pack_outcomes(
     first: int, done: Sequence[JobEnd], ran_by: RanBy, *, pickle: bool = False
@@ -329,7 +345,7 @@ def pack_outcomes(
 
 
 def _results_trailer(first: int, done: Sequence[JobEnd]) -> Trailer:
-    flags = FAILED_FLAG if any(one.failure is not None for one in done) else ""
+    flags = FAILED_FLAG if [one.failure for one in done].count(None) < len(done) else ""
     return Trailer("results", first, len(done), flags)
 
 

@@ -14,7 +14,8 @@ from __future__ import annotations
 import contextlib
 import enum
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Protocol
 
 from ..commands.spec import COMMAND
@@ -25,7 +26,7 @@ from ..store.append_log import RecordReader
 from ..store.base import Base
 from ..store.files import MAP_FROM_BYTES, Box, Clock, Files
 from ..store.journal import Journal
-from ..store.mailbox import InHand, Letter, put_up
+from ..store.mailbox import MOST_PATCHED, InHand, Letter, put_up
 from ..store.runs import (
     Note,
     RunInfo,
@@ -77,6 +78,22 @@ class RunJob(Protocol):
     def __call__(self, info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> JobEnd | None: ...
 
 
+@dataclass(frozen=True)
+class Alike:
+    """Neighbours of a parcel: each runs when its end is asked for, or with those before it."""
+
+    ends: Iterator[JobEnd]  # of some of them, from the first on
+    together: int = 1  # how many are begun at once
+
+
+class RunAlike(Protocol):
+    """Runs neighbours of a parcel; None: run the first of them for itself."""
+
+    def __call__(
+        self, info: RunInfo, sheet: JobSheet, jobs: range, attempt: int
+    ) -> Alike | None: ...
+
+
 class Inbox:
     """One worker's mailbox, and the letter that it works on."""
 
@@ -93,11 +110,13 @@ class Inbox:
         pid: int = 0,
         prefetcher: Prefetcher | None = None,
         publisher: BackgroundPublisher | None = None,
+        run_alike: RunAlike | None = None,
     ) -> None:
         self._files = files
         self._base = base
         self._agent_id = agent_id
         self._run_job = run_job
+        self._ask_alike = run_alike
         self._clock = clock
         self._journal = journal
         self._gpu = gpu
@@ -119,6 +138,7 @@ class Inbox:
         self._done_at = 0.0  # when it was begun, wall clock
         self._begun_at = 0.0  # when the current job was
         self._behind: list[JobEnd] = []  # what is being published, before those in `_done`
+        self._together = 1  # how many jobs are begun at once
         self._publish_at = 0.0
         self._leave_at = 0.0
         self._retry: Note | None = None
@@ -164,10 +184,10 @@ class Inbox:
         with contextlib.suppress(OSError):
             self._commit()
             self._done_at = self._begun_at
-        job = self._done_from + len(self._done)
-        if job + 1 < letter.stop:
+        begun = self._done_from + len(self._done) + self._together
+        if begun < letter.stop:
             # From here on we begin none of it, even if the line could not be written.
-            self._letter, line = letter.shortened(job + 1)
+            self._letter, line = letter.shortened(begun)
             with contextlib.suppress(OSError):
                 self._box.append(line)
 
@@ -202,12 +222,15 @@ class Inbox:
             self._letter = letter = letter.shortened(job)[0]
         if (self._done or self._behind) and job < letter.stop and self._apart(letter, job):
             return self._settle()
-        if job < letter.stop and not self._run(letter, job):
-            return self._settle()
+        if job < letter.stop:
+            alike = self._alike(letter, job)
+            if not (self._run_alike(letter, job, alike) if alike else self._run(letter, job)):
+                return self._settle()
         if self._due():
             # A large result goes out while the next job runs, which `_apart` has a say in.
             large = bool(self._done) and self._done[-1].nbytes >= MAP_FROM_BYTES
-            return self._settle(behind=large and job + 1 < letter.stop)
+            left = self._done_from + len(self._done) < letter.stop
+            return self._settle(behind=large and left)
         return Step.WORKED
 
     def take_down(self) -> None:
@@ -266,8 +289,64 @@ class Inbox:
             self._files, self._base, info.run, recycled=info.recycled
         )
 
-    def _run(self, letter: Letter, job: int) -> bool:
-        """Run one job; False when the letter must end here because the job is requeued."""
+    def _alike(self, letter: Letter, job: int) -> Alike | None:
+        """A job and its neighbours in a parcel; None: it runs for itself."""
+        sheet = self._sheet
+        if self._ask_alike is None or sheet is None or self._info is None:
+            return None
+        stop = min(letter.stop, sheet.first + sheet.count)
+        if not sheet.first <= job < stop - 1 or stop > MOST_PATCHED:
+            return None
+        self._task, self._options = sheet.task, sheet.options
+        return self._ask_alike(self._info, sheet, range(job, stop), letter.attempt)
+
+    def _run_alike(self, letter: Letter, job: int, alike: Alike) -> bool:
+        """Run neighbours until something is due; False when the letter must end here.
+
+        The line in `in_hand` names each of them, with the time at which the first was begun.
+        """
+        self._begin(job)
+        self._together = alike.together
+        clock, overtime = self._clock.monotonic, self.overtime
+        since = self._begun_at - clock()
+        until = min(self._publish_at, self._leave_at)
+        if overtime is not None:
+            overtime.begin()
+        done = None
+        try:
+            for done in alike.ends:
+                self._finished += 1
+                if done.failure is not None:
+                    break
+                if overtime is None:
+                    self._done.append(done)
+                else:
+                    overtime.next(self._add, done)
+                job += 1
+                now = clock()
+                if alike.together > 1:
+                    continue  # they have all run
+                if job >= self._letter_stop or now >= until or done.nbytes >= PUBLISH_BYTES:
+                    break
+                self._begun_at = since + now
+                self._hand.patch(*InHand.only_job(job))
+        finally:
+            if overtime is not None:
+                overtime.end()
+            self._together = 1
+        retries = self._options.retries
+        return done is None or done.failure is None or self._take_in(letter, job, done, retries)
+
+    def _add(self, done: JobEnd) -> None:
+        self._done.append(done)
+
+    @property
+    def _letter_stop(self) -> int:
+        """Where the letter ends, which `linger` may have shortened."""
+        return self._letter.stop if self._letter is not None else 0
+
+    def _begin(self, job: int) -> None:
+        """Say that a job is begun."""
         self._begun_at = started_at = self._clock.wall()
         if not self._done:
             self._done_at = started_at
@@ -275,6 +354,10 @@ class Inbox:
         line = self._running % (job, started_at, self._finished)
         with contextlib.suppress(OSError):
             self._hand.write(line)
+
+    def _run(self, letter: Letter, job: int) -> bool:
+        """Run one job; False when the letter must end here because the job is requeued."""
+        self._begin(job)
         try:
             done, retries = self._attempt(letter, job)
         except TryAgain as end:
@@ -288,6 +371,10 @@ class Inbox:
         self._finished += 1
         if done is None:
             return self._look_behind(letter, job)
+        return self._take_in(letter, job, done, retries)
+
+    def _take_in(self, letter: Letter, job: int, done: JobEnd, retries: int) -> bool:
+        """Keep how a job ended, to publish it; False when it is requeued."""
         failure = done.failure
         cancelled = failure is not None and failure.outcome is Outcome.CANCELLED
         if failure is not None and not cancelled and letter.failed < retries:

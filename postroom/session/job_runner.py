@@ -34,7 +34,7 @@ from ..store.files import Files
 from ..store.journal import Journal
 from ..store.runs import RunInfo, read_note
 from .gpu_sharing import GpuSharing
-from .inbox import TryAgain
+from .inbox import Alike, TryAgain
 from .task_output import KernelOutput
 
 if TYPE_CHECKING:
@@ -167,6 +167,14 @@ class JobRunner:
                 return self._run(info, sheet, job, attempt)
         self.sharing.enter()
         return self._run(info, sheet, job, attempt)
+
+    def run_alike(self, info: RunInfo, sheet: JobSheet, jobs: range, attempt: int) -> Alike | None:
+        """Run neighbours of a parcel as they are asked for; None: the first runs for itself."""
+        if self._tasks is None or sheet.task == COMMAND or attempt > 1:
+            return None
+        if self.sharing is not None:
+            self.sharing.enter()
+        return self._tasks.run_alike(info, sheet, jobs, attempt, self.descriptor)
 
     def _run(self, info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> JobEnd | None:
         if sheet.task == COMMAND:

@@ -18,7 +18,7 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -26,13 +26,13 @@ import numpy as np
 
 from ..calls.by_value import BY_VALUE, FUNCTION, POSITIONAL
 from ..calls.call import CALL, mentions, open_function, pack_exception, pack_result
-from ..errors import KernelError, OtherVersionError
+from ..errors import BadFileError, KernelError, OtherVersionError
 from ..gpus.devices.device import MIB, Device, open_device
 from ..gpus.devices.out_of_memory import says_out_of_memory
 from ..gpus.devices.pinned import PinnedBuffer
 from ..parcel.container import Buffer
 from ..parcel.jsonable import weight
-from ..parcel.sheets import Failure, JobEnd, JobSheet, Outcome, unpack_data
+from ..parcel.sheets import Failure, JobEnd, JobOptions, JobSheet, Outcome, unpack_data
 from ..parcel.tensors import is_tensor
 from ..store.files import Files
 from ..store.journal import Journal
@@ -45,8 +45,9 @@ from .array_libraries import (
     synchronise,
     to_numpy,
 )
+from .batches import MOST_JOBS, split, stack
 from .call_runner import CallRunner, call_here
-from .inbox import PUBLISH_BYTES
+from .inbox import PUBLISH_BYTES, Alike
 from .job_seed import JobSeed
 from .memory_growth import GROWTH_MIB, MemoryGrowth
 from .process_state import ProcessState
@@ -56,6 +57,9 @@ from .task_output import KernelOutput
 # In a run of small calls, modules are compared with their files this often at most.
 LOOK_S = 0.5
 
+# What kernels are passed if they name it.
+_GIVEN = ("shared", "device", "devices")
+_PLAIN = JobOptions()
 # In a clone, Postroom itself lies in the project's folder. It is never reloaded.
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -101,6 +105,7 @@ class Tasks:
         self._shared_digest: str | None = None
         self._shared: dict[bool, SharedData] = {}  # as arrays, as tensors
         self._shared_used_at = 0.0
+        self._batch_jobs: dict[str, int] = {}  # by task: how many jobs the next batch may have
         self._in_use: SharedData | None = None  # what the current job was passed
         self._places = False  # whether a job was passed tensors
         self._pinned = PinnedBuffer(lambda nbytes: self.state.device.pin(nbytes))
@@ -116,9 +121,7 @@ class Tasks:
     def run_job(self, info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> JobEnd:
         """Run one job; an error in it is its outcome."""
         started = time.perf_counter()
-        if self._output is not None:
-            self._output.job = info.run, job, attempt
-        self.state.set_variable("POSTROOM_JOB", f"{info.run}/{job}")
+        self._begin_job(info.run, job, attempt)
         if attempt != self._attempt:
             self.state.set_variable("POSTROOM_ATTEMPT", str(attempt))
             self._attempt = attempt
@@ -133,37 +136,164 @@ class Tasks:
                 if self._draws:
                     self._seed_job(info.run, job)
                 value = self._call(kernel, info, sheet, job)
-            if are_loaded():
-                value = each_leaf(value, to_numpy)
-                synchronise(card=self._device is None)
-            if self._device is None or self._device.count:
-                # The job ends when its work on the card has: an error that surfaces later would be
-                # taken for that of the next job.
-                value = self._finished(value)
-            if self._in_use is not None and (changed := self._in_use.changed()):
-                raise SharedDataChanged(changed)
+            value = self._returned(value)
+            self._check_shared()
             if sheet.task == CALL:
                 value = pack_result(value)
-            seconds = time.perf_counter() - started
-            nbytes = weight(value)
-            if nbytes < PUBLISH_BYTES:
-                try:
-                    value = own(value)
-                except Exception:  # it cannot be copied: publish it at once
-                    nbytes = PUBLISH_BYTES
-            return JobEnd(value, None, seconds, nbytes)
+            if sheet.options.batched and self._batch_jobs.get(sheet.task, 1) < 2:
+                self._batch_jobs[sheet.task] = 2
+            return _job_end(value, time.perf_counter() - started)
         except BaseException as error:
+            self._batch_jobs.pop(sheet.task, None)
             if isinstance(error, OtherVersionError) and error.path == self._shared_path(info):
                 raise
             failure = _failure(error, is_call=sheet.task == CALL)
             if self._device is None and are_loaded():
                 self._look_at_libraries()
         finally:
-            if self._in_use is not None:
-                self._put_shared_back()
-            if self._output is not None and self._output.unfinished:
-                self._output.flush()
+            self._end_job()
         return JobEnd(failure=failure, seconds=time.perf_counter() - started)
+
+    def _begin_job(self, run: str, job: int, attempt: int) -> None:
+        if self._output is not None:
+            self._output.job = run, job, attempt
+        self.state.set_job(f"{run}/{job}".encode())
+
+    def _check_shared(self) -> None:
+        if self._in_use is not None and (changed := self._in_use.changed()):
+            raise SharedDataChanged(changed)
+
+    def _end_job(self) -> None:
+        if self._in_use is not None:
+            self._put_shared_back()
+        if self._output is not None and self._output.unfinished:
+            self._output.flush()
+
+    def run_alike(
+        self, info: RunInfo, sheet: JobSheet, jobs: range, attempt: int, descriptor: int = -1
+    ) -> Alike | None:
+        """Run neighbours of a parcel one after the other, as they are asked for; see `run_job`.
+
+        What they have in common is done once, so this takes a quarter of the time. None: one of
+        them needs more than a call with its arguments as they were sent.
+        """
+        kernel = self._loaded.get(sheet.task)
+        if kernel is None or info.run != self._run or attempt != self._attempt or self._shares:
+            return None
+        if sheet.options._replace(batched=False, retries=0, pickle=False, tensors=False) != _PLAIN:
+            return None
+        if self._is_new_call(info, time.perf_counter()):
+            self._run = ""  # the next job loads it again
+            return None
+        if sheet.options.batched:
+            jobs = jobs[: self._batch_jobs.get(sheet.task, 1)]
+            if len(jobs) < 2 or sheet.task == BY_VALUE:
+                return None
+            ends = self._run_batch(kernel, info, sheet, jobs, attempt, descriptor)
+            return Alike(ends, together=len(jobs))
+        if self.device.count or are_loaded() or sheet.options.tensors:
+            return None
+        try:
+            passed = sheet.arguments_of(jobs.start, jobs.stop)
+        except BadFileError:
+            return None  # each job says so for itself
+        names = tuple(passed[0])
+        if list(map(tuple, passed)).count(names) < len(passed) or not kernel.is_plain(names):
+            return None
+        return Alike(self._run_alike(kernel.function, info.run, jobs, attempt, passed, descriptor))
+
+    def _run_alike(
+        self,
+        function: Callable[..., Any],
+        run: str,
+        jobs: range,
+        attempt: int,
+        passed: list[dict[str, Any]],
+        descriptor: int,
+    ) -> Iterator[JobEnd]:
+        state, output, clock = self.state, self._output, time.perf_counter
+        prefix = f"{run}/".encode()
+        modules = len(sys.modules)
+        passed.reverse()  # so that each is dropped with its job
+        for job in jobs:
+            if output is not None:
+                output.job = run, job, attempt
+            state.set_job(b"%b%d" % (prefix, job))
+            started = clock()
+            try:
+                if self._draws:
+                    self._seed_job(run, job)
+                value = call_here(function, passed.pop())
+                if len(sys.modules) != modules:
+                    value = self._returned(value)
+                done = _job_end(value, clock() - started)
+            except BaseException as error:
+                done = JobEnd(failure=_failure(error, is_call=False), seconds=clock() - started)
+            if output is not None and output.unfinished:
+                output.flush()
+            value = None
+            self.restore(descriptor, done.seconds)
+            yield done
+            if state.used_up or len(sys.modules) != modules:
+                return
+
+    def _run_batch(
+        self,
+        kernel: _Task,
+        info: RunInfo,
+        sheet: JobSheet,
+        jobs: range,
+        attempt: int,
+        descriptor: int,
+    ) -> Iterator[JobEnd]:
+        """Run jobs in one call. If it fails, none of them has ended, and the next has half as many.
+
+        So a job that fails does so alone, and the others of its batch do not.
+        """
+        started = time.perf_counter()
+        self._begin_job(info.run, jobs.start, attempt)
+        ends: list[JobEnd] = []
+        try:
+            if self._draws:
+                self._seed_job(info.run, jobs.start)
+            values = self._call_batch(kernel, info, sheet, jobs)
+            self._check_shared()
+            each = (time.perf_counter() - started) / len(jobs)
+            ends = [_job_end(value, each) for value in values]
+            self._batch_jobs[sheet.task] = min(2 * len(jobs), MOST_JOBS)
+        except BaseException as error:
+            self._batch_jobs[sheet.task] = max(len(jobs) // 2, 1)
+            if self.device.count:
+                self._look_behind_batch(error)
+        self._end_job()
+        self.restore(descriptor, time.perf_counter() - started)
+        yield from ends
+
+    def _look_behind_batch(self, error: BaseException) -> None:
+        """If a batch has left the card unusable, no job of it is to blame: a new worker tries."""
+        try:
+            self.device.synchronise()
+            self.device.free()  # it may have been too large
+        except Exception:
+            said = f"{type(error).__name__}: {error}"
+            self.state.used_up = f"a batch left its context on the GPU unusable ({said:.200})"
+
+    def _call_batch(self, kernel: _Task, info: RunInfo, sheet: JobSheet, jobs: range) -> list[Any]:
+        """What one call for many jobs returns, for each of them."""
+        arguments = stack(sheet.arguments_of(jobs.start, jobs.stop))
+        self._complete(kernel, info, arguments, all_tensors=sheet.options.tensors)
+        return split(self._returned(call_here(kernel.function, arguments)), len(jobs))
+
+    def _returned(self, value: Any) -> Any:
+        """What a kernel returned, as it travels."""
+        if are_loaded():
+            value = each_leaf(value, to_numpy)
+            synchronise(card=self._device is None)
+        if self._device is None or self._device.count:
+            # The job ends when its work on the card has: an error that surfaces later would be
+            # taken for that of the next job.
+            value = self._finished(value)
+        return value
 
     @property
     def used_up(self) -> str:
@@ -228,6 +358,8 @@ class Tasks:
                 self.state.torch.save(self._device)
 
     def _call(self, kernel: _Task, info: RunInfo, sheet: JobSheet, job: int) -> Any:
+        if sheet.options.batched and sheet.task != BY_VALUE:
+            return self._call_batch(kernel, info, sheet, range(job, job + 1))[0]
         arguments = sheet.arguments(job)
         all_tensors = sheet.options.tensors
         if sheet.task == BY_VALUE:
@@ -430,6 +562,37 @@ class Tasks:
             self.release()
 
 
+def _own_references() -> int:
+    """What refers to a result that nobody else has, as `_job_end` counts; it depends on Python."""
+
+    def count(value: object) -> int:
+        return sys.getrefcount(value)
+
+    value = object()
+    return count(value)
+
+
+_OWN_REFERENCES = _own_references()
+
+
+def _job_end(value: Any, seconds: float) -> JobEnd:
+    """How a job ended that has returned; the kernel can't change it any more, if it is small."""
+    if type(value) is np.ndarray:
+        nbytes = value.nbytes
+        if nbytes < PUBLISH_BYTES and (
+            sys.getrefcount(value) > _OWN_REFERENCES or not value.flags.owndata
+        ):
+            value = value.copy()
+        return JobEnd(value, None, seconds, nbytes)
+    nbytes = weight(value)
+    if nbytes < PUBLISH_BYTES:
+        try:
+            value = own(value)
+        except Exception:  # it cannot be copied: publish it at once
+            nbytes = PUBLISH_BYTES
+    return JobEnd(value, None, seconds, nbytes)
+
+
 def _failure(error: BaseException, *, is_call: bool) -> Failure:
     """How a job ended that has raised an error; a call gets it back as it was."""
     message = str(error)
@@ -461,6 +624,14 @@ class _Task:
 
     def names(self, name: str) -> bool:
         return name in self._parameters
+
+    def is_plain(self, names: Collection[str]) -> bool:
+        """Whether it takes these arguments as they were sent, and nothing beside them."""
+        if POSITIONAL in names or FUNCTION in names:
+            return False
+        if any(self.names(name) and name not in names for name in _GIVEN):
+            return False
+        return not any(self.wants_tensor(name) or self.asks_for(name) for name in names)
 
     def first_names(self, count: int) -> list[str]:
         """The names of the first parameters, which are passed by their position."""

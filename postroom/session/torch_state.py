@@ -57,9 +57,7 @@ class TorchState:
             device.seed(seed)
 
     def restore(self, device: Device) -> None:
-        """Put back what a job changed."""
-        if not self.watching:
-            return
+        """Put back what a job changed; not needed where nobody uses torch (`watching`)."""
         if self._torch is None:
             if "torch" not in sys.modules:
                 return

@@ -134,6 +134,7 @@ def work(
         pid=os.getpid(),
         prefetcher=Prefetcher(runner.read_ahead) if settings["preload"] else None,
         publisher=BackgroundPublisher(_own) if settings["preload"] else None,
+        run_alike=runner.run_alike,
     )
     if settings["preload"]:
         inbox.overtime = Overtime(inbox.linger)

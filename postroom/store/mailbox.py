@@ -127,6 +127,11 @@ class Letter(NamedTuple):
         return self.parcel <= self.first < self.stop and self.attempt >= 1
 
 
+# The last eight of the ten bytes that a job's number has in the line.
+_JOB_AT = 8 + 1 + 24 + 1 + 2
+MOST_PATCHED = 10**8
+
+
 class InHand(NamedTuple):
     """The line in `in_hand/`: what the worker is doing now."""
 
@@ -144,6 +149,11 @@ class InHand(NamedTuple):
     def template(state: str, letter_id: str) -> bytes:
         """The line of a state and a letter, for the three numbers behind them."""
         return b"%-8b %-24b %%10d %%17.6f %%10d\n" % (state.encode(), letter_id.encode())
+
+    @staticmethod
+    def only_job(job: int) -> tuple[int, bytes]:
+        """What `Box.patch` takes to replace the number of the job; it has up to eight digits."""
+        return _JOB_AT, b"%8d" % job
 
     @classmethod
     def decode(cls, data: bytes) -> InHand | None:

@@ -86,9 +86,13 @@ class Checker:
         self.submissions.append(submission)
         self._by_token.update({p.token: p for p in [*submission.plans, *submission.more]})
 
+    def plan_of(self, arguments: dict[str, Any]) -> Plan | None:
+        """What the job with these arguments is to do."""
+        return self._by_token.get(arguments.get("token", -1))
+
     def execute(self, run: str, job: int, attempt: int, arguments: dict[str, Any]) -> Plan:
         """A worker begins a job: its arguments must be somebody's, whole and of that job."""
-        plan = self._by_token.get(arguments.get("token", -1))
+        plan = self.plan_of(arguments)
         if plan is None or arguments != {"token": plan.token, "check": -plan.token}:
             raise Violation(f"job {job} of run {run} was passed {arguments}, which nobody wrote")
         for submission in self.submissions:

@@ -227,6 +227,11 @@ class SimulatedBox:
     def append(self, line: bytes) -> None:
         self._put(line, len(self._node.data))
 
+    def patch(self, at: int, word: bytes) -> None:
+        self._files.operation()
+        assert len(word) == 8 and at + 8 <= len(self._node.data)
+        self._node.data = self._node.data[:at] + word + self._node.data[at + 8 :]
+
     def _put(self, data: bytes, at: int) -> None:
         self._files.operation()
         cut = self._files.disk.rng.randrange(len(data))
