@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from . import floors, growth, ours, peers, shell, waiting
+from . import bounds, floors, growth, ours, peers, shell, waiting
 from .lines import Figures, Sizes
 
 
@@ -38,6 +38,7 @@ MEASUREMENTS = {
     "parallel": Measurement(shell.gnu_parallel, "GNU parallel"),
     "spooler": Measurement(shell.task_spooler, "task-spooler"),
     "hyperqueue": Measurement(shell.hyperqueue, "HyperQueue"),
+    "bounds": Measurement(bounds.bounds, "Postroom, what must not grow", once=True),
     "growth": Measurement(growth.growth, "Postroom, long queue", once=True),
     "idle": Measurement(waiting.idle, "Postroom, idle", once=True),
     "warm": Measurement(waiting.warm, "warm against cold", once=True),

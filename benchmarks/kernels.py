@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from typing import Any
 
@@ -11,7 +9,6 @@ import numpy as np
 
 LARGE_BYTES = 64 << 20
 PAGE_ITEMS = 4096 // 8
-LAYERS = 4
 NAP_S = 0.01
 
 
@@ -38,28 +35,6 @@ def small_array(number: int) -> np.ndarray:
 def large_array(number: int) -> np.ndarray:
     """64 MB, of which each page holds the same."""
     return np.full(LARGE_BYTES // 8, float(number))
-
-
-def infer(seed: int) -> float:
-    """A small network's forward pass: what a warm session does not have to set up again."""
-    import torch
-
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(32, 64, generator=generator)
-    weights = torch.eye(64)
-    for _ in range(LAYERS):
-        x = torch.relu(x @ weights)
-    return float(x.sum())
-
-
-def main(arguments: list[str]) -> Any:
-    """`python -m benchmarks.kernels SEED`: the cold way."""
-    print(infer(int(arguments[0])))
-
-
-if __name__ == "__main__":
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    main(sys.argv[1:])
 
 
 _made: dict[int, Any] = {}

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 US = "Postroom"
 FLOOR = "floor: "
-COLD = "python kernels.py"
+IDEAL = "busy all the time"
+COLD = "python network.py"
 
 # What one measurement brings: by line, by system, a value.
 Figures = dict[str, dict[str, float]]
@@ -58,8 +59,11 @@ LINES = (
     ),
     Line("one by one", "small jobs, submitted one by one", "jobs/s", True, target=2.0),
     Line("one list", "small jobs, submitted in one list", "jobs/s", True, "ProcessPoolExecutor"),
-    Line("large", "64 MB argument, one job", "ms", reference="Ray tasks"),
-    Line("large result", "64 MB result, one job", "ms", reference="Ray tasks", target=0),
+    Line("large", "64 MB argument, one job", "ms", reference="Ray actors", target=1 / 1.2),
+    Line("large result", "64 MB result, one job", "ms", reference="Ray actors", target=1 / 1.2),
+    Line("ideal 16", "16 MB and 10 ms each, against the ideal", "%", True, IDEAL, 0.85),
+    Line("ideal 4", "the same, with results of 4 MB", "%", True, IDEAL, 0.75),
+    Line("ideal 1", "1 MB and 10 ms each, against the ideal", "%", True, IDEAL, 0.92),
     Line("stream 16", "16 MB and 10 ms each: workers busy", "%", True, "Ray actors"),
     Line("stream 4", "the same, with results of 4 MB", "%", True, "Ray actors"),
     Line("stream 1", "1 MB and 10 ms each: workers busy", "%", True, "Ray actors"),
@@ -69,6 +73,15 @@ LINES = (
     Line("growth start", "start a Master on it, each job", "µs", reference="1,000 queued"),
     Line("growth list", "list it, each job", "µs", reference="1,000 queued"),
     Line("growth memory", "Master's memory per queued job", "bytes", reference="limit 2 KB"),
+    Line(
+        "stream disk",
+        "disk of 1,000 jobs of 16 MB from a generator",
+        "MiB",
+        reference="limit 1 GiB",
+    ),
+    Line("flow memory", "Master's memory per job, after 10,000", "bytes", reference="limit 16 B"),
+    Line("flow descriptors", "descriptors that 190,000 jobs leave", "", reference="limit 16"),
+    Line("flow files", "files that they leave", "", reference="limit 16"),
     Line("idle", "CPU while nothing happens", "% of a core", reference="limit 0.5 %"),
     Line("warm", "a torch kernel, warm against cold", "ms", reference=COLD, target=0),
     Line("durable", "durable, in one list", "jobs/s", True, "write+fsync loop", 0.5),

@@ -14,7 +14,7 @@ from postroom.master import Master
 from postroom.session.sessions import Sessions
 from postroom.store.base import create_base
 
-from .lines import US, Figures, Sizes
+from .lines import IDEAL, US, Figures, Sizes
 from .scratch import scratch
 from .systems import Kernel, measure
 
@@ -74,7 +74,10 @@ class Postroom:
 def postroom(sizes: Sizes) -> Figures:
     """Two warm sessions and a Master."""
     with post_room() as master:
-        return measure(US, Postroom(master), sizes)
+        figures = measure(US, Postroom(master), sizes)
+    for size in ("16", "4", "1"):
+        figures[f"ideal {size}"] = {**figures[f"stream {size}"], IDEAL: 100.0}
+    return figures
 
 
 def _quiet(text: str) -> None:

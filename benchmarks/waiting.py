@@ -10,7 +10,7 @@ import time
 
 from postroom.jobs import Job
 
-from . import kernels
+from . import kernels, network
 from .lines import COLD, US, Figures, Sizes
 from .ours import PROJECT, Postroom, post_room
 from .systems import cpu_share, one_by_one, one_list
@@ -39,7 +39,7 @@ def warm(sizes: Sizes) -> Figures:
     import torch
 
     assert torch.__version__
-    command = [sys.executable, "-m", "benchmarks.kernels"]
+    command = [sys.executable, "-m", "benchmarks.network"]
     options = {"env": {**os.environ, "OMP_NUM_THREADS": "1"}, "cwd": PROJECT}
     started = time.perf_counter()
     for first in range(0, sizes.cold, 2):
@@ -50,9 +50,9 @@ def warm(sizes: Sizes) -> Figures:
         assert [process.wait() for process in both] == [0, 0]
     cold = (time.perf_counter() - started) / sizes.cold
     with post_room(preload="torch") as master:
-        master.run([Job(kernels.infer, seed=n) for n in range(4)]).raise_for_failed()
+        master.run([Job(network.infer, seed=n) for n in range(4)]).raise_for_failed()
         started = time.perf_counter()
-        pool = master.run([Job(kernels.infer, seed=n) for n in range(WARM_JOBS)])
+        pool = master.run([Job(network.infer, seed=n) for n in range(WARM_JOBS)])
         each = (time.perf_counter() - started) / WARM_JOBS
         pool.raise_for_failed()
     return {"warm": {US: each * 1e3, COLD: cold * 1e3}}

@@ -667,13 +667,17 @@ class JobPool:
         They are appended to the run as copies. `results`, `failures` and `pool[3]` then say what
         came of the copies; the earlier outcomes stay on disk.
         """
+        self._append_failed(self)
+        self.find_copies()
+        return self
+
+    def _append_failed(self, pool: JobPool) -> dict[int, int]:
+        """Append copies of the failed jobs to a pool; their numbers there, by those here."""
         failed = [number for number in sorted(self._failures) if number not in self._replaced]
         copies = [self.copy_of(number) for number in failed]
         for job in copies:
             self.info.kernels.pop(job.task, None)  # it is checked again
-        self._master.extend(self, copies)
-        self.find_copies()
-        return self
+        return dict(zip(failed, self._master.extend(pool, copies), strict=True))
 
     def copy_of(self, number: int) -> Job:
         """A job once more, as a copy that names the job that it replaces."""

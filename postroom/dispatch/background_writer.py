@@ -9,10 +9,11 @@ thread that the Master runs in, in the order of the jobs.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 from ..store.append_log import AppendLogWriter, ParcelFile
+from ..system.background import Background
 from .job_writer import Batch, pack_batch
 
 # More would only wait for memory.
@@ -32,7 +33,7 @@ class BackgroundWriter:
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="parcels")
+        self._threads = Background(THREADS, "postroom parcels")
 
     def begin(self, append_log: AppendLogWriter, batch: Batch, *, called: int) -> Writing:
         """Write jobs, the first of which errors call by a number; then `wake` is called."""
@@ -40,14 +41,10 @@ class BackgroundWriter:
         def write() -> ParcelFile:
             return append_log.write_file(pack_batch(batch, called=called))
 
-        try:
-            file = self._threads.submit(write)
-        except RuntimeError:  # no more threads can be started
-            file = Future()
-            file.set_result(write())
+        file = self._threads.begin(write)
         file.add_done_callback(lambda _: self._wake())
         return Writing(batch, file)
 
     def close(self) -> None:
         """Wait for what is being written, and end the threads."""
-        self._threads.shutdown()
+        self._threads.close()

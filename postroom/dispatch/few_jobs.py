@@ -55,14 +55,12 @@ class FewJobs(JobPool):
 
     def retry(self) -> JobPool:
         """Run every job that failed once more, with its kernel as it is now."""
-        failed, within = sorted(self._failures), self._within
-        copies = [self.copy_of(number) for number in failed]
-        for job in copies:
-            self.info.kernels.pop(job.task, None)  # it is checked again
-        places = self._master.extend(within, copies)
-        for _ in self._master.rounds(within, until=lambda: all(map(within.sheet_of, places))):
+        within = self._within
+        places = self._append_failed(within)
+        done = places.values()
+        for _ in self._master.rounds(within, until=lambda: all(map(within.sheet_of, done))):
             pass
-        for number, place in zip(failed, places, strict=True):
+        for number, place in places.items():
             del self._failures[number], self._first_of[number]
             self._arrived.remove(number)
             self._n_done -= 1

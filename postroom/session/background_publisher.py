@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any
 
 from ..parcel.sheets import JobEnd
+from ..system.background import Background
 
 # Larger results are published before the next job begins: a copy would take too much memory.
 MOST_BYTES = 64 << 20
@@ -26,7 +27,7 @@ class BackgroundPublisher:
     def __init__(self, own: Callable[[Any], Any]) -> None:
         """`own` copies a value, or raises if it does not know how."""
         self._own = own
-        self._threads = ThreadPoolExecutor(1, thread_name_prefix="publish")
+        self._thread = Background(1, "postroom publish")
         self._publishing: Future[bool] | None = None
 
     def owned(self, done: Sequence[JobEnd]) -> list[JobEnd] | None:
@@ -52,14 +53,7 @@ class BackgroundPublisher:
     def begin(self, publish: Callable[[], bool]) -> None:
         """Have something published; it must be waited for before the next."""
         assert self._publishing is None
-        try:
-            self._publishing = self._threads.submit(publish)
-        except RuntimeError:  # no more threads can be started
-            self._publishing = Future()
-            try:
-                self._publishing.set_result(publish())
-            except BaseException as error:
-                self._publishing.set_exception(error)
+        self._publishing = self._thread.begin(publish)
 
     def wait(self) -> bool:
         """Wait for what is being published: whether it is. Its error is raised here."""
@@ -68,4 +62,4 @@ class BackgroundPublisher:
 
     def close(self) -> None:
         """End the thread."""
-        self._threads.shutdown()
+        self._thread.close()

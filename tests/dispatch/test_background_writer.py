@@ -110,7 +110,7 @@ def test_without_a_thread_it_is_written_at_once(
     def no_thread(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(room.master._writer._threads, "submit", no_thread)
+    monkeypatch.setattr("threading.Thread.start", no_thread)
     pool = room.master.start(iter(large(range(5))))
     with_worker(room)
     assert pool.results() == list(range(5))

@@ -50,7 +50,7 @@ def test_a_parcel_is_opened_by_another_thread(prefetcher: Prefetcher) -> None:
     prefetcher.begin(7, opening)
     found = prefetcher.take(7)
     assert found is not None and found.arguments(7) == {"x": 7}
-    assert threads == ["prefetch"]
+    assert threads == ["postroom prefetch"]
     assert prefetcher.take(7) is None, "it was taken"
 
 
