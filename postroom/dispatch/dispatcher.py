@@ -112,6 +112,9 @@ class Dispatcher:
         """This process has appended a record to a run: no need to read the log for it."""
         if self._registry.appended(run, record):
             self._appended += record.jobs
+            queue = self.runs[run].queue
+            if queue.is_long:
+                queue.forget_parcels(self._letters_of(run))
         else:
             self.hint({run})
 
@@ -234,6 +237,10 @@ class Dispatcher:
         """The ranges of a run that agents have, without the results that were seen."""
         out = [(agent.letter, agent.reached) for agent in self.agents.values()]
         return [(reached, letter.stop) for letter, reached in out if letter and letter.run == run]
+
+    def _letters_of(self, run: str) -> list[tuple[int, int]]:
+        letters = [agent.letter for agent in self.agents.values()]
+        return [(letter.first, letter.stop) for letter in letters if letter and letter.run == run]
 
     def _next_epoch(self) -> int:
         epochs = [agent.letter.epoch for agent in self.agents.values() if agent.letter]

@@ -94,6 +94,9 @@ class ProjectQueue(RunQueue):
     def _read_scheduling(self, first: int, stop: int) -> Iterator[tuple[int, SchedulingOptions]]:
         return zip(range(first, stop), self._read(self.span(first, stop)), strict=True)
 
+    def _first_waiting(self) -> int:
+        return min(self._here, default=self.n_jobs)
+
     def put_back(self, first: int, stop: int) -> None:
         """Requeue jobs."""
         for job in range(first, min(stop, self.n_jobs)):

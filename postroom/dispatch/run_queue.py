@@ -19,6 +19,8 @@ LETTER_S = 0.03
 LARGE_LETTER_S = 0.05
 # Less work than this in a letter, so that another agent gets some, costs more than it gains.
 LEAST_S = 0.0005
+# From so many parcels on, those that are over are looked for.
+FORGET_FROM = 4096
 # Never more jobs in one letter, however short they are.
 MOST_JOBS = 512
 
@@ -84,6 +86,7 @@ class RunQueue:
         self.history: dict[int, AttemptHistory] = {}
         self._parcels = array("q")  # the first numbers of all
         self._offsets = array("q")  # of their records in the append log, if there is one
+        self._forget_from = FORGET_FROM
         self._waiting: list[tuple[int, int]] = []  # a heap of disjoint ranges
         self.letter_s = LETTER_S
         self.grows = False  # True: more jobs are about to come, so the end is not near
@@ -157,6 +160,27 @@ class RunQueue:
         if limit < stop:
             heapq.heappush(self._waiting, (limit, stop))
         return self.span(first, limit)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it knows so many parcels that those that are over should be forgotten."""
+        return len(self._parcels) >= self._forget_from
+
+    def forget_parcels(self, out: Iterable[tuple[int, int]]) -> None:
+        """Forget parcels whose jobs neither wait nor are `out` with agents: they are over.
+
+        A run that is appended to for weeks has millions.
+        """
+        left = min([self._first_waiting(), *(first for first, _ in out)])
+        over = bisect.bisect_right(self._parcels, left) - 1
+        if over > 0:
+            del self._parcels[:over]
+            del self._offsets[:over]
+        self._forget_from = max(FORGET_FROM, 2 * len(self._parcels))
+
+    def _first_waiting(self) -> int:
+        """The first job that waits, also if it is held."""
+        return min([self.n_jobs, *self._aside, *(first for first, _ in self._waiting[:1])])
 
     def span(self, first: int, stop: int) -> JobRange:
         """A range with what a letter says about it: the parcel that it begins in, the attempt."""

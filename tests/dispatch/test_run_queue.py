@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroom.dispatch.run_queue import (
+    FORGET_FROM,
     LEAST_S,
     LETTER_S,
     MOST_JOBS,
@@ -161,3 +162,22 @@ def test_with_one_job_per_letter_jobs_are_sent_alone_however_short_they_are() ->
         taken = waiting.take()
         assert taken is not None
         assert (taken.stop - taken.first == 1) is alone
+
+
+def test_parcels_that_are_over_are_forgotten_and_those_that_wait_are_named_as_before() -> None:
+    jobs = 3 * FORGET_FROM
+    made = RunQueue(one_job_per_letter=True)
+    for job in range(jobs):
+        made.extend([job], job + 1, [100 * job])
+    made.take()  # job 0: an agent has it
+    before = [made.span(job, job + 1) for job in (0, 1, 5000, jobs - 1)]
+    assert made.is_long
+    made.forget_parcels([(0, 1)])
+    assert [made.span(job, job + 1) for job in (0, 1, 5000, jobs - 1)] == before
+    made.covered(1, 0.001)
+    assert [made.take() is not None for _ in range(5000)] == [True] * 5000
+    # Jobs 1 to 5000 were sent.
+    made.forget_parcels([(4000, 4001)])
+    assert made.span(4000, 4001).offset == 400_000, "an agent has it, and may give it back"
+    made.forget_parcels([])
+    assert not made.is_long and made.span(jobs - 1, jobs) == before[-1]
