@@ -31,6 +31,7 @@ LAYERS = [
     "dispatch",
     "commands",
     "session",
+    "pilots",
     "master",
     "queue",
     "batch",

@@ -36,6 +36,7 @@ GROUPS = {
         "down": ("up:down", "Stop your queue, after the running jobs."),
         "master": ("master", "Run the scheduler for a base."),
         "agents": ("agents", "Start, stop and list the agents, one per GPU."),
+        "pilots": ("pilots", "Have agents on other machines: a Slurm cluster, or Ray."),
         "pause": ("orders:pause", "Start no more jobs."),
         "resume": ("orders:resume", "Start jobs again after a pause."),
         "drain": ("orders:drain", "Give agents no more jobs."),

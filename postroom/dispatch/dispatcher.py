@@ -29,6 +29,7 @@ from ..store.requests import Orders, no_orders, read_orders
 from ..store.runs import Note, read_note, take_back_letter
 from .agent import Agent
 from .collector import Collector, OnOutcomes
+from .pilot_demand import PilotCaller
 from .registry import ActiveRun, Registry
 from .request_executor import RequestExecutor
 from .resting import RestingAgents
@@ -90,6 +91,7 @@ class Dispatcher:
         )
         self._tender = None if sessions is None else Tender(files, base, journal, sessions)
         self._resting = RestingAgents(files, base, journal)
+        self._pilots = PilotCaller(files, base, clock)
         self._executor = RequestExecutor(
             files,
             base,
@@ -184,6 +186,7 @@ class Dispatcher:
             self._tend_resting(now, send=send)
         if self._tender is not None:
             self._tender.step(now)
+        self._pilots.step(now, self._fitting if send else lambda capacity: 0)
         return moved
 
     @property
@@ -292,7 +295,7 @@ class Dispatcher:
     def _read_info(self, agent: Agent) -> None:
         info = read_agent_info(self._files, self._base, agent.agent_id)
         if info is not None:
-            agent.capacity = Capacity(info.gpus, info.memory_mib)
+            agent.capacity = Capacity(info.gpus, info.memory_mib, info.where or "local")
             agent.outdated = info.protocol != PROTOCOL
         if agent.outdated:
             self._journal.log(
@@ -464,6 +467,10 @@ class Dispatcher:
             and active.wanted
             and not self._orders.is_paused(run, active.project)
         ]
+
+    def _fitting(self, capacity: Capacity) -> int:
+        """How many jobs wait that an agent with this capacity could run."""
+        return sum(active.queue.fitting(capacity) for active in self._serving())
 
     def _tend_resting(self, now: float, *, send: bool) -> None:
         """Call agents that rest, if jobs wait that nobody else has taken; bury dead ones."""

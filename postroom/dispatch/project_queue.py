@@ -11,6 +11,7 @@ heap and skipped. Like `run_queue`, this knows neither disk nor clock.
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from ..store.job_ids import JobId
@@ -19,7 +20,7 @@ from ..store.scheduling import SchedulingOptions
 from .run_queue import Capacity, JobRange, RunQueue
 from .send_order import JobKey, is_held, job_key, position_of
 
-Shape = tuple[int, int]  # cards, and memory of each
+Shape = tuple[int, int, str]  # cards, memory of each, and where
 
 
 class ProjectQueue(RunQueue):
@@ -51,6 +52,11 @@ class ProjectQueue(RunQueue):
     def waiting(self) -> int:
         """How many jobs are neither out nor done."""
         return len(self._here)
+
+    def fitting(self, capacity: Capacity) -> int:
+        """How many jobs are ready that a session with this capacity could begin now."""
+        shapes = Counter(_shape(self._scheduling[job]) for job in self._key)
+        return sum(count for shape, count in shapes.items() if capacity.has(*shape))
 
     def extend(self, firsts: Iterable[int], n_jobs: int, offsets: Iterable[int] = ()) -> None:
         """Add new parcels; the run now has `n_jobs` jobs."""
@@ -133,9 +139,7 @@ class ProjectQueue(RunQueue):
         key = job_key(self._orders, name, scheduling)
         if self._key.get(job) != key:
             self._key[job] = key
-            heapq.heappush(
-                self._heaps.setdefault((scheduling.gpus, scheduling.memory_mib), []), key
-            )
+            heapq.heappush(self._heaps.setdefault(_shape(scheduling), []), key)
 
     def reconsider_all(self) -> None:
         """Update all jobs."""
@@ -185,9 +189,13 @@ class ProjectQueue(RunQueue):
 
     def _head(self, capacity: Capacity) -> JobKey | None:
         found = []
-        for (gpus, memory_mib), heap in self._heaps.items():
+        for shape, heap in self._heaps.items():
             while heap and self._key.get(heap[0][2]) != heap[0]:
                 heapq.heappop(heap)
-            if heap and capacity.has(gpus, memory_mib):
+            if heap and capacity.has(*shape):
                 found.append(heap[0])
         return min(found, default=None)
+
+
+def _shape(scheduling: SchedulingOptions) -> Shape:
+    return scheduling.gpus, scheduling.memory_mib, scheduling.where

@@ -44,12 +44,15 @@ class Capacity:
 
     gpus: int = 1
     memory_mib: int = 0  # of each card; 0: not known
+    where: str = "local"  # the engine that carries the session elsewhere; "local": on this host
 
-    def has(self, gpus: int, memory_mib: int) -> bool:
+    def has(self, gpus: int, memory_mib: int, where: str = "") -> bool:
         """Whether a job that asks for this can run here; a job that asks for one GPU runs anywhere.
 
         So on a machine without GPUs, CPU sessions run the jobs that ask for nothing special.
         """
+        if where and where != self.where:
+            return False
         return (gpus <= 1 or gpus <= self.gpus) and memory_mib <= self.memory_mib
 
 
@@ -102,6 +105,10 @@ class RunQueue:
     def waiting(self) -> int:
         """How many jobs wait to be sent."""
         return sum(stop - first for first, stop in self._waiting)
+
+    def fitting(self, capacity: Capacity) -> int:
+        """How many jobs wait that a session with this capacity could begin now."""
+        return self.waiting() if self.urgency(capacity) is not None else 0
 
     def extend(self, firsts: Iterable[int], n_jobs: int, offsets: Iterable[int] = ()) -> None:
         """Add new parcels; the run now has `n_jobs` jobs."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from ..errors import BadFileError, StalledError
 from ..store.base import Base
 from ..store.files import Files
+from ..store.pilot_records import PilotState, read_groups, read_pilots
 from ..store.requests import no_orders, read_orders
 from ..store.snapshot import DEAD, acting_master, snapshot
 from ..system.oom_kills import OOM_MESSAGE
@@ -57,6 +58,8 @@ def find_obstacle(files: Files, base: Base, *, acting: bool) -> str:
         return no_orders(error)
     agents = snapshot(base, files=files, runs=False).agents
     living = [agent.state for agent in agents if agent.state not in DEAD]
+    if not living and (pilots := _about_pilots(files, base)):
+        return pilots
     if not living:
         return (
             f"no agent is running on {base.root}: "
@@ -72,3 +75,19 @@ def find_obstacle(files: Files, base: Base, *, acting: bool) -> str:
     if all(state == "out of memory" for state in living):
         return f"the agents of {base.root} pause, and go on by themselves: {OOM_MESSAGE}"
     return ""
+
+
+def _about_pilots(files: Files, base: Base) -> str:
+    """Why no pilot serves, if the base is to have some."""
+    try:
+        groups = read_groups(files, base).groups
+    except BadFileError as error:
+        return f"no pilot is started: {error}"
+    paused = [f"{name}: {group.paused}" for name, group in groups.items() if group.paused]
+    if paused:
+        return f"pilots are paused ({paused[0]}); then: postroom pilots resume {base.root}"
+    if not groups or all(group.drained for group in groups.values()):
+        return ""
+    states = [pilot.state for pilot in read_pilots(files, base).values()]
+    coming = sum(state in (PilotState.SUBMITTED, PilotState.STARTING) for state in states)
+    return f"{coming} pilots are on their way: postroom pilots list {base.root} says why they wait"

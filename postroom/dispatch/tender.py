@@ -24,6 +24,8 @@ from ..store.wanted_agents import WantedAgents, read_wanted, write_wanted
 # How often to look, and how long a session has to take its lock before the next is started.
 TEND_S = 0.5
 STARTING_S = 60.0
+# How often to look whether the keeper of pilots lives.
+PILOTS_S = 5.0
 # The pause before a session that died is started again: twice as long each time, up to this.
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 60.0
@@ -47,6 +49,9 @@ class SessionStarter(Protocol):
 
     def remove(self, agents: Collection[str], *, now: bool) -> None:
         """Stop sessions that nobody keeps, after their job or now."""
+
+    def keep_pilots(self) -> None:
+        """Start the keeper of the base's pilots, if it is dead."""
 
 
 @dataclass
@@ -73,6 +78,7 @@ class Tender:
         self._tend_at = 0.0
         self._among = 0  # how many agents are to live
         self._unreadable = ""
+        self._pilots_at = 0.0
         self.wanted: WantedAgents | None = None  # None: the file cannot be read, and nobody acts
         self._read()
 
@@ -122,6 +128,10 @@ class Tender:
         if self.wanted is None:
             self._read()
             return
+        if now >= self._pilots_at:
+            self._pilots_at = now + PILOTS_S
+            if self._files.exists(self._base.pilot_groups):
+                self._sessions.keep_pilots()
         self._among = len(self.wanted.living)
         for agent_id, gpus in self.wanted.living.items():
             self._tend(agent_id, gpus, self._trials.setdefault(agent_id, _Trial()), now)

@@ -77,6 +77,7 @@ class Sessions:
         self._failures: dict[str, int] = {}
         self._silent: dict[str, float] = {}  # new sessions, and when they should be ready
         self._tend_at = 0.0
+        self._keeper: SessionProcess | None = None  # of pilots; it outlives this process
         self._shared = 0  # how many sessions that share GPUs were ever wanted
 
     # For a while: sessions that serve when the block begins
@@ -311,6 +312,18 @@ class Sessions:
         words = ["agents", "stop", self.base.root, *agents, *(["--now"] if now else [])]
         with _open_log(f"{os.path.dirname(self.base.log)}/agents.txt", os.O_APPEND) as log:
             start_detached("postroom", *words, log=log)
+
+    def keep_pilots(self) -> None:
+        """Start the keeper of the base's pilots, if it is dead."""
+        if self._keeper is not None and self._keeper.poll() is None:
+            return
+        self._files.make_folder(self.base.pilots)
+        lock = self._files.try_lock(self.base.pilot_keeper_lock)
+        if lock is None:
+            return
+        lock.release()
+        with _open_log(self.base.pilot_log("keeper"), os.O_APPEND) as log:
+            self._keeper = start_detached("postroom.pilots.keeper", self.base.root, log=log)
 
     # Starting one
 

@@ -61,6 +61,9 @@ class AgentInfo(JsonRecord, _NamesProcess):
     kept: bool = False  # it lives as long as `control/agents.json` names it
     waits_for: str = ""  # why it was called, and has not got its GPU yet
     protocol: int = PROTOCOL  # which letters it understands
+    where: str = ""  # the engine that carries it elsewhere, such as "slurm"; "": it is on this host
+    node: str = ""  # ... and where that is
+    ends_at: float = 0.0  # when its engine will end it, wall clock; 0: not known
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ base/
   master.lock                    file lock of the one acting Master
   master.json                    its pid and host, and the epoch of its letters
   page.lock, page.json           file lock of the page of `postroom up`; its address and token
+  pilots/                        agents that compute elsewhere: see `store/pilot_records.py`
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ FOLDERS = (
     "rejected",
     "trash",
     "programs",
+    "pilots",
 )
 FILES = (
     "FORMAT",
@@ -118,6 +120,11 @@ class Base:
         self.wanted_agents = f"{self.root}/control/agents.json"
         self.page_lock = f"{self.root}/page.lock"
         self.page_info = f"{self.root}/page.json"
+        self.pilots = f"{self.root}/pilots"
+        self.pilot_groups = f"{self.root}/pilots/groups.json"
+        self.pilot_demand = f"{self.root}/pilots/demand.json"
+        self.pilot_look = f"{self.root}/pilots/look.json"
+        self.pilot_keeper_lock = f"{self.root}/pilots/keeper.lock"
 
     def __repr__(self) -> str:
         return f"Base({self.root!r})"
@@ -249,6 +256,14 @@ class Base:
     def program_lock(self, token: str) -> str:
         """Held by a program while it may read results of its runs."""
         return f"{self.programs}/{token}.lock"
+
+    def pilot_record(self, pilot: str) -> str:
+        """What is known of a pilot."""
+        return f"{self.pilots}/{pilot}.json"
+
+    def pilot_log(self, pilot: str) -> str:
+        """What a pilot's engine, and the pilot itself, have said."""
+        return f"{self.pilots}/{pilot}.log"
 
     def data(self, name: str) -> str:
         """Shared data, named by its content."""

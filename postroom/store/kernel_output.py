@@ -35,12 +35,17 @@ def add_output(
     text = b"".join([b"%s%s\n" % (whole, line) for line in lines])
     if rest:
         text += b"%s%s\n" % (whole.upper(), rest)
+    keep_output(base, agent_id, run, text)
+
+
+def keep_output(base: Base, agent_id: str, run: str, lines: bytes) -> None:
+    """Append lines that name their jobs; what cannot be written is dropped."""
     path = base.kernel_output(run, agent_id)
     # A kernel's `print` must not fail because our disk is full.
     with contextlib.suppress(OSError):
         fd = _open(base, run, path)
         try:
-            os.write(fd, text)
+            os.write(fd, lines)
             full = os.lseek(fd, 0, os.SEEK_CUR) > KEEP_BYTES
         finally:
             os.close(fd)

@@ -26,6 +26,7 @@ class SchedulingOptions:
     after_any: tuple[JobId, ...] = ()  # begins when these have ended, however
     gpus: int = 1  # how many the session that runs it must have
     memory_mib: int = 0  # how much memory each GPU of that session must have
+    where: str = ""  # "local", "slurm" or "ray": only there; "": anywhere
 
     def encode(self) -> dict[str, Any]:
         """As JSON values, without the defaults."""

@@ -23,6 +23,7 @@ class Starter:
         self.started: list[tuple[str, str]] = []
         self.removed: list[str] = []
         self.running: set[str] = set()
+        self.pilots_kept = 0
 
     def start_kept(self, agent_id: str, gpus: str, *, among: int) -> None:
         self.started.append((agent_id, gpus))
@@ -36,6 +37,9 @@ class Starter:
 
     def remove(self, agents: Collection[str], *, now: bool) -> None:
         self.removed += agents
+
+    def keep_pilots(self) -> None:
+        self.pilots_kept += 1
 
 
 class Room:

@@ -71,6 +71,9 @@ class World(Machine):
     def remove(self, agents: Collection[str], *, now: bool) -> None:
         """Nobody starts sessions by hand in such a world."""
 
+    def keep_pilots(self) -> None:
+        """No base has pilots in such a world."""
+
     def living(self) -> list[Process]:
         """Every process that could be given a turn sooner or later."""
         return [p for p in self.scheduler.processes if p.alive and not p.stopped]

@@ -1,0 +1,34 @@
+"""The acting Master says how many jobs wait for pilots."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from postroom.dispatch.pilot_demand import REPEAT_S, PilotCaller
+from postroom.dispatch.run_queue import Capacity
+from postroom.store.base import create_base
+from postroom.store.files import LocalFiles, SystemClock
+from postroom.store.pilot_records import PilotGroup, change_groups, read_demand
+
+
+def test_it_says_for_each_group_how_many_jobs_fit_and_says_it_again(tmp_path: Path) -> None:
+    files, base, clock = LocalFiles(), create_base(tmp_path / "base"), SystemClock()
+    caller = PilotCaller(files, base, clock)
+    asked: list[Capacity] = []
+
+    def fitting(capacity: Capacity) -> int:
+        asked.append(capacity)
+        return 7 if capacity.gpus >= 4 else 2
+
+    caller.step(1.0, fitting)
+    assert asked == []  # no groups, no work
+    small, large = PilotGroup("slurm", gpus=1), PilotGroup("slurm", gpus=4, memory_mib=80_000)
+    change_groups(files, base, lambda groups: groups.groups.update(a=small, b=large))
+    caller.step(2.0, fitting)
+    assert asked == [Capacity(1, 0, "slurm"), Capacity(4, 80_000, "slurm")]
+    assert read_demand(files, base, clock.wall()) == {"a": 2, "b": 7}
+    Path(base.pilot_demand).unlink()
+    caller.step(3.0, fitting)
+    assert not Path(base.pilot_demand).exists()  # the same was said a moment ago
+    caller.step(3.0 + REPEAT_S, fitting)
+    assert read_demand(files, base, clock.wall()) == {"a": 2, "b": 7}

@@ -1,0 +1,136 @@
+"""Whole pilots as processes of this machine: keeper, stand-ins, far ends and their sessions."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+
+from postroom.commands.spec import CommandSpec
+from postroom.jobs import Job
+from postroom.pilots.local_engine import LocalEngine
+from postroom.store.kernel_output import read_output
+from postroom.store.pilot_records import PilotGroup, PilotState, read_groups
+from postroom.store.runs import read_notes
+
+from .conftest import Pilots
+
+LOCAL = PilotGroup("local", gpus=0, preload="numpy", idle_s=60.0)
+
+
+def begun(folder: Path) -> list[Path]:
+    return list(folder.glob("begun-*"))
+
+
+def test_jobs_of_every_kind_run_on_local_pilots(pilots: Pilots) -> None:
+    """Results, shared data, output, failures, crashes, commands and their files."""
+    pilots.add(LOCAL)
+    with pilots.master() as master:
+        pool = master.run([Job("kernels:double", x=n) for n in range(200)])
+        assert list(pool.results()) == [2 * n for n in range(200)]
+        assert read_output(pilots.base, pool.run, 150) == "doubling 150\n"
+        weights = {"w": np.ones(1000)}
+        pool = master.run([Job("kernels:weigh", x=n) for n in range(20)], weights)
+        assert list(pool.results()) == [1000.0 + n for n in range(20)]
+        pool = master.run([Job("kernels:large", nbytes=200 << 20)])
+        assert pool.results()[0].nbytes == 200 << 20
+        assert pool.results()[0][-1] == 7
+        jobs = [Job("kernels:noisy", x=5), Job("kernels:fail", x=6), Job("kernels:die", x=7)]
+        pool = master.run(jobs)
+        first, second, third = pool.results(return_exceptions=True)
+        assert first == 5
+        assert "no 6" in str(second)
+        assert "SIGKILL" in str(third)
+        (pilot,) = pilots.records()  # a worker that dies is no pilot that dies
+        late = Job("kernels:nap", seconds=60, x=1).options(timeout_s=0.2)
+        assert "0.2 s" in str(master.run([late]).results(return_exceptions=True)[0])
+        line = "echo out; echo err >&2; echo $POSTROOM_PILOT; mkdir -p checkpoint; exit 3"
+        command = CommandSpec(line, cwd="/").to_job()
+        pool = master.run([command])
+        folder = Path(pilots.base.job_folder(pool.run, 0))
+        assert "exit code 3" in str(pool.results(return_exceptions=True)[0])
+        assert (folder / "0.OUT").read_text() == f"out\n{pilot.pilot}\n"
+        assert (folder / "0.ERR").read_text() == "err\n"
+        assert (folder / "FAILURE").exists()
+    assert [one.pilot for one in pilots.records()] == [pilot.pilot]
+
+
+def test_the_project_need_not_be_on_the_node(pilots: Pilots) -> None:
+    with contextlib.closing(pilots.master()) as master:
+        pool = master.submit_all([Job("kernels:double", x=n) for n in range(3)])
+        # As on a node that has an older copy: its version is not the one that was submitted.
+        source = (pilots.project / "kernels.py").read_text()
+        (pilots.project / "kernels.py").write_text(source.replace("2 * x", "3 * x"))
+        pilots.add(LOCAL)
+        master.wait(pool)
+        assert list(pool.results()) == [0, 3, 6]
+
+
+def test_a_stand_in_that_is_killed_takes_its_far_end_with_it_and_nothing_is_done_twice(
+    pilots: Pilots, tmp_path: Path
+) -> None:
+    pilots.add(LOCAL)
+    with pilots.master() as master:
+        done = master.run([Job("kernels:double", x=1)])
+        held = master.submit_all([Job("kernels:hold", folder=str(tmp_path), x=2)])
+
+        def works() -> bool:
+            master.step(time.monotonic())
+            return bool(begun(tmp_path))
+
+        pilots.wait_until(works)
+        (record,) = pilots.records(PilotState.SERVING)
+        worker = int(begun(tmp_path)[0].name.rpartition("-")[2])
+        (stand_in,) = pilots.stand_ins()
+        for pid in (*pilots.keeper(), stand_in):
+            os.kill(pid, signal.SIGKILL)
+        pilots.wait_until(lambda: not os.path.exists(f"/proc/{worker}"))
+        pilots.wait_until(lambda: not LocalEngine().look({record.job_name}))
+        (tmp_path / "go").touch()
+        pilots.sessions._keeper = None
+        pilots.sessions.keep_pilots()
+        master.wait(held)
+        assert list(held.results()) == [2]
+        assert list(done.results()) == [2]
+    assert len(begun(tmp_path)) == 2  # the one that was running, once more; the other never
+    notes = read_notes(pilots.files, pilots.base, held.run)
+    assert [note.kind for note in notes] == ["lost"]
+
+
+def test_a_far_end_that_is_killed_is_replaced_and_its_processes_are_gone(
+    pilots: Pilots, tmp_path: Path
+) -> None:
+    pilots.add(LOCAL)
+    with pilots.master() as master:
+        held = master.submit_all([Job("kernels:hold", folder=str(tmp_path), x=2)])
+
+        def works() -> bool:
+            master.step(time.monotonic())
+            return bool(begun(tmp_path))
+
+        pilots.wait_until(works)
+        (record,) = pilots.records(PilotState.SERVING)
+        worker = int(begun(tmp_path)[0].name.rpartition("-")[2])
+        os.kill(int(LocalEngine().look({record.job_name})[record.job_name].engine_id), 9)
+        pilots.wait_until(lambda: not os.path.exists(f"/proc/{worker}"))
+        (tmp_path / "go").touch()
+        master.wait(held)
+        assert list(held.results()) == [2]
+    assert [one.pilot for one in pilots.records(PilotState.ENDED)] == [record.pilot]
+
+
+def test_pilots_that_die_before_they_are_ready_pause_their_group(pilots: Pilots) -> None:
+    pilots.add(PilotGroup("local", most=3, gpus=0, setup="echo no such module >&2; exit 4"))
+    with contextlib.closing(pilots.master()) as master:
+        master.submit_all([Job("kernels:double", x=n) for n in range(3)])
+
+        def paused() -> str:
+            master.step(time.monotonic())
+            return read_groups(pilots.files, pilots.base).groups["p"].paused
+
+        pilots.wait_until(paused)
+        assert "no such module" in paused()
