@@ -37,9 +37,11 @@ from hydra.plugins.launcher import Launcher
 from omegaconf import open_dict
 
 from ..errors import PostroomError
+from ..store.files import LocalFiles
 
 LOG = logging.getLogger(__name__)
 OUTCOMES = ".postroom"
+LONGEST = 1 << 30  # bytes of an outcome
 
 
 @dataclass
@@ -78,7 +80,8 @@ class Launches(Launcher):
         config = self.config
         configure_log(config.hydra.hydra_logging, config.hydra.verbose)
         sweep = Path(str(config.hydra.sweep.dir)).absolute()
-        (sweep / OUTCOMES).mkdir(parents=True, exist_ok=True)
+        sweep.mkdir(parents=True, exist_ok=True)
+        (sweep / OUTCOMES).mkdir(mode=0o700, exist_ok=True)
         found: dict[int, JobReturn] = {}
         futures: dict[int, Future[JobReturn]] = {}
         with contextlib.ExitStack() as stack:
@@ -133,8 +136,7 @@ def run_in_agent(job: bytes, outcome: str, words: list[str]) -> JobReturn:
     if done.status is JobStatus.COMPLETED:
         # Renamed when it is whole: who is killed here runs again.
         part = f"{outcome}.{os.getpid()}"
-        with open(part, "wb") as file:
-            cloudpickle.dump((words, done), file)
+        LocalFiles().write_new(part, [cloudpickle.dumps((words, done))])
         os.replace(part, outcome)
     return done
 
@@ -142,8 +144,8 @@ def run_in_agent(job: bytes, outcome: str, words: list[str]) -> JobReturn:
 def _read(path: Path, words: list[str]) -> JobReturn | None:
     """Return the outcome of a job that ended well with these overrides."""
     try:
-        with open(path, "rb") as file:
-            kept, done = pickle.load(file)  # noqa: S301 - of this user's own process
+        # Refused if it is not this user's own: the folder of a sweep may be open to others.
+        kept, done = pickle.loads(LocalFiles().read(os.fspath(path), LONGEST))  # noqa: S301
     except FileNotFoundError:
         return None
     except Exception as error:

@@ -108,7 +108,7 @@ class PostroomBackend(AutoBatchingMixin, ParallelBackendBase):
             reducers,
             files,
         )
-        return count
+        return max(count, 2)  # with 1, joblib would make the calls in this process, without a GPU
 
     def _executor_for(self, count: int, initializer: dict[str, Any]) -> Executor:
         """Keep the agents of the call before, if they are what this one needs."""

@@ -27,6 +27,7 @@ from ..text.memory_sizes import to_mib
 
 DEFAULT_TIMEOUT_MIN = 5.0  # submitit's own
 DEFAULT_SIGNAL_DELAY_S = 30
+SIGNALLED = 128  # a shell's code for a program that a signal has ended, without the signal's number
 
 
 class PostroomJob(local.LocalJob[Any]):
@@ -39,6 +40,8 @@ class PostroomJob(local.LocalJob[Any]):
         info: dict[str, str] = super().get_info(mode)
         if info["jobState"] == "RUNNING" and self.gpus and not self._has_gpus():
             return {"jobState": "PENDING"}
+        if self._process is not None and (self._process.poll() or 0) > SIGNALLED:
+            return {"jobState": "INTERRUPTED"}  # while it waited: `gpu run` says so by its code
         return info
 
     def done(self, force_check: bool = False) -> bool:

@@ -86,7 +86,7 @@ def test_a_sweep_of_hydra_resumes(tmp_path: Path) -> None:
 
     first = run("0.1,0.2")
     assert sorted(re.findall(r"lr (\S+) on GPU [01]", first)) == ["0.1", "0.2"]
-    assert os.listdir(tmp_path / "sweep" / ".postroom") == ["0.pkl", "1.pkl"]
+    assert sorted(os.listdir(tmp_path / "sweep" / ".postroom")) == ["0.pkl", "1.pkl"]
     second = run("0.1,0.3,0.2")
     assert "#0 : lr=0.1 has ended before" in second
     assert sorted(re.findall(r"lr (\S+) on GPU [01]", second)) == ["0.2", "0.3"]

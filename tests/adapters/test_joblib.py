@@ -79,10 +79,15 @@ def test_an_error_kills_what_still_runs_and_the_agents_stay(base: str, tmp_path:
     assert sum(roots) == 210
 
 
-def test_agents_end_when_their_parallel_is_gone() -> None:
+def test_one_gpu_has_one_agent_which_ends_with_its_parallel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("POSTROOM_FAKE_GPUS", "1x24G")
+    parallel = joblib.Parallel(n_jobs=-1, backend="postroom")
+    pids = set(parallel(joblib.delayed(os.getpid)() for _ in range(3)))
+    assert len(pids) == 1
+    assert pids != {os.getpid()}
     # Nobody collects garbage here: what is left would stay for as long as the program runs.
-    parallel = joblib.Parallel(n_jobs=2, backend="postroom")
-    assert parallel(joblib.delayed(abs)(n) for n in (-1, -2)) == [1, 2]
     pool = parallel._backend._executor._pool
     del parallel
-    wait_until(pool.gone.is_set, what="the end of its agents")
+    wait_until(pool.gone.is_set, what="the end of its agent")
