@@ -385,19 +385,17 @@ class ParcelFiles:
 
     def done(self, numbers: Sequence[int], failed: Collection[int]) -> None:
         """These jobs have results: files that nobody needs any more make room for others."""
-        at = bisect.bisect_right(self._waiting, numbers[0], key=lambda parcel: parcel.first) - 1
-        if at < 0:
-            return
+        first = bisect.bisect_right(self._waiting, numbers[0], key=lambda parcel: parcel.first)
         over: list[int] = []
-        for number in numbers:
-            while at + 1 < len(self._waiting) and self._waiting[at + 1].first <= number:
-                at += 1
+        for at in range(max(first - 1, 0), len(self._waiting)):
             parcel = self._waiting[at]
-            if number >= parcel.stop:
-                continue  # a job of the append log itself
-            if number in failed:
+            start = bisect.bisect_left(numbers, parcel.first)
+            stop = bisect.bisect_left(numbers, parcel.stop, start)
+            if start == len(numbers):
+                break
+            if any(parcel.first <= number < parcel.stop for number in failed):
                 parcel.path = ""  # it stays, for another try
-            parcel.left -= 1
+            parcel.left -= stop - start
             if not parcel.left:
                 over.append(at)
         for at in reversed(over):

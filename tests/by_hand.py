@@ -16,7 +16,7 @@ from postroom.parcel.sheets import (
     pack_jobs,
     pack_outcomes,
 )
-from postroom.session.inbox import Inbox
+from postroom.session.inbox import Inbox, RunAlike
 from postroom.store.append_log import AppendLogWriter
 from postroom.store.base import create_base
 from postroom.store.files import LocalFiles, LocalLock
@@ -92,12 +92,24 @@ class PostRoom:
         """The files with the arguments of jobs, in order."""
         return sorted(Path(self.base.run_folder(run)).glob("*.npz"))
 
-    def inbox(self, agent_id: str = "0", run_job: Callable[..., JobEnd | None] = double) -> Inbox:
+    def inbox(
+        self,
+        agent_id: str = "0",
+        run_job: Callable[..., JobEnd | None] = double,
+        run_alike: RunAlike | None = None,
+    ) -> Inbox:
         lock = self.files.try_lock(self.base.agent_lock(agent_id))
         assert lock is not None
         self.locks[agent_id] = lock
         return Inbox(
-            self.files, self.base, agent_id, run_job, clock=self.clock, journal=NullJournal(), pid=1
+            self.files,
+            self.base,
+            agent_id,
+            run_job,
+            clock=self.clock,
+            journal=NullJournal(),
+            pid=1,
+            run_alike=run_alike,
         )
 
     def die(self, agent_id: str = "0") -> None:

