@@ -58,6 +58,7 @@ chaos: $(READY)  ## kill it at every turn, and count what is lost; about half an
 	$(PY) -m benchmarks.chaos storm --json chaos/storm.json
 	$(PY) -m benchmarks.chaos storm --one-by-one --json chaos/storm-one-by-one.json
 	$(PY) -m benchmarks.chaos storm --embedded --jobs 2000 --json chaos/storm-embedded.json
+	$(PY) -m benchmarks.chaos large --json chaos/large.json
 	$(PY) -m benchmarks.chaos takeover --json chaos/takeover.json
 	$(PY) -m benchmarks.chaos calls --json chaos/calls.json
 	$(PY) -m tests.simulation 0-19999

@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 from .calls import preload, preloaded, run_calls
+from .large import run_large
 from .operations import OPERATIONS
 from .storm import run_storm
 from .takeover import run_takeover
@@ -36,6 +37,11 @@ def main() -> int:
     storm.add_argument("--embedded", action="store_true", help="serve only while the client lives")
     storm.add_argument("--one-by-one", action="store_true", help="submit each job by itself")
     storm.set_defaults(run=run_storm)
+    large = programs.add_parser("large", help="the same with large jobs, whose files are reused")
+    large.add_argument("--jobs", type=int, default=2000)
+    large.add_argument("--every-s", type=float, default=1.5)
+    large.add_argument("--limit-s", type=float, default=1200.0)
+    large.set_defaults(run=run_large)
     calls = programs.add_parser("calls", help="kill and fail at every system call")
     calls.add_argument("--sample", type=int, metavar="N", help="only so many faults")
     calls.add_argument("--only", choices=list(OPERATIONS), metavar="OPERATION")

@@ -217,7 +217,7 @@ class Storm:
         role, member = self.random.choices(roles, weights)[0]
         if member.process is None or member.process.poll() is not None:
             return
-        pid = _child_of(member.process.pid) if role == "worker" else member.process.pid
+        pid = child_of(member.process.pid) if role == "worker" else member.process.pid
         try:
             pidfd = os.pidfd_open(pid)
         except (ProcessLookupError, OSError):
@@ -387,7 +387,8 @@ def _lines(path: str) -> list[list[str]]:
     return []
 
 
-def _child_of(pid: int) -> int:
+def child_of(pid: int) -> int:
+    """The first child of a process; 0: it has none."""
     children = f"/proc/{pid}/task/{pid}/children"
     with contextlib.suppress(OSError, IndexError), open(children, encoding="ascii") as file:
         return int(file.read().split()[0])

@@ -5,6 +5,8 @@ import os
 import threading
 import time
 
+import numpy as np
+
 _open: dict[str, int] = {}
 
 
@@ -17,6 +19,16 @@ def square(number: int, salt: int, seconds: float, ledger: str, fork: str = "") 
         return -1  # the child comes back; if it acted as a worker, this would be seen
     time.sleep(seconds)
     return number * number + salt
+
+
+def large(x: np.ndarray, items: int) -> np.ndarray:
+    """Check that an array is of one number, take a while, and return one of its square."""
+    token = int(x[0])
+    for _ in range(3):  # meanwhile somebody may write over its file
+        if not (x == token).all():
+            raise RuntimeError(f"the argument of {token} has {set(x.tolist())}")
+        time.sleep(0.003)
+    return np.full(items, token * token)
 
 
 def forked(how: str, seconds: float) -> bool:
