@@ -52,6 +52,11 @@ from .wait import wait_for
     metavar="N",
     help="GPUs that its session must have.",
 )
+@click.option(
+    "--where",
+    type=click.Choice(["local", "slurm", "ray"]),
+    help="Only on this host, or only on such pilots.",
+)
 @click.option("-m", "--memory", metavar="SIZE", help="Memory that each GPU must have: 40G.")
 @click.option(
     "-t", "--time-limit", type=duration, metavar="TIME", help="End it after 90s, 30m, 2h."
@@ -174,6 +179,7 @@ def _specs(view: QueueView, words: Sequence[str], options: dict[str, Any]) -> li
             after_any=_named(view, options["after_any"]),
             gpus=options["gpus"],
             memory_mib=to_mib(options["memory"]) if options["memory"] else 0,
+            where=options["where"] or "",
         ),
     )
     name = options["name"]

@@ -17,6 +17,8 @@ MOST_LOST = 3
 LETTER_S = 0.03
 # With large arguments a little longer: the first of a letter is read while nothing is computed.
 LARGE_LETTER_S = 0.05
+# To another machine longer still: while a letter and its answer travel, nothing is computed.
+FAR_LETTER_S = 1.0
 # Less work than this in a letter, so that another agent gets some, costs more than it gains.
 LEAST_S = 0.0005
 # From so many parcels on, those that are over are looked for.
@@ -154,7 +156,8 @@ class RunQueue:
         if not self._waiting:
             return None
         first, stop = heapq.heappop(self._waiting)
-        length = self._length(agents)
+        far = capacity is not None and capacity.where != "local"
+        length = self._length(agents, FAR_LETTER_S if far else self.letter_s)
         # Jobs that were submitted one by one may be sent together.
         while stop < first + length and self._waiting and self._waiting[0][0] == stop:
             stop = heapq.heappop(self._waiting)[1]
@@ -259,10 +262,10 @@ class RunQueue:
         """Count finished jobs whose results were removed before they were collected here."""
         self.done += jobs
 
-    def _length(self, agents: int) -> int:
+    def _length(self, agents: int, letter_s: float) -> int:
         if self.mean_s is None or self._one_job_per_letter:
             return 1
-        by_time = int(self.letter_s / max(self.mean_s, 1e-6))
+        by_time = int(letter_s / max(self.mean_s, 1e-6))
         # Near the end, share what is left, so that no agent has to finish alone.
         first, stop = self._waiting[0] if self._waiting else (0, 0)
         remaining = max(stop - first, self.n_jobs - self.done)

@@ -32,7 +32,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import BadFileError, PostroomError
 from ..parcel.container import PARCEL_LIMIT
@@ -57,10 +57,20 @@ SILENT_S = 60.0
 PING_S = 5.0
 # How often the output of a running job is looked at, and what it does now.
 LOOK_S = 0.1
+# After this long, the parts of a letter behind the one at work are left to others.
+LATE_S = 1.0
 # How long a session may take to end.
 LEAVE_S = 20.0
 PILOT = "POSTROOM_PILOT"
 FOLDER = "postroom-pilot-"
+
+
+class LetterPart(NamedTuple):
+    """Some jobs of a letter, whose arguments are here."""
+
+    letter: Letter
+    commands: list[int]  # which of them are commands
+    more: bool  # whether other parts of the same letter follow
 
 
 class FarEnd:
@@ -77,8 +87,12 @@ class FarEnd:
         self._files = LocalFiles()
         self._box: Box | None = None
         self._ready = False
-        self._waiting: list[tuple[Letter, list[int]]] = []  # letters, and which jobs are commands
+        self._waiting: list[LetterPart] = []
         self._letter: Letter | None = None
+        self._begun_at = 0.0  # when it was given to the session
+        self._expects = ""  # the id of a letter of which more parts will come
+        self._over = ""  # the id of the last letter that has ended: nothing of it is begun
+        self._part: LetterPart
         self._size = 0  # of the mailbox when it was last read
         self._reached = 0  # the first job whose result was not sent
         self._hand = (-1, 0)
@@ -105,14 +119,13 @@ class FarEnd:
     def is_answered(self) -> bool:
         """Whether the session has done something for its letter."""
         if self._letter is None or self._box is None:
-            return False
+            return bool(self._waiting) and self._box is not None
         path = self._base.result(self._letter.run, self._reached)
         return self._box.size() != self._size or self._files.exists(path)
 
     def step(self, now: float) -> None:
         """One round."""
-        if not self._alive():
-            self.ending = self.ending or "its session ended"
+        alive = self._alive()
         if now >= self._ping_at:
             self._ping_at = now + PING_S
             self._wire.send("ping")
@@ -121,11 +134,15 @@ class FarEnd:
             self._find_box()
         if self._letter is not None:
             self._look(now)
-        free = self._letter is None and self._box is not None
-        if free and self._waiting and self._waiting[0][0].run not in self._wanted:
-            self._deliver(*self._waiting.pop(0))
-        if self.drains and self._letter is None and not self._waiting:
+        if self.drains and self._letter is None:
+            if self._waiting or self._expects:
+                self._give_back(self._expects or self._waiting[0].letter.letter_id)
             self.ending = self.ending or "drained"
+        free = self._letter is None and self._box is not None and not self.ending
+        if free and self._waiting and self._waiting[0].letter.run not in self._wanted:
+            self._deliver(self._waiting.pop(0), now)
+        if not alive:  # what it had published was sent
+            self.ending = self.ending or "its session ended"
 
     # What the stand-in says
 
@@ -136,8 +153,14 @@ class FarEnd:
                 letter = Letter.decode(frame.words["line"].encode())
                 if letter is None:
                     raise WireError("a letter that is none")
-                self._waiting.append((letter, list(frame.words["commands"])))
+                if letter.letter_id == self._over:
+                    return
+                more = bool(frame.words["more"])
+                self._expects = letter.letter_id if more else ""
+                self._waiting.append(LetterPart(letter, list(frame.words["commands"]), more))
                 self._ask_for_source(letter.run)
+            case "no more":
+                self._no_more(str(frame.words["letter"]))
             case "source":
                 self._unpack_source(frame.words["run"], frame)
             case "stop":
@@ -257,21 +280,22 @@ class FarEnd:
                 memory_mib=info.memory_mib,
             )
 
-    def _deliver(self, letter: Letter, commands: list[int]) -> None:
+    def _deliver(self, part: LetterPart, now: float) -> None:
         assert self._box is not None
+        letter = part.letter
         if self._box.gone():  # its worker is being replaced
             self._box.close()
             self._box = None
-            self._waiting.insert(0, (letter, commands))
+            self._waiting.insert(0, part)
             return
-        self._letter = letter
+        self._letter, self._part, self._begun_at = letter, part, now
         self._reached = letter.first
         self._hand = (-1, 0)
         data = letter.encode()
         self._size = len(data)
         self._mirrors = {
             job: FolderMirror(self._base.job_folder(letter.run, job), letter.run, job)
-            for job in commands
+            for job in part.commands
         }
         self._box.write(data)
 
@@ -287,7 +311,10 @@ class FarEnd:
             shorter = Letter.decode(box.read())
             if shorter is not None and shorter.letter_id == letter.letter_id:
                 self._letter = letter = shorter
-                self._wire.send("cut", letter=letter.letter_id, stop=letter.stop)
+                self._cut(letter)
+        elif now >= self._begun_at + LATE_S and not ended:
+            self._begun_at = now + 1e9  # once
+            self._cut(letter)
         if now >= self._look_at or ended:
             self._look_at = now + LOOK_S
             self._send_hand(letter)
@@ -296,7 +323,37 @@ class FarEnd:
                 mirror.send(self._wire, now, last=ended)
         self._send_results(letter)
         if ended:
-            self._end_letter(letter, gone=gone)
+            self._end_part(letter, gone=gone)
+
+    def _cut(self, letter: Letter) -> None:
+        """Nothing behind this part will be begun here: others may have it."""
+        if self._part.more or letter.stop < self._part.letter.stop:
+            self._part = self._part._replace(letter=letter, more=False)
+            self._drop_parts(letter.letter_id)
+            self._wire.send("cut", letter=letter.letter_id, stop=letter.stop)
+
+    def _drop_parts(self, letter_id: str) -> None:
+        self._over = letter_id
+        self._waiting = [one for one in self._waiting if one.letter.letter_id != letter_id]
+        if self._expects == letter_id:
+            self._expects = ""
+
+    def _give_back(self, letter_id: str) -> None:
+        """End a letter of which nothing is being done."""
+        self._drop_parts(letter_id)
+        self._wire.send("empty", letter=letter_id)
+
+    def _no_more(self, letter_id: str) -> None:
+        """The last part that came was the last one."""
+        if self._expects != letter_id:
+            return
+        self._expects = ""
+        if self._waiting:
+            self._waiting[-1] = self._waiting[-1]._replace(more=False)
+        elif self._letter is not None and self._letter.letter_id == letter_id:
+            self._part = self._part._replace(more=False)
+        else:
+            self._give_back(letter_id)
 
     def _send_results(self, letter: Letter) -> None:
         while self._reached < letter.stop:
@@ -327,8 +384,9 @@ class FarEnd:
             )
             self._reached += jobs
 
-    def _end_letter(self, letter: Letter, *, gone: bool) -> None:
+    def _end_part(self, letter: Letter, *, gone: bool) -> None:
         base = self._base
+        whole = self._reached >= self._part.letter.stop
         for job in range(self._reached, letter.stop):
             path = base.attempt(letter.run, job, letter.attempt)
             with contextlib.suppress(FileNotFoundError):
@@ -336,7 +394,8 @@ class FarEnd:
                 self._wire.send("note", note, letter=letter.letter_id, job=job)
                 self._files.remove(path)
         self._send_output(letter.run, last=True)
-        self._wire.send("empty", letter=letter.letter_id)
+        if not (whole and self._part.more):
+            self._give_back(letter.letter_id)
         for name in self._files.names(base.result_folder(letter.run)):
             self._files.remove(f"{base.result_folder(letter.run)}/{name}")
         for mirror in self._mirrors.values():
@@ -420,6 +479,10 @@ def _put(frame: Frame, path: str) -> None:
     os.replace(half, path)
 
 
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
 # The process
 
 
@@ -456,6 +519,7 @@ def _clear_up() -> None:
 
 def _serve(reads: int, writes: int, folder: str) -> int:
     base = create_base(f"{folder}/base")
+    open(base.far_mark, "x", opener=_private).close()
     wire = Wire(reads, writes, spool=base.temporary)
     heard: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()
     frames = wire.frames()

@@ -3,6 +3,9 @@
 The far end has a base of its own, with nothing in it but what was sent. A record of the append log
 is put at the same byte as here, so a letter means the same there. What was sent is remembered, and
 when it becomes too much, the far end is told to drop what was used the longest time ago.
+
+A letter with large arguments goes in parts: the first jobs begin while the arguments of the others
+are on their way, so that neither the latency nor the width of the network shows.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ from .wire import Wire
 
 # The far end keeps at most this much of what was sent and may be needed again.
 KEEP_BYTES = 1 << 30
+# A part of a letter is sent when so many bytes have been sent for it.
+PART_BYTES = 1 << 20
 
 
 @dataclass
@@ -31,8 +36,9 @@ class Shipment:
     """What is to be known of a letter that was sent."""
 
     info: RunInfo
+    stop: int  # one behind the last job that was sent
     folders: dict[int, str] = field(default_factory=dict)  # by job: the folder of a command
-    timeout_s: float | None = None  # the longest time limit of its jobs
+    timeout_s: float | None = None  # the time limit of the first job that was not sent
 
 
 class LetterFiles:
@@ -47,20 +53,26 @@ class LetterFiles:
         self._sent: dict[tuple[str, ...], int] = {}  # kind and names: bytes; the newest last
         self._used: set[tuple[str, ...]] = set()  # by the current letter
         self._sheet: tuple[Record, JobSheet] | None = None
+        self._unsent = 0  # how much was sent for jobs that no part has named yet
 
-    def ship(self, letter: Letter) -> Shipment:
-        """Send all that the jobs of a letter read.
+    def ship(self, letter: Letter, *, left_s: float | None = None) -> Shipment:
+        """Send a letter, and all that its jobs read.
+
+        Jobs that may take longer than `left_s` are not sent, nor those behind them: `stop` says so.
 
         FileNotFoundError, BadFileError: the run is gone. A job that cannot be read is not sent: the
         far end finds that out as any session does, and says so as the job's outcome.
         """
         self._used.clear()
         info = self._begin_run(letter.run)
-        shipment = Shipment(info)
+        shipment = Shipment(info, letter.stop)
         if info.shared is not None:
             self._send_file("data", (info.shared,), self._base.data(info.shared))
-        job = letter.first
+        if letter.attempt > 1:
+            self._send_note(letter)
+        job = part = letter.first
         place: int | None = letter.offset
+        start = letter  # of the part
         while job < letter.stop:
             try:
                 record, sheet = self._send_record(info, letter, job, place)
@@ -69,16 +81,31 @@ class LetterFiles:
             except (BadFileError, OSError):
                 break
             stop = min(record.stop, letter.stop)
-            if sheet.options.timeout_s is not None:
-                shipment.timeout_s = max(shipment.timeout_s or 0.0, sheet.options.timeout_s)
+            limit_s = sheet.options.timeout_s
+            if left_s is not None and limit_s is not None and limit_s > left_s:
+                shipment.stop, shipment.timeout_s = job, limit_s
+                break
+            if job == part:
+                start = letter._replace(parcel=record.number, first=job, offset=record.at)
             if sheet.task == COMMAND:
                 for number in range(job, stop):
                     shipment.folders[number] = self._send_command(info.run, sheet, number)
             job, place = stop, None
-        if letter.attempt > 1:
-            self._send_note(letter)
+            if self._unsent >= PART_BYTES and job < letter.stop:
+                self._send_part(start._replace(stop=job), shipment, more=True)
+                part = job
+        if part < shipment.stop:
+            self._send_part(start._replace(stop=shipment.stop), shipment, more=False)
+        elif part > letter.first:
+            self._wire.send("no more", letter=letter.letter_id)
         self._drop_oldest()
         return shipment
+
+    def _send_part(self, part: Letter, shipment: Shipment, *, more: bool) -> None:
+        commands = [job for job in shipment.folders if part.first <= job < part.stop]
+        line = part.encode().decode()
+        self._wire.send("letter", line=line, commands=commands, more=more)
+        self._unsent = 0
 
     def close(self) -> None:
         """Close what is open."""
@@ -172,6 +199,7 @@ class LetterFiles:
             return
         load = self._files.view(path, PARCEL_LIMIT, recycled=recycled)
         self._wire.send(kind, load, names=names)
+        self._unsent += len(load)
         self._sent[kind, *names] = len(load)
 
     def _drop_oldest(self) -> None:

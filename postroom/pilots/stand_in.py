@@ -475,20 +475,22 @@ class StandIn:
         if letter is None or letter.epoch < self._epoch:
             return
         self._epoch = letter.epoch
+        left_s = self.record.ends_at - time.time() if self.record.ends_at else None
         try:
-            shipment = self._ships.ship(letter)
+            shipment = self._ships.ship(letter, left_s=left_s)
         except (FileNotFoundError, BadFileError) as error:
             self._journal.log("warning", f"letter of an unknown run dropped: {error}")
             self._box.clear()
             return
-        left_s = self.record.ends_at - time.time()
-        if shipment.timeout_s is not None and self.record.ends_at and shipment.timeout_s > left_s:
-            self._drain(f"a job may take {shipment.timeout_s:g} s, and {left_s:.0f} s are left")
+        why = f"a job may take {shipment.timeout_s} s, and {left_s} s are left"
+        if shipment.stop == letter.first:
+            self._drain(why)
             return
         self._letter, self._shipment = letter, shipment
         self._job = None
-        line = letter.encode().decode()
-        self._wire.send("letter", line=line, commands=list(shipment.folders))
+        if shipment.stop < letter.stop:
+            self._shorten(shipment.stop)
+            self._drain(why)
         if self.record.idle_since:
             self._note(idle_since=0.0)
 

@@ -115,6 +115,7 @@ class JobRunner:
         self.broken_context = False  # a task left the GPU unusable for this process
         self.descriptor = -1  # of this process: a kernel that closes it ends the worker
         self._environment = ""  # of the last command
+        self._is_far = files.exists(base.far_mark)  # folders that jobs name are on another host
         self.turn: Turn | None = None
         # On the CPU there is no GPU that a job could have to itself; in a session that shares GPUs
         # each job books what it needs.
@@ -264,7 +265,7 @@ class JobRunner:
             raise
         except (BadFileError, TypeError) as error:
             return JobEnd(failure=Failure(Outcome.FAILED, type(error).__name__, str(error)))
-        if not spec.folder:
+        if not spec.folder or self._is_far:
             spec = spec.but(folder=self._base.job_folder(info.run, job))
         made = CommandAttempt(spec, info.run, job, attempt, self.turn.failed, elsewhere)
         ended = self._ask_minder(made, self.turn.linger)

@@ -93,6 +93,8 @@ def main() -> None:
     die_with_parent(settings["parent"])
     # The terminal's Ctrl-C is for the guardian, which tells us to finish first.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if os.path.exists(Base(settings["base"]).far_mark):
+        _outlive_sigterm()
     # The lock is free when both processes are gone. It is never released here, since that would
     # take it from the guardian, too. As a LocalLock it is dropped by processes that tasks fork.
     agent_lock = LocalLock(settings["lock_fd"])
@@ -103,6 +105,21 @@ def main() -> None:
     code = work(base, agent_id, settings, guardian, journal, guardian.run_command)
     assert agent_lock.fd >= 0
     sys.exit(code)
+
+
+def _outlive_sigterm() -> None:
+    """An engine tells all processes of a pilot to stop: the job in hand is finished first.
+
+    What a job forks ends as always; what it executes never has this handler.
+    """
+    worker = os.getpid()
+
+    def told(number: int, _: object) -> None:
+        if os.getpid() != worker:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+    signal.signal(signal.SIGTERM, told)
 
 
 def work(

@@ -2,6 +2,7 @@
 
 base/
   FORMAT                         protocol version; an unknown one is refused, nothing is touched
+  HOST                           the host that it belongs to: others are refused
   agent_pool/0.POOL              mailbox: absent = no agent, empty = idle, a letter = working
   agent_pool/0.lock              file lock of guardian, worker and minder: free when all are dead
   agent_pool/0.tree              file lock of all processes of the session, also of its jobs
@@ -48,10 +49,13 @@ import itertools
 import os
 import pwd
 import shlex
+import socket
 import stat
 import time
 
 from ..errors import BaseFolderError
+from ..system.network_filesystem import network_filesystem
+from ..system.processes import boot_id
 from ..system.regular_file import open_regular
 from ..system.shortage import explain
 from .files import new_token
@@ -75,6 +79,7 @@ FOLDERS = (
 )
 FILES = (
     "FORMAT",
+    "HOST",
     "master.lock",
     "master.json",
     "data.lock",
@@ -101,6 +106,8 @@ class Base:
             raise BaseFolderError(f"{root!r} cannot be a base: name a folder, such as ./base")
         self.root = os.path.abspath(os.fspath(root))
         self.format = f"{self.root}/FORMAT"
+        self.host = f"{self.root}/HOST"
+        self.far_mark = f"{self.root}/pilots/far"  # it is the base of a pilot's far end
         self.agent_pool = f"{self.root}/agent_pool"
         self.job_pool = f"{self.root}/job_pool"
         self.result_pool = f"{self.root}/result_pool"
@@ -387,9 +394,50 @@ def open_base(root: str | os.PathLike[str], *, write: bool = True) -> Base:
             f"{base.root} has the format {version.strip()!r}, and this Postroom reads only "
             f"{FORMAT.strip()!r}: use the Postroom that made it, or choose another folder"
         )
+    _check_host(base)
     if write:
         _check_writable(base)
+        _name_host(base)
     return base
+
+
+def _check_host(base: Base) -> None:
+    """Refuse a base of another host, which both would spoil; see docs/clusters.md.
+
+    The same boot is the same host, also in containers. On a disk of its own, a host that was
+    started again, or has a new name, is still the only one.
+    """
+    host, boot = _named_host(base)
+    if boot in ("", boot_id()) or host == socket.gethostname():
+        return
+    kind = network_filesystem(base.root)
+    if kind:
+        raise BaseFolderError(
+            f"{base.root} belongs to the host {host}, and is on a network filesystem ({kind}): two "
+            f"hosts on one base lose jobs. Use it there: ssh {host} postroom ...; to have agents "
+            "here, see `postroom pilots add`. If that host is gone for good, remove "
+            f"{shlex.quote(base.host)}"
+        )
+
+
+def _name_host(base: Base) -> None:
+    """Write which host a base belongs to, if that is not what it says."""
+    mine = socket.gethostname(), boot_id()
+    if _named_host(base) == mine:
+        return
+    temporary = base.temporary()
+    with contextlib.suppress(OSError):  # a full disk: the next one does it
+        with open(temporary, "x", encoding="utf-8", opener=_private) as file:
+            file.write("\n".join((*mine, "")))
+        os.replace(temporary, base.host)
+
+
+def _named_host(base: Base) -> tuple[str, str]:
+    """The host that a base names, and its boot; empty where it names none."""
+    with contextlib.suppress(OSError, ValueError), open_regular(base.host) as file:
+        host, boot = file.read(4096).decode(errors="replace").split()
+        return host, boot
+    return "", ""
 
 
 def _how_to_make(base: Base) -> str:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
 from pathlib import Path
 
@@ -125,3 +126,26 @@ def test_no_path_is_joined_outside_the_base_class() -> None:
 def test_what_cannot_be_a_path_is_no_base(name: str) -> None:
     with pytest.raises(BaseFolderError, match=r"cannot be a base: name a folder, such as \./base"):
         create_base(name)
+
+
+def test_a_base_of_another_host_is_refused_unchanged_where_both_could_see_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = create_base(tmp_path / "base")
+    mine = Path(base.host).read_text()
+    assert mine.split()[0] == socket.gethostname()
+    Path(base.host).write_text("elsewhere 0c2f-another-boot\n")
+    monkeypatch.setattr("postroom.store.base.network_filesystem", lambda path: "nfs4")
+    for opens in (open_base, create_base, lambda root: open_base(root, write=False)):
+        with pytest.raises(BaseFolderError, match=r"belongs to the host elsewhere.*ssh elsewhere"):
+            opens(base.root)
+    assert Path(base.host).read_text() == "elsewhere 0c2f-another-boot\n"
+    # The same host, after it was started again.
+    Path(base.host).write_text(f"{socket.gethostname()} 0c2f-another-boot\n")
+    open_base(base.root)
+    assert Path(base.host).read_text() == mine
+    # A disk of its own is seen by one host, whatever that is called now.
+    Path(base.host).write_text("elsewhere 0c2f-another-boot\n")
+    monkeypatch.setattr("postroom.store.base.network_filesystem", lambda path: "")
+    open_base(base.root)
+    assert Path(base.host).read_text() == mine
