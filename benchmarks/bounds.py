@@ -12,6 +12,7 @@ import psutil
 
 from postroom.jobs import Job
 from postroom.master import Master
+from postroom.system.page_cache import MOST_SPARES
 
 from . import kernels
 from .lines import US, Figures, Sizes
@@ -24,8 +25,10 @@ MOST_DISK_MIB = 1024.0
 LOOK_S = 0.05
 # From here on nothing may grow, but for what the measurement cannot tell from nothing.
 SETTLED = 10_000
-MOST_BYTES = 16.0  # of memory for each job
-MOST_MORE = 16.0  # descriptors, or files
+MOST_BYTES = 64.0  # of memory for each job: a few MiB more or less are the allocator's
+MOST_FILES = 16.0
+# A Master keeps so many files to write over, each with a descriptor.
+MOST_DESCRIPTORS = float(MOST_SPARES)
 
 
 def bounds(sizes: Sizes) -> Figures:
@@ -36,9 +39,9 @@ def bounds(sizes: Sizes) -> Figures:
         memory, descriptors, files = _grown(master, 2 * sizes.queued)
     return {
         "stream disk": {US: peak / MIB, "limit 1 GiB": MOST_DISK_MIB},
-        "flow memory": {US: max(memory, 1.0), "limit 16 B": MOST_BYTES},
-        "flow descriptors": {US: max(descriptors, 1.0), "limit 16": MOST_MORE},
-        "flow files": {US: max(files, 1.0), "limit 16": MOST_MORE},
+        "flow memory": {US: max(memory, 1.0), "limit 64 B": MOST_BYTES},
+        "flow descriptors": {US: max(descriptors, 1.0), f"limit {MOST_SPARES}": MOST_DESCRIPTORS},
+        "flow files": {US: max(files, 1.0), "limit 16": MOST_FILES},
     }
 
 

@@ -17,8 +17,16 @@ from ..system.background import Background
 
 # Larger results are published before the next job begins: a copy would take too much memory.
 MOST_BYTES = 64 << 20
-# What refers to a result that nobody else has: its JobEnd, a variable here, and the question.
-_OWN_REFERENCES = 3
+
+
+def _own_references() -> int:
+    """What refers to a result that only its JobEnd and a variable here have; Pythons differ."""
+    done = JobEnd(object())
+    value = done.value
+    return sys.getrefcount(value)
+
+
+_OWN_REFERENCES = _own_references()
 
 
 class BackgroundPublisher:
