@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -199,10 +200,7 @@ def test_a_worker_that_cannot_be_ended_does_not_deafen_its_guardian(
             [Job("kernels:hang").options(timeout_s=1.0), Job("kernels:double", x=4)]
         )
         drive(master, lambda: is_at_work(room))
-        worker = room.worker("0")
-        if ctypes.CDLL(None, use_errno=True).ptrace(PTRACE_SEIZE, worker, 0, 0):
-            pytest.skip("no process can be traced here")
-        try:
+        with that_cannot_end(room.worker("0")):
             drive(master, lambda: room.guardians["0"].poll() is not None)
             assert "stuck in a call of the driver" in Path(room.words("0")).read_text()
             assert listed(room) == ["FAKE-0"]
@@ -210,9 +208,35 @@ def test_a_worker_that_cannot_be_ended_does_not_deafen_its_guardian(
             master.wait(pool)
             assert pool[0].outcome.value == "timed out"
             assert pool[1].result() == 8
-        finally:
-            os.kill(worker, signal.SIGKILL)
-            os.waitpid(worker, 0x40000000)  # __WALL: now it may end
+
+
+def test_a_session_that_is_told_to_stop_now_leaves_a_worker_that_cannot_be_ended(
+    room: RealSessions,
+) -> None:
+    room.environment["POSTROOM_STUCK_S"] = "0.5"
+    room.start("0")
+    guardian = room.guardians["0"]
+    with room.master() as master:
+        master.start([Job("kernels:hang")])
+        drive(master, lambda: is_at_work(room))
+        with that_cannot_end(room.worker("0")):
+            guardian.send_signal(signal.SIGTERM)
+            drive(master, lambda: "finishing the running job" in Path(room.words("0")).read_text())
+            guardian.send_signal(signal.SIGTERM)
+            drive(master, lambda: guardian.poll() is not None)
+            assert "stuck in a call of the driver" in Path(room.words("0")).read_text()
+
+
+@contextmanager
+def that_cannot_end(worker: int) -> Iterator[None]:
+    """Keep a process from ending when it is killed, as a driver that hangs does."""
+    if ctypes.CDLL(None, use_errno=True).ptrace(PTRACE_SEIZE, worker, 0, 0):
+        pytest.skip("no process can be traced here")
+    try:
+        yield
+    finally:
+        os.kill(worker, signal.SIGKILL)
+        os.waitpid(worker, 0x40000000)  # __WALL: now it may end
 
 
 def is_at_work(room: RealSessions) -> bool:
