@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
+import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -16,7 +17,8 @@ from click.core import ParameterSource
 from ..errors import PostroomError
 from ..store.base import default_base
 from ..text.durations import parse_duration
-from ..text.option_values import parse_array
+from ..text.moments import parse_moment
+from ..text.option_values import parse_array, parse_limited_array
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -82,6 +84,8 @@ def _option_type(metavar: str, parse: Callable[[str], T]) -> Callable[[str], T]:
 
 duration = _option_type("TIME", parse_duration)
 array = _option_type("ARRAY", parse_array)
+limited_array = _option_type("ARRAY", parse_limited_array)
+moment = _option_type("WHEN", lambda text: parse_moment(text, time.time()))
 
 
 def at_least(seconds: float) -> Callable[[str], float]:

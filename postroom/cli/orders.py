@@ -146,6 +146,23 @@ def resume(view: QueueView, projects: tuple[str, ...], runs: tuple[str, ...], js
 
 
 @click.command(context_settings=CONTEXT)
+@click.argument("project")
+@click.argument("most", type=click.IntRange(0), metavar="N")
+@as_json
+@in_base
+def limit(view: QueueView, project: str, most: int, json_: bool) -> None:
+    """Let at most N jobs of PROJECT run at once, from now on; 0 removes the limit.
+
+    Running jobs continue. Jobs that are not submitted yet count, too.
+
+    \b
+      postroom limit vae 2
+      postroom limit vae 0
+    """
+    settle(view, actions.limit(view, project, most), json_=json_)
+
+
+@click.command(context_settings=CONTEXT)
 @click.argument("agents", nargs=-1, metavar="[AGENT...]")
 @click.option("--preempt", is_flag=True, help="Stop now; the running job is requeued.")
 @click.option("--undo", is_flag=True, help="Give the agents jobs again.")

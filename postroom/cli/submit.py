@@ -17,17 +17,19 @@ import click
 from ..commands.command_source import read_lines
 from ..commands.spec import GRACE_S, CommandSpec
 from ..errors import PostroomError
+from ..queue.estimate import NOBODY_HAS
 from ..queue.notices import notify_of
 from ..queue.notify import check_target
 from ..queue.queue_view import QueueView
 from ..queue.submission import DEFAULT_PROJECT, check, submit
+from ..store.files import new_token
 from ..store.job_ids import JobId
-from ..store.scheduling import SchedulingOptions
+from ..store.scheduling import PROJECT_GROUP, SchedulingOptions, check_require
 from ..store.snapshot import DEAD
 from ..text.memory_sizes import to_mib
 from ..text.option_values import environment
 from .job_options import complete_jobs, in_new_base, make_base, some_jobs
-from .options import CONTEXT, array, as_json, duration
+from .options import CONTEXT, as_json, duration, limited_array, moment
 from .output import print_json, print_table, talk
 from .wait import wait_for
 
@@ -84,7 +86,26 @@ from .wait import wait_for
 )
 @click.option("--hold", is_flag=True, help="Wait for `postroom release`.")
 @click.option(
-    "--array", type=array, metavar="1-100[:STEP]", help="Queue it once for each $SGE_TASK_ID."
+    "--array",
+    type=limited_array,
+    metavar="1-100[:STEP][%N]",
+    help="Queue it once for each $SGE_TASK_ID; at most N at once.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(1),
+    metavar="N",
+    help="At most N of these jobs at once; of a single job: of those of its project with --limit.",
+)
+@click.option("--begin", type=moment, metavar="WHEN", help="Not before 22:00, 'fri 20:00', now+2h.")
+@click.option(
+    "--stop-after-failures",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Hold the rest of these jobs after N of them have failed.",
+)
+@click.option(
+    "--require", default="", metavar="KIND", help="Only on GPUs like 'A100|H100', or '24G'."
 )
 @click.option("--snapshot", is_flag=True, help="Run in a copy of this folder, taken now.")
 @click.option("-C", "--cwd", type=click.Path(), help="Folder to run in.  [default: this folder]")
@@ -110,7 +131,8 @@ def command(view: QueueView, words: tuple[str, ...], json_: bool, **options: Any
       postroom submit python train.py --lr 0.1
       postroom submit "python train.py > log.txt"        one word: the shell reads it
       postroom submit -P vae -p 5 -t 2h --retries 1 python train.py
-      postroom submit --array 1-100 'python train.py --seed $SGE_TASK_ID'
+      postroom submit --array 1-100%4 'python train.py --seed $SGE_TASK_ID'
+      postroom submit --begin 22:00 --require 'A100|40G' python train.py
       postroom submit --after @ python evaluate.py       after the job submitted last
       postroom submit -f jobs.txt --dry-run
       postroom wait $(postroom submit make)
@@ -146,7 +168,7 @@ def command(view: QueueView, words: tuple[str, ...], json_: bool, **options: Any
     else:
         for job in jobs:
             click.echo(job.short)
-    _advise(view)
+    _advise(view, jobs[0])
     return wait_for(view, jobs, json_=json_) if options["wait"] else 0
 
 
@@ -180,10 +202,14 @@ def _specs(view: QueueView, words: Sequence[str], options: dict[str, Any]) -> li
             gpus=options["gpus"],
             memory_mib=to_mib(options["memory"]) if options["memory"] else 0,
             where=options["where"] or "",
+            require=check_require(options["require"]),
+            begin_at=options["begin"] or 0.0,
+            lasts_s=_lasts_s(options),
         ),
     )
     name = options["name"]
-    numbers = options["array"]
+    numbers, at_once = options["array"] or (None, 0)
+    common = _grouped(common, options, at_once, alone=len(lines) * len(numbers or [0]) == 1)
     several = len(lines) * len(numbers or [0]) > 1
     specs = []
     for place, line in enumerate(lines, 1):
@@ -191,6 +217,30 @@ def _specs(view: QueueView, words: Sequence[str], options: dict[str, Any]) -> li
             own = f"{name}.{number}" if name and several else name
             specs.append(check(replace(common, command=line, name=own, number=number)))
     return specs
+
+
+def _lasts_s(options: dict[str, Any]) -> float:
+    """How long a job can take: it is begun before a reservation only if that is known."""
+    if options["time_limit"] is None:
+        return 0.0
+    grace_s = GRACE_S if options["grace"] is None else options["grace"]
+    return float(options["time_limit"] + grace_s)
+
+
+def _grouped(
+    common: CommandSpec, options: dict[str, Any], at_once: int, *, alone: bool
+) -> CommandSpec:
+    """Limit how many of the jobs of this call run at once, and how many may fail."""
+    limit, failures = options["limit"] or at_once, options["stop_after_failures"] or 0
+    if not (limit or failures):
+        return common
+    scheduling = replace(
+        common.scheduling,
+        group=PROJECT_GROUP if alone else new_token(6),
+        group_limit=limit,
+        group_failures=failures,
+    )
+    return replace(common, scheduling=scheduling)
 
 
 def _program_first(words: Sequence[str]) -> Sequence[str]:
@@ -207,11 +257,16 @@ def _named(view: QueueView, words: Sequence[str]) -> tuple[JobId, ...]:
     return tuple(some_jobs(view, words))
 
 
-def _advise(view: QueueView) -> None:
+def _advise(view: QueueView, job: JobId) -> None:
     """Say what is missing for a job to run; only on a terminal, where somebody reads it."""
     if not sys.stderr.isatty():
         return
     base_state = view.read_state()
+    if base_state.master_pid is not None and base_state.agents:
+        why = view.job(job).job.reason
+        if why.startswith(NOBODY_HAS):
+            talk(f"{job.short} cannot start: {why}")
+            return
     if base_state.master_pid is None:
         talk(f"no scheduler is running; start it with: postroom master {view.base.root} --detach")
     elif not any(agent.state not in DEAD for agent in base_state.agents):

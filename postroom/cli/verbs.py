@@ -39,6 +39,7 @@ GROUPS = {
         "pilots": ("pilots", "Have agents on other machines: a Slurm cluster, or Ray."),
         "pause": ("orders:pause", "Start no more jobs."),
         "resume": ("orders:resume", "Start jobs again after a pause."),
+        "limit": ("orders:limit", "Limit how many jobs of a project run at once."),
         "drain": ("orders:drain", "Give agents no more jobs."),
         "top": ("top", "Watch the queue live on the full screen."),
         "clean": ("clean", "Remove finished runs with their results and logs."),

@@ -23,6 +23,7 @@ class Agent:
     look_at: float = 0.0  # when to look for results in the middle of a letter
     probe_at: float = 0.0  # when to check whether it is alive
     capacity: Capacity = field(default_factory=Capacity)
+    until: float = 0.0  # when somebody's reservation of its GPU begins; 0: nobody has reserved it
     orphaned: bool = False  # it is dead, but processes of its job go on where we cannot end them
     outdated: bool = False  # it understands another version of letters
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection
+from dataclasses import replace
 
 from ..errors import BadFileError, OtherVersionError
 from ..store.agents import (
@@ -30,6 +31,7 @@ from ..store.runs import Note, read_note, take_back_letter
 from .agent import Agent
 from .collector import Collector, OnOutcomes
 from .pilot_demand import PilotCaller
+from .project_queue import ProjectQueue
 from .registry import ActiveRun, Registry
 from .request_executor import RequestExecutor
 from .resting import RestingAgents
@@ -171,7 +173,7 @@ class Dispatcher:
             self._hinted = False
             if whole:
                 self._list_at = now + LIST_S
-            moved |= self._list_agents(now)
+            moved |= self._list_agents(now, whole=whole)
             moved |= self._registry.refresh(self._out, whole=whole)
             if self._undecided:
                 self._read_orders()
@@ -252,7 +254,7 @@ class Dispatcher:
             epochs.append(info.epoch)
         return max(epochs, default=0) + 1
 
-    def _list_agents(self, now: float) -> bool:
+    def _list_agents(self, now: float, *, whole: bool = True) -> bool:
         """Find new mailboxes, and forget those that were removed; True when there are new ones."""
         moved = False
         known = set(self.agents)
@@ -266,6 +268,8 @@ class Dispatcher:
         for agent in list(self.agents.values()):
             if agent.idle:
                 self._check_idle(agent)
+                if whole:
+                    self._read_info(agent)
         return moved
 
     # Agents
@@ -295,7 +299,9 @@ class Dispatcher:
     def _read_info(self, agent: Agent) -> None:
         info = read_agent_info(self._files, self._base, agent.agent_id)
         if info is not None:
-            agent.capacity = Capacity(info.gpus, info.memory_mib, info.where or "local")
+            where = info.where or "local"
+            agent.capacity = Capacity(info.gpus, info.memory_mib, where, info.gpu_name)
+            agent.until = info.until
             agent.outdated = info.protocol != PROTOCOL
         if agent.outdated:
             self._journal.log(
@@ -449,6 +455,10 @@ class Dispatcher:
         moved = False
         if not serving:
             return False
+        wall = self._clock.wall()
+        for active in serving:
+            if isinstance(active.queue, ProjectQueue):
+                active.queue.begin_due(wall)
         for agent in list(self.agents.values()):
             if agent.idle and not agent.outdated and agent.agent_id not in self._orders.drained:
                 moved |= self._send_next(agent, serving, now)
@@ -478,7 +488,9 @@ class Dispatcher:
 
         def can_use(agent_id: str, capacity: Capacity) -> bool:
             return agent_id not in self._orders.drained and any(
-                active.queue.urgency(capacity) is not None for active in serving
+                active.queue.urgency(capacity) is not None
+                for active in serving
+                if self._within_limit(active.project)
             )
 
         self._resting.call(now, sum(active.queue.waiting() for active in serving), can_use)
@@ -505,10 +517,13 @@ class Dispatcher:
 
     def _send_next(self, agent: Agent, serving: list[ActiveRun], now: float) -> bool:
         """Send an idle agent the most urgent jobs that it can run; False: there are none."""
-        active = self._most_urgent(serving, agent.capacity)
+        capacity = agent.capacity
+        if agent.until:
+            capacity = replace(capacity, left_s=agent.until - self._clock.wall())
+        active = self._most_urgent(serving, capacity)
         if active is None:
             return False
-        job_range = active.queue.take(agents=len(self.agents), capacity=agent.capacity)
+        job_range = active.queue.take(agents=len(self.agents), capacity=capacity)
         assert job_range is not None
         try:
             if job_range.lost >= MOST_LOST:
@@ -527,6 +542,8 @@ class Dispatcher:
         """The run of the highest priority; among equals, the one whose turn it is."""
         best = None
         for active in serving:
+            if self._orders.limits and not self._within_limit(active.project):
+                continue
             urgency = active.queue.urgency(capacity)
             if urgency is not None:
                 key = turn_key(urgency, active.age, self._last_run)
@@ -535,6 +552,14 @@ class Dispatcher:
             return None
         self._last_run = best[1].age
         return best[1]
+
+    def _within_limit(self, project: str) -> bool:
+        """Whether one more job of a project may run."""
+        most = self._orders.limits.get(project)
+        if not project or most is None:
+            return True
+        out = [agent.letter.run for agent in self.agents.values() if agent.letter is not None]
+        return sum(run in self.runs and self.runs[run].project == project for run in out) < most
 
     def _letter(self, run: str, job_range: JobRange) -> Letter:
         self._serial += 1

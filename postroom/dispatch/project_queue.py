@@ -3,9 +3,10 @@
     WAITING --what it waits for has ended, nobody holds it--> READY --its turn--> OUT --> done
        ^------ held again --------------------------------------'        '-- came back --> WAITING
 
-Jobs that are ready are in heaps, one for each combination of GPUs and memory that jobs ask for: the
-next job for a session is found without looking at all of them. Outdated entries are left in their
-heap and skipped. Like `run_queue`, this knows neither disk nor clock.
+Jobs that are ready are in heaps, one for each combination of what jobs ask for, and one for each
+group of jobs of which only some may run at once: the next job for a session is found without
+looking at all of them. Outdated entries are left in their heap and skipped. Like `run_queue`, this
+knows neither disk nor clock: `begin_due` is told the time.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from ..store.scheduling import SchedulingOptions
 from .run_queue import Capacity, JobRange, RunQueue
 from .send_order import JobKey, is_held, job_key, position_of
 
-Shape = tuple[int, int, str]  # cards, memory of each, and where
+# Cards, memory of each, where, kinds of cards, how long it can take; and its group.
+Shape = tuple[int, int, str, str, float, str]
 
 
 class ProjectQueue(RunQueue):
@@ -46,6 +48,10 @@ class ProjectQueue(RunQueue):
         self._here: set[int] = set()  # neither out nor done
         self._key: dict[int, JobKey] = {}  # of what is ready
         self._heaps: dict[Shape, list[JobKey]] = {}
+        self._later: list[tuple[float, int]] = []  # jobs with a time to begin, the next first
+        self._due = 0.0  # until when jobs have begun to be due
+        self._out_of_group: dict[str, set[int]] = {}
+        self._failed_of_group: dict[str, int] = {}
 
     # What waits
 
@@ -56,7 +62,7 @@ class ProjectQueue(RunQueue):
     def fitting(self, capacity: Capacity) -> int:
         """How many jobs are ready that a session with this capacity could begin now."""
         shapes = Counter(_shape(self._scheduling[job]) for job in self._key)
-        return sum(count for shape, count in shapes.items() if capacity.has(*shape))
+        return sum(count for shape, count in shapes.items() if capacity.has(*shape[:5]))
 
     def extend(self, firsts: Iterable[int], n_jobs: int, offsets: Iterable[int] = ()) -> None:
         """Add new parcels; the run now has `n_jobs` jobs."""
@@ -80,13 +86,18 @@ class ProjectQueue(RunQueue):
         for first, stop in waiting:
             self._take_in(first, stop)
         for first, stop in sent:
-            self._scheduling.update(self._read_scheduling(first, stop))
+            for job, scheduling in self._read_scheduling(first, stop):
+                self._scheduling[job] = scheduling
+                if scheduling.group:
+                    self._out_of_group.setdefault(scheduling.group, set()).add(job)
 
     def _take_in(self, first: int, stop: int) -> None:
         endings: dict[JobId, bool | None] = {}  # many wait for the same few
         for job, scheduling in self._read_scheduling(first, stop):
             self._scheduling[job] = scheduling
             self._here.add(job)
+            if scheduling.begin_at > self._due:
+                heapq.heappush(self._later, (scheduling.begin_at, job))
             for other in scheduling.after + scheduling.after_any:
                 self._missing.setdefault(job, set()).add(other)
                 self._waiters.setdefault(other, set()).add(job)
@@ -107,6 +118,7 @@ class ProjectQueue(RunQueue):
         """Requeue jobs."""
         for job in range(first, min(stop, self.n_jobs)):
             self._here.add(job)
+            self._is_back(job)
             self.reconsider(job)
 
     def withdraw(self, jobs: Collection[int]) -> list[tuple[int, int]]:
@@ -122,8 +134,32 @@ class ProjectQueue(RunQueue):
     def forget(self, job: int) -> None:
         """Drop all that is known about a job that has ended."""
         self._here.discard(job)
+        self._is_back(job)
         for about in (self._scheduling, self._missing, self._key):
             about.pop(job, None)
+
+    def _is_back(self, job: int) -> None:
+        """A job is with no agent any more."""
+        scheduling = self._scheduling.get(job)
+        if scheduling is not None and scheduling.group:
+            self._out_of_group.get(scheduling.group, set()).discard(job)
+
+    def begin_due(self, now: float) -> None:
+        """Let jobs start whose time has come."""
+        self._due = max(self._due, now)
+        while self._later and self._later[0][0] <= now:
+            self.reconsider(heapq.heappop(self._later)[1])
+
+    def failed(self, job: int) -> list[int]:
+        """A job has failed; return the waiting jobs of its group if these are too many."""
+        scheduling = self._scheduling.get(job)
+        if scheduling is None or not scheduling.group_failures:
+            return []
+        count = self._failed_of_group.get(scheduling.group, 0) + 1
+        self._failed_of_group[scheduling.group] = count
+        if count < scheduling.group_failures:
+            return []
+        return [one for one in self._here if self._scheduling[one].group == scheduling.group]
 
     # What is ready
 
@@ -133,7 +169,8 @@ class ProjectQueue(RunQueue):
             return
         name = JobId(self._run, job)
         scheduling = self._scheduling[job]
-        if self._missing.get(job) or is_held(self._orders, name, scheduling):
+        early = scheduling.begin_at > self._due
+        if early or self._missing.get(job) or is_held(self._orders, name, scheduling):
             self._key.pop(job, None)
             return
         key = job_key(self._orders, name, scheduling)
@@ -185,17 +222,36 @@ class ProjectQueue(RunQueue):
         job = head[2]
         self._here.discard(job)
         del self._key[job]
+        if group := self._scheduling[job].group:
+            self._out_of_group.setdefault(group, set()).add(job)
         return self.span(job, job + 1)
 
     def _head(self, capacity: Capacity) -> JobKey | None:
         found = []
+        empty = []
         for shape, heap in self._heaps.items():
             while heap and self._key.get(heap[0][2]) != heap[0]:
                 heapq.heappop(heap)
-            if heap and capacity.has(*shape):
+            if not heap:
+                empty.append(shape)
+            elif capacity.has(*shape[:5]) and self._has_room(shape[5], heap[0][2]):
                 found.append(heap[0])
+        for shape in empty:
+            del self._heaps[shape]
         return min(found, default=None)
+
+    def _has_room(self, group: str, job: int) -> bool:
+        """Whether one more job of a group may run."""
+        most = self._scheduling[job].group_limit
+        return not (group and most) or len(self._out_of_group.get(group, ())) < most
 
 
 def _shape(scheduling: SchedulingOptions) -> Shape:
-    return scheduling.gpus, scheduling.memory_mib, scheduling.where
+    return (
+        scheduling.gpus,
+        scheduling.memory_mib,
+        scheduling.where,
+        scheduling.require,
+        scheduling.lasts_s,
+        scheduling.group,
+    )

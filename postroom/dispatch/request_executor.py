@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from ..errors import BadFileError, OtherVersionError
-from ..parcel.sheets import OutcomeSheet
+from ..parcel.sheets import Outcome, OutcomeSheet
 from ..store.base import Base
 from ..store.files import Files
 from ..store.job_ids import JobId
@@ -29,9 +29,13 @@ from ..store.requests import (
 from .agent import Agent
 from .collector import Collector
 from .project_queue import ProjectQueue
-from .registry import Registry
+from .registry import ActiveRun, Registry
 from .send_order import is_held, run_priority
 from .tender import ABOUT_AGENTS, Tender
+
+# So many jobs of a project that fail within this time, with the same words, pause it.
+ALIKE = 5
+AT_ONCE_S = 30.0
 
 
 class RequestExecutor:
@@ -58,6 +62,7 @@ class RequestExecutor:
         self._tender = tender
         self._dirty = False
         self._cancelling = False
+        self._alike: dict[str, tuple[str, int]] = {}  # of each project: its last failure, how often
         self.orders = orders
         files.make_folder(base.control)
         self._stops = set(list_stops(files, base))
@@ -139,7 +144,16 @@ class RequestExecutor:
                 orders.paused_all |= request.everything
                 orders.paused_projects.update(request.projects)
                 orders.paused_runs.update(request.runs)
+            case RequestVerb.LIMIT:
+                assert isinstance(request.value, int)
+                for project in request.projects:
+                    orders.limits.pop(project, None)
+                    if request.value:
+                        orders.limits[project] = request.value
             case RequestVerb.RESUME:
+                for project in request.projects or tuple(orders.paused_why):
+                    orders.paused_why.pop(project, None)
+                    self._alike.pop(project, None)
                 if request.everything:
                     orders.paused_all = False
                     orders.paused_projects.clear()
@@ -293,7 +307,44 @@ class RequestExecutor:
         return found
 
     def _jobs_ended(self, run: str, sheet: OutcomeSheet) -> None:
+        active = self._registry.runs.get(run)
+        if active is not None and isinstance(active.queue, ProjectQueue):
+            self._watch_failures(active, active.queue, sheet)
         self._end(run, sheet.first, sheet.first + sheet.count, sheet.failures)
+
+    def _watch_failures(self, active: ActiveRun, queue: ProjectQueue, sheet: OutcomeSheet) -> None:
+        """Keep a mistake that all jobs share from burning the queue.
+
+        The waiting jobs of a group are held after as many failures as it was submitted with. A
+        project whose jobs fail one after the other, at once and alike, is paused.
+        """
+        project = active.project
+        for number in range(sheet.first, sheet.first + sheet.count):
+            failure = sheet.failures.get(number)
+            if failure is None:
+                self._alike.pop(project, None)
+                continue
+            if failure.outcome is Outcome.CANCELLED:
+                continue
+            if held := queue.failed(number):
+                self.orders.held.update({JobId(active.info.run, job): True for job in held})
+                self._dirty = True
+                self._apply(active.info.run, held)
+                self._journal.log(
+                    "warning", f"{len(held)} jobs of {project} are held: too many of them failed"
+                )
+            said = f"{failure.kind}: {failure.message}"
+            before, count = self._alike.get(project, ("", 0))
+            count = count + 1 if said == before else 1
+            if sheet.seconds[number - sheet.first] > AT_ONCE_S:
+                count = 0
+            self._alike[project] = said, count
+            if count >= ALIKE and queue.waiting() and project not in self.orders.paused_projects:
+                why = f"{count} jobs in a row failed at once with {said[:300]!r}"
+                self.orders.paused_projects.add(project)
+                self.orders.paused_why[project] = why
+                self._save()
+                self._journal.log("warning", f"project {project} is paused: {why}")
 
     def _end(self, run: str, first: int, stop: int, failures: Collection[int] = ()) -> None:
         """Jobs have ended: forget the orders about them, and let go on what waits for them."""

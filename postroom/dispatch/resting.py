@@ -76,7 +76,11 @@ class RestingAgents:
         except BadFileError:
             return  # somebody's own file: no session hears a call there
         if box is not None:
-            capacity = Capacity(info.gpus, info.memory_mib) if info is not None else Capacity()
+            capacity = (
+                Capacity(info.gpus, info.memory_mib, gpu_name=info.gpu_name)
+                if info is not None
+                else Capacity()
+            )
             agent = RestingAgent(box, capacity)
             agent.called_at = 0.0 if box.size() else None  # by the Master before this one
             self.agents[agent_id] = agent

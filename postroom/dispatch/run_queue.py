@@ -7,8 +7,10 @@ import heapq
 from array import array
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from math import inf
 
 from ..store.runs import Note, count_covered, gaps
+from ..store.scheduling import will_do
 
 # A job with which three workers died is probably the cause: it is not sent to a fourth.
 MOST_LOST = 3
@@ -47,15 +49,29 @@ class Capacity:
     gpus: int = 1
     memory_mib: int = 0  # of each card; 0: not known
     where: str = "local"  # the engine that carries the session elsewhere; "local": on this host
+    gpu_name: str = ""
+    left_s: float = inf  # until somebody's reservation of its card begins
 
-    def has(self, gpus: int, memory_mib: int, where: str = "") -> bool:
+    def has(
+        self,
+        gpus: int,
+        memory_mib: int,
+        where: str = "",
+        require: str = "",
+        lasts_s: float = 0.0,
+    ) -> bool:
         """Whether a job that asks for this can run here; a job that asks for one GPU runs anywhere.
 
         So on a machine without GPUs, CPU sessions run the jobs that ask for nothing special.
         """
         if where and where != self.where:
             return False
-        return (gpus <= 1 or gpus <= self.gpus) and memory_mib <= self.memory_mib
+        return (
+            (gpus <= 1 or gpus <= self.gpus)
+            and memory_mib <= self.memory_mib
+            and (not require or will_do(require, self.gpu_name, self.memory_mib))
+            and (self.left_s == inf or 0 < lasts_s <= self.left_s)
+        )
 
 
 @dataclass

@@ -251,6 +251,15 @@ def resume(view: QueueView, scope: QueueScope) -> ActionResult:
     return _ask(view, base_state, RequestVerb.RESUME, f"{scope} is resumed", **_scope_fields(scope))
 
 
+def limit(view: QueueView, project: str, most: int) -> ActionResult:
+    """Let at most so many jobs of a project run at once; 0: as many as there are agents."""
+    base_state = view.read_state()
+    text = f"at most {most} jobs of project {project} run at once"
+    text = text if most else f"project {project} has no limit"
+    fields = {"projects": (project,), "value": most}
+    return _ask(view, base_state, RequestVerb.LIMIT, text, **fields)
+
+
 def clean(
     view: QueueView,
     *,

@@ -75,7 +75,8 @@ class BaseState:
         """Whether an unfinished job is "held" or "waiting"; "": neither."""
         if is_held(self.orders, job, scheduling):
             return "held"
-        return "waiting" if self.missing(scheduling) else ""
+        early = scheduling.begin_at > self.at
+        return "waiting" if early or self.missing(scheduling) else ""
 
     def is_paused(self, reader: RunReader) -> bool:
         """Whether no more jobs of a run are started."""

@@ -11,7 +11,9 @@ from statistics import fmean
 from ..errors import BadFileError
 from ..store.base import up_command
 from ..store.job_ids import SHORT, JobId
+from ..store.scheduling import SchedulingOptions, will_do
 from ..store.snapshot import DEAD, AgentStatus
+from ..text.durations import format_time
 from ..text.memory_sizes import from_mib
 from .base_state import BaseState, RunJob
 from .rows import FAILED
@@ -20,6 +22,7 @@ from .waiting_order import in_order
 
 # The next jobs of a project take as long as the mean of its last so many.
 SAMPLE = 20
+NOBODY_HAS = "no agent has"  # begins the reasons that no waiting will change
 # Agents in these states get no jobs.
 _GONE = (*DEAD, "finishing", "outdated")
 
@@ -59,6 +62,8 @@ class Estimator:
 
     def _why_waiting(self, reader: RunReader, number: int) -> str:
         scheduling = reader.scheduling(number)
+        if scheduling.begin_at > self._base_state.at:
+            return f"it begins at {format_time(scheduling.begin_at)} (--begin)"
         missing = self._base_state.missing(scheduling)
         ended = [job for job in missing if self._base_state.outcome(job) is not None]
         if ended:
@@ -80,6 +85,11 @@ class Estimator:
             return "the queue is paused; resume it with: postroom resume"
         if reader.run in orders.paused_runs:
             return f"its run is paused; resume it with: postroom resume --run {reader.run[-6:]}"
+        if why := orders.paused_why.get(reader.project):
+            return (
+                f"its project paused itself: {why}; when that is mended: postroom resume --project "
+                f"{reader.project}"
+            )
         return f"its project is paused; resume it with: postroom resume --project {reader.project}"
 
     def _why_queued(self, reader: RunReader, number: int) -> str:
@@ -99,14 +109,23 @@ class Estimator:
                 _gpu_count(agent) >= scheduling.gpus for agent in accepting
             ):
                 return (
-                    f"no agent has the {scheduling.gpus} GPUs that it needs; start one with: "
+                    f"{NOBODY_HAS} the {scheduling.gpus} GPUs that it needs; start one with: "
                     f"postroom agents add {self._root} '0-{scheduling.gpus - 1};'"
+                )
+            if not any(
+                will_do(scheduling.require, agent.gpu_name, agent.memory_mib) for agent in accepting
+            ):
+                return (
+                    f"{NOBODY_HAS} a GPU like {scheduling.require!r}; start an agent on one, or "
+                    "submit the job again with another --require"
                 )
             memory = from_mib(scheduling.memory_mib)
             return (
-                f"no agent has a GPU with the {memory} that it needs; start an agent on a larger "
+                f"{NOBODY_HAS} a GPU with the {memory} that it needs; start an agent on a larger "
                 "GPU, or submit the job again with a smaller --memory"
             )
+        if limited := self._why_limited(reader, scheduling):
+            return limited
         place = self._place(reader.job_id(number))
         if place == 0:
             waiting = [agent for agent in self._fitting(reader, number) if agent.note]
@@ -114,6 +133,28 @@ class Estimator:
                 return f"it is next; agent {waiting[0].agent} waits for its GPU: {waiting[0].note}"
             return "it is next"
         return f"{place} job{'s are' if place > 1 else ' is'} ahead of it"
+
+    def _why_limited(self, reader: RunReader, scheduling: SchedulingOptions) -> str:
+        """Whether as many jobs of its group, or of its project, run as may."""
+        running = [job for job in self._base_state.running if job.run in self._base_state.readers]
+        group = [
+            job
+            for job in running
+            if job.run == reader.run and reader.scheduling(job.number).group == scheduling.group
+        ]
+        if scheduling.group_limit and len(group) >= scheduling.group_limit:
+            return (
+                f"{len(group)} of these jobs run, and at most {scheduling.group_limit} may at once"
+            )
+        most = self._base_state.orders.limits.get(reader.project)
+        readers = self._base_state.readers
+        count = sum(readers[job.run].project == reader.project for job in running)
+        if most is not None and reader.info.queue and count >= most:
+            return (
+                f"{count} jobs of project {reader.project} run, and at most {most} may at once; "
+                f"change it with: postroom limit {reader.project} N"
+            )
+        return ""
 
     def _fitting(self, reader: RunReader, number: int) -> list[AgentStatus]:
         """The agents that could run a job."""
@@ -125,6 +166,7 @@ class Estimator:
             and agent.agent not in self._base_state.orders.drained
             and (scheduling.gpus <= 1 or scheduling.gpus <= _gpu_count(agent))
             and scheduling.memory_mib <= agent.memory_mib
+            and will_do(scheduling.require, agent.gpu_name, agent.memory_mib)
         ]
 
     def _place(self, job: JobId) -> int:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from ..errors import GpuError
 from ..store.base import Base
 
 if TYPE_CHECKING:
     from ..gpus.cards.inventory import Card
-    from ..gpus.ledger.protocol import Lease
+    from ..gpus.ledger.protocol import Lease, Ledger
+    from ..gpus.ledger.waiting import Claim
 
 
 class CardLease:
@@ -23,6 +25,8 @@ class CardLease:
         self._cards = cards
         self._say = say
         self._lease: Lease | None = None
+        self._ledger: Ledger | None = None
+        self._visible: list[Card] = []  # of the machine, as they were when this was first asked
 
     @property
     def fds(self) -> tuple[int, ...]:
@@ -41,12 +45,15 @@ class CardLease:
         Raises CardHeld if they are not free, or are not `wanted` any more.
         """
         from ..gpus.ledger.protocol import LeaseRequest, open_ledger
+        from ..gpus.ledger.waiting import GIVE_BACK_S
 
-        ledger = open_ledger()
+        ledger = self._ledger = open_ledger()
         request = LeaseRequest(
             cards=tuple(card.uuid for card in self._cards),
             name=f"session {self._agent_id} of {self._root}",
             group=self._root,
+            # Jobs that would still run when a reservation begins are not sent to it.
+            lasts_s=GIVE_BACK_S,
         )
         waiting = waiting or self._tell
         self._lease = ledger.acquire(request, None if wait else 0, wanted=wanted, waiting=waiting)
@@ -61,6 +68,19 @@ class CardLease:
     def _tell(self, why: str) -> None:
         ids = ",".join(str(card.index) for card in self._cards)
         self._say(f"waiting for GPU {ids}: {why}")
+
+    def claimed(self) -> Claim:
+        """Whether the GPUs should go to somebody else now, since it is their turn."""
+        from ..gpus.cards import inventory
+        from ..gpus.ledger.waiting import Claim
+
+        if self._lease is None or self._ledger is None:
+            return Claim()
+        try:
+            self._visible = self._visible or inventory.cards() or self._cards
+            return self._ledger.claimed(self._lease, self._visible)
+        except (GpuError, OSError):
+            return Claim()  # nobody knows, so it stays as it is
 
     def release(self) -> None:
         """Give the GPUs back; what a job left running holds them until it ends."""

@@ -4,6 +4,7 @@
         |                  |--SIGTERM, Ctrl-C--> DRAINING --worker ends--> gone
         |                  |--again------------> worker killed ----------> gone
         |                  |--the out-of-memory killer ends the worker--> pause --> STARTING
+        |                  |--another user's turn: after the job, or with POSTROOM_YIELD now--.
         |                  '--nothing to do for a while--> worker ends --> RESTING, without its GPU
         |                                                  RESTING --called, has its GPU--> STARTING
         '-- three workers in a row die with different jobs, or three before they are ready: gone
@@ -24,6 +25,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
+from math import inf
 from typing import IO, Any, NoReturn, TypeVar
 
 from ..commands.attempt import ATTEMPT
@@ -64,7 +66,7 @@ from .card_lease import CardLease
 from .command_relay import LOST, CommandRelay
 from .forked_worker import fork_worker
 from .process_state import SPOILT
-from .rest import Bell, IdleWatch
+from .rest import Bell, IdleWatch, yields
 from .task_output import TaskOutput
 from .timeouts import job_in_hand
 
@@ -160,6 +162,7 @@ class Guardian:
         self._bell = Bell(self._files, base, slot.agent_id)
         self._bell_events: int | None = None
         self._resting = False  # it has no GPU, no worker and no mailbox
+        self._until = inf  # when somebody's reservation of its GPU begins
         self._retiring = False  # the worker was told to stop, so that the session can rest
         self._hold(lease.fds if lease is not None else ())
 
@@ -286,6 +289,7 @@ class Guardian:
             out_of_memory=out_of_memory,
             kept=self._kept,
             waits_for=waits_for[:MOST_WORDS],
+            until=self._until if self._until < inf else 0.0,
         )
         temporary = self._base.temporary()
         self._files.write_new(temporary, [info.encode()])
@@ -379,6 +383,7 @@ class Guardian:
         elif time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + LOOK_S
             self._rest_if_idle()
+            self._give_way()
         self._oom_watch.look(time.monotonic())
         if self._start_at is not None and time.monotonic() >= self._start_at:
             self._start_at = None
@@ -432,8 +437,15 @@ class Guardian:
         run, job, attempt = found.letter.run, found.hand.job, found.letter.attempt
         stop = read_stop(self._files, self._base, run, job, attempt)
         if stop is not None:
-            agent_id, reason = self._slot.agent_id, stop.reason
-            note = Note(run, job, attempt, "stopped", agent_id, reason=reason, at=time.time())
+            self._stop_task(stop.reason)
+
+    def _stop_task(self, reason: str) -> None:
+        """Kill the worker in its task, which is noted as stopped."""
+        found = job_in_hand(self._files, self._base, self._slot.agent_id)
+        if found is not None:
+            run, job, attempt = found.letter.run, found.hand.job, found.letter.attempt
+            agent_id, now = self._slot.agent_id, time.time()
+            note = Note(run, job, attempt, "stopped", agent_id, reason=reason, at=now)
             self._insist(lambda: write_note(self._files, self._base, note))
             self._task_stopped = True
             self._kill_worker()
@@ -455,6 +467,39 @@ class Guardian:
         if self._idle.is_over(time.monotonic(), hand, letter=letter):
             self._retiring = True
             self._tell_worker(b"stop\n")
+
+    def _give_way(self) -> None:
+        """Rest after the running job if it is another user's turn to have the GPU.
+
+        With POSTROOM_YIELD, the running job is stopped: it may save its state, and is requeued.
+        """
+        if not self._rests or self._worker is None or not self._ready or self._lease is None:
+            return
+        if self._signals or self._retiring:
+            return
+        why, until = self._lease.claimed()
+        if until != self._until:
+            self._until = until
+            self._insist(self._write_info)
+        if not why:
+            return
+        self._retiring = True
+        self._say(f"{self._slot.gpu_name} is given back: {why}")
+        self._journal.event("gives way", agent=self._slot.agent_id, why=why)
+        self._tell_worker(b"stop\n")
+        if yields():
+            self._stop_running_job(f"its GPU is given back: {why}")
+
+    def _stop_running_job(self, reason: str) -> None:
+        """Stop what runs now, without blame; it goes on later, from its checkpoint."""
+        worker = self._worker
+        assert worker is not None
+        if isinstance(worker, ForkedProcess):
+            worker.terminate()
+        elif self._relay.busy:
+            self._relay.stop()
+        else:
+            self._stop_task(reason)
 
     def _rest(self) -> None:
         """The worker is dead and its mailbox removed: give the GPU back, and wait for a call."""
@@ -608,7 +653,7 @@ class Guardian:
         retired, self._retiring = self._retiring, False
         if self._signals:
             return
-        if retired and worker.returncode == 0:
+        if retired and (worker.returncode == 0 or stopped):
             self._rest()
             return
         spoilt = worker.returncode == SPOILT

@@ -19,6 +19,7 @@ from ..text.durations import parse_duration
 # torch again takes some seconds; another user's job may take hours.
 REST_S = 30.0
 VARIABLE = "POSTROOM_REST"
+YIELD = "POSTROOM_YIELD"
 
 
 def rest_s() -> float | None:
@@ -30,6 +31,11 @@ def rest_s() -> float | None:
         return parse_duration(text) if text else REST_S
     except PostroomError:
         raise PostroomError(f"{VARIABLE}={text!r}: write 30s, 10m, or never") from None
+
+
+def yields() -> bool:
+    """Whether a session stops its running job when it is somebody else's turn to use the GPU."""
+    return os.environ.get(YIELD, "") not in ("", "0", "no")
 
 
 class Bell:

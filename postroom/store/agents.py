@@ -60,6 +60,7 @@ class AgentInfo(JsonRecord, _NamesProcess):
     out_of_memory: bool = False  # it pauses, because the machine ran out of memory (RAM)
     kept: bool = False  # it lives as long as `control/agents.json` names it
     waits_for: str = ""  # why it was called, and has not got its GPU yet
+    until: float = 0.0  # when somebody's reservation of its GPU begins; 0: nobody has reserved it
     protocol: int = PROTOCOL  # which letters it understands
     where: str = ""  # the engine that carries it elsewhere, such as "slurm"; "": it is on this host
     node: str = ""  # ... and where that is

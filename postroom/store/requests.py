@@ -46,6 +46,7 @@ class RequestVerb(enum.Enum):
     PRIORITY = "priority"  # jobs or runs; value: the number
     MOVE = "move"  # jobs; value: "first", "last" or the job to put them before
     PAUSE = "pause"  # runs, projects, or everything; preempt: stop running jobs, which go on later
+    LIMIT = "limit"  # projects; value: how many of their jobs may run at once; 0: any number
     RESUME = "resume"  # runs, projects, or everything
     DRAIN = "drain"  # agents: no more letters; preempt: stop what they run
     FILL = "fill"  # agents: letters again
@@ -98,6 +99,8 @@ class Request(JsonRecord):
             if type(self.value) is not int:
                 raise PostroomError("a priority is a whole number")
             check_priority(self.value)
+        if self.verb is RequestVerb.LIMIT and (type(self.value) is not int or self.value < 0):
+            raise PostroomError("a limit is a whole number; 0 removes it")
         if self.verb is RequestVerb.ADD and not GPUS.fullmatch(str(self.value)):
             raise PostroomError("write GPUs as 0,0,1 or all or cpu")
         if self.verb is RequestVerb.MOVE and self.value not in ("first", "last"):
@@ -111,6 +114,7 @@ _TARGETS = {
     RequestVerb.PRIORITY: ("jobs", "runs"),
     RequestVerb.MOVE: ("jobs",),
     RequestVerb.PAUSE: ("runs", "projects", "everything"),
+    RequestVerb.LIMIT: ("projects",),
     RequestVerb.RESUME: ("runs", "projects", "everything"),
     RequestVerb.DRAIN: ("agents", "everything"),
     RequestVerb.FILL: ("agents", "everything"),
@@ -188,6 +192,8 @@ class Orders(JsonRecord):
     )  # False: released, whatever its scheduling options say
     positions: dict[JobId, float] = field(default_factory=dict)  # instead of its number
     killed: dict[JobId, str] = field(default_factory=dict)  # by whom
+    limits: dict[str, int] = field(default_factory=dict)  # of a project's jobs, so many at once
+    paused_why: dict[str, str] = field(default_factory=dict)  # of projects that paused themselves
 
     def is_paused(self, run: str, project: str) -> bool:
         """Whether nothing more of a run is to be begun."""

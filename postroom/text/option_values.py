@@ -26,6 +26,14 @@ def parse_array(text: str) -> Sequence[int]:
     return numbers
 
 
+def parse_limited_array(text: str) -> tuple[Sequence[int], int]:
+    """Return the numbers of `1-100%4`, and how many may run at once; 0: any number."""
+    numbers, percent, most = text.partition("%")
+    if percent and not (most.isascii() and most.isdigit() and int(most)):
+        raise PostroomError(f"{text!r} is not an array: write 1-100%4 for at most 4 at once")
+    return parse_array(numbers), int(most or 0)
+
+
 def environment(pairs: Sequence[str]) -> dict[str, str]:
     """Return the environment that several `NAME=VALUE` describe."""
     found = {}

@@ -9,10 +9,12 @@ import click
 import pytest
 
 from postroom.errors import PostroomError
+from postroom.queue.job_words import job_named
 from postroom.queue.queue_view import QueueView
 from postroom.store.base import Base
+from postroom.store.requests import RequestVerb
 
-from .kit import call
+from .kit import asked, call
 
 
 def test_submit_prints_ids_and_nothing_else_on_stdout(base: Base, view: QueueView) -> None:
@@ -43,6 +45,7 @@ def test_submit_passes_on_every_option(base: Base, view: QueueView, tmp_path: Pa
         "after": [detail["after"][0]["id"]],
         "gpus": 2,
         "memory_mib": 40 * 1024,
+        "lasts_s": 5520,
     }
     assert (detail["timeout_s"], detail["retries"], detail["cwd"]) == (5400, 3, str(tmp_path))
     assert detail["env"] == ["A"]
@@ -80,3 +83,24 @@ def test_everybody_who_is_to_be_notified_is(base: Base) -> None:
 
 def notices(base: Base) -> list[Path]:
     return list(Path(base.control).glob("notice.*.json"))
+
+
+def test_limits_times_and_kinds_of_cards_are_passed_on(base: Base, view: QueueView) -> None:
+    words = "submit --array 1-4%2 --begin now+2h --stop-after-failures 3 --require A100|24G -t 1h x"
+    ids = call(base, *words.split()).stdout.split()
+    found = [view.job(job_named(view, one)).scheduling for one in ids]
+    assert len({one["group"] for one in found}) == 1
+    assert {one["group_limit"] for one in found} == {2}
+    assert (found[0]["group_failures"], found[0]["require"]) == (3, "A100|24G")
+    assert found[0]["lasts_s"] == 3610.0
+    assert "it begins at" in view.job(job_named(view, ids[0])).job.reason
+    call(base, "submit", "--limit", "1", "y")
+    assert view.job(job_named(view, "@")).scheduling["group"] == "project"
+    for wrong in ("1-4%0", "1-4%x"):
+        with pytest.raises(click.BadParameter, match="at most 4 at once"):
+            call(base, "submit", "--array", wrong, "x")
+
+
+def test_a_project_is_limited(base: Base) -> None:
+    call(base, "limit", "vae", "2")
+    assert asked(base)[0][::2] == (RequestVerb.LIMIT, 2)

@@ -127,3 +127,31 @@ def test_a_service_that_is_told_to_stop_queues_its_jobs_again(queue: Base, tmp_p
     assert pids(queue) == []
     assert "queued" in postroom("show", job)
     assert (tmp_path / "began").read_text() == "x\n"
+
+
+YIELDING = """
+import os, pathlib, signal, sys, time
+saved = pathlib.Path(os.environ["POSTROOM_CHECKPOINT"], "state")
+if saved.exists():
+    sys.exit(0)
+def save(*_):
+    saved.write_text("half")
+    sys.exit(75)
+signal.signal(signal.SIGTERM, save)
+print("begun", flush=True)
+time.sleep(600)
+"""
+
+
+def test_an_agent_that_yields_saves_its_job_for_a_neighbour_and_finishes_it_later(
+    queue: Base, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POSTROOM_YIELD", "1")
+    (tmp_path / "train.py").write_text(YIELDING)
+    postroom("up", "--gpus", "0", "--no-page")
+    job = postroom("submit", sys.executable, str(tmp_path / "train.py")).strip()
+    wait_until(lambda: "begun" in postroom("logs", job), folder=queue.root)
+    # The neighbour waits for this GPU: it is not their turn for the first ten seconds.
+    words = ["gpu", "run", "--gpus", "0", "--timeout", "60", "--", "echo", "mine"]
+    assert postroom(*words) == "mine\n"
+    assert postroom("wait", "--timeout", "60", job) == f"{job} ok\n"

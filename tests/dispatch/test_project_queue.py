@@ -85,3 +85,54 @@ def test_what_comes_back_waits_again_and_what_is_withdrawn_does_not() -> None:
     made.put_back(0, 4)
     assert made.withdraw({1, 2, 9}) == [(1, 3)]
     assert order(made) == [0, 3]
+
+
+def test_of_a_group_only_so_many_are_out_at_once() -> None:
+    limited = SchedulingOptions(group="g", group_limit=2)
+    made = queue(*[limited] * 4, SchedulingOptions())
+    assert order(made) == [0, 1, 4]
+    made.put_back(0, 1)
+    assert order(made) == [0]  # it came back, and goes again
+    made.forget(1)
+    assert order(made) == [2]
+
+
+def test_jobs_that_are_out_count_for_a_master_that_has_just_started() -> None:
+    limited = SchedulingOptions(group="g", group_limit=2)
+    made = queue()
+    made._read = lambda taken: iter([limited] * (taken.stop - taken.first))
+    made.recover([0], 4, sent=[(1, 2)], covered=[(0, 1)])
+    assert order(made) == [2]
+
+
+def test_a_job_with_a_time_to_begin_waits_for_it() -> None:
+    made = queue(SchedulingOptions(begin_at=100.0), SchedulingOptions(begin_at=50.0))
+    assert order(made) == []
+    made.begin_due(60.0)
+    assert order(made) == [1]
+    made.put_back(1, 2)
+    made.begin_due(100.0)
+    assert order(made) == [0, 1]
+
+
+def test_a_session_whose_card_is_reserved_gets_only_what_fits_before() -> None:
+    made = queue(
+        SchedulingOptions(), SchedulingOptions(lasts_s=500.0), SchedulingOptions(lasts_s=50.0)
+    )
+    assert order(made, Capacity(left_s=100.0)) == [2]
+    assert order(made, Capacity()) == [0, 1]
+
+
+def test_a_job_goes_to_the_kind_of_card_that_it_requires() -> None:
+    made = queue(SchedulingOptions(require="A100|24G"))
+    assert order(made, Capacity(memory_mib=16_000, gpu_name="Tesla T4")) == []
+    assert order(made, Capacity(memory_mib=24_200, gpu_name="RTX 4090")) == [0]
+
+
+def test_after_its_failures_the_rest_of_a_group_is_named() -> None:
+    made = queue(*[SchedulingOptions(group="g", group_failures=2)] * 4, SchedulingOptions())
+    taken = [made.take(), made.take()]
+    assert [one.first for one in taken if one] == [0, 1]
+    assert made.failed(0) == []
+    assert sorted(made.failed(1)) == [2, 3]
+    assert made.failed(4) == []

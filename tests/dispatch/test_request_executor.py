@@ -461,3 +461,44 @@ def test_a_long_run_is_killed_at_once(room: QueueRoom) -> None:
     assert words(room.outcome(JobId("r", 0))) == "killed by ada"
     room.look(dispatcher)
     assert read_orders(room.files, room.base) == Orders()
+
+
+class TestMistakes:
+    def test_a_project_whose_jobs_fail_at_once_and_alike_is_paused(self, room: QueueRoom) -> None:
+        room.queue(*["false"] * 9, project="typo")
+        room.queue("a", project="other")
+        dispatcher = room.dispatcher()
+        order = room.order(dispatcher, room.inbox(run_job=run_command))
+        assert sorted(order) == ["a"] + ["false"] * 5
+        orders = read_orders(room.files, room.base)
+        assert orders.paused_projects == {"typo"}
+        assert "5 jobs in a row failed at once with" in orders.paused_why["typo"]
+        room.ask(RequestVerb.RESUME, projects=("typo",))
+        room.look(dispatcher)
+        assert read_orders(room.files, room.base).paused_why == {}
+        assert room.sent() == "false"
+
+    def test_a_success_in_between_means_that_it_is_no_mistake_of_all(self, room: QueueRoom) -> None:
+        room.queue(*(["false"] * 4 + ["good"]) * 3)
+        order = room.order(room.dispatcher(), room.inbox(run_job=run_command))
+        assert len(order) == 15
+
+    def test_the_rest_of_an_array_is_held_after_its_failures(self, room: QueueRoom) -> None:
+        jobs = room.queue(*["false"] * 6, group="g", group_failures=2)
+        room.queue("good")
+        dispatcher = room.dispatcher()
+        order = room.order(dispatcher, room.inbox(run_job=run_command))
+        assert order == ["false", "false", "good"]
+        assert set(read_orders(room.files, room.base).held) == set(jobs[2:])
+
+    def test_a_project_has_no_more_jobs_out_than_its_limit(self, room: QueueRoom) -> None:
+        room.ask(RequestVerb.LIMIT, projects=("p",), value=1)
+        room.queue("a", "b")
+        inboxes = [room.inbox(str(n), run_job=run_command) for n in range(2)]
+        dispatcher = room.dispatcher()
+        room.look(dispatcher)
+        assert sorted(map(str, (room.sent("0"), room.sent("1")))) == ["None", "a"]
+        room.ask(RequestVerb.LIMIT, projects=("p",), value=0)
+        room.look(dispatcher)
+        assert {room.sent("0"), room.sent("1")} == {"a", "b"}
+        assert len(inboxes) == 2

@@ -8,7 +8,13 @@ import pytest
 
 from postroom.errors import PostroomError
 from postroom.store.job_ids import JobId
-from postroom.store.scheduling import MOST_PRIORITY, SchedulingOptions, check_priority
+from postroom.store.scheduling import (
+    MOST_PRIORITY,
+    SchedulingOptions,
+    check_priority,
+    check_require,
+    will_do,
+)
 
 
 @pytest.mark.parametrize(
@@ -51,3 +57,26 @@ def test_a_priority_has_limits() -> None:
     assert check_priority(-MOST_PRIORITY) == -MOST_PRIORITY
     with pytest.raises(PostroomError, match="must be between"):
         check_priority(MOST_PRIORITY + 1)
+
+
+@pytest.mark.parametrize(
+    ("require", "fits"),
+    [
+        ("", True),
+        ("a100", True),
+        ("H100", False),
+        ("H100|A100", True),
+        ("H100|40G", True),
+        ("80G", False),
+        ("A100 80G|H100", False),
+        ("nvidia 40GiB", True),
+    ],
+)
+def test_kinds_of_cards_are_names_or_sizes(require: str, fits: bool) -> None:
+    assert will_do(require, "NVIDIA A100-SXM4-40GB", 39_900) == fits
+
+
+@pytest.mark.parametrize("require", ["|", "A100|", " "])
+def test_a_kind_without_words_is_refused(require: str) -> None:
+    with pytest.raises(PostroomError, match="names no kind of GPU"):
+        check_require(require)

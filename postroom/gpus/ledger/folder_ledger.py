@@ -25,10 +25,12 @@ from .ledger_rules import LedgerRules, read_rules
 from .protocol import Lease, LeaseEntry, LeaseRequest, Quarantine
 from .reservations import AHEAD_S, LONGEST_S, Reservation, room
 from .waiting import (
+    Claim,
     LedgerFacts,
     PendingRequest,
     Situation,
     append,
+    claimed,
     refusal,
     reserved_for,
 )
@@ -88,6 +90,11 @@ class FolderLedger:
         self.notes.record("healed", cards=[uuid])
 
     # Fair shares, limits and reservations
+
+    def claimed(self, lease: Lease, cards: list[Card]) -> Claim:
+        """Return whether a holder should give its cards back: another's turn has come."""
+        with LeaseScan(self.folder) as scan:
+            return claimed(lease.entry, scan.snapshot(), self.situation(cards))
 
     def rules(self) -> LedgerRules:
         """Return the administrator's rules."""

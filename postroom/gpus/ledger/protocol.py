@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from ..cards.inventory import Card
     from .ledger_rules import LedgerRules
     from .reservations import Reservation
+    from .waiting import Claim
 
 
 class LeaseRequest(NamedTuple):
@@ -243,6 +244,12 @@ class Ledger(Protocol):
 
     def heal(self, uuid: str) -> None:
         """End the quarantine of a card."""
+
+    def claimed(self, lease: Lease, cards: list[Card]) -> Claim:
+        """Return whether a holder should give its cards back: another's turn has come.
+
+        `cards` are the visible cards.
+        """
 
     def rules(self) -> LedgerRules:
         """Return the administrator's rules."""

@@ -17,7 +17,7 @@ from ...system import processes
 from ...system.shared_folder import SharedFolder
 from . import lease_records
 from .allocation import AvailableCard, CardShare, CardWindow, Demand, grant
-from .fair_share import Account, held_s, in_turn, used_lately
+from .fair_share import Account, held_s, in_turn, used_by_lease, used_lately
 from .holding_limits import HoldingLimits
 from .lease_scan import LeaseScan, LedgerState
 from .ledger_rules import LedgerRules
@@ -27,6 +27,9 @@ from .reservations import Reservation, ends_at, windows
 LOOK_S = 0.01  # how often the first waiting request looks; later ones look less often
 LOOK_LIMIT_S = 2.0
 GLANCE_LIMIT_S = 0.1
+LEAST_HOLD_S = 10.0  # a session that gives its card to others has it for this long
+# A session gives its card back so long before a reservation, and asks for so long when it begins.
+GIVE_BACK_S = 60.0
 NEAR = 4  # this many requests at the front look at once when files have changed
 
 
@@ -228,6 +231,55 @@ def refusal(entry: LeaseEntry, snapshot: LedgerState, situation: Situation) -> s
     if why := limits.over(demand):
         return f"{why} ({situation.facts.rules.path})"
     return ""
+
+
+class Claim(NamedTuple):
+    """What others want of the cards of a lease."""
+
+    why: str = ""  # why its holder should give them back now; "": it is still its turn
+    until: float = inf  # when another user's reservation of one of them begins
+
+
+def claimed(entry: LeaseEntry, snapshot: LedgerState, situation: Situation) -> Claim:
+    """Return whether the holder of a lease should give it back, and until when it may have it.
+
+    It should if a new request for the same cards, made now, would have to wait: another one is
+    before it, or its user is over a limit. And it should before a reservation of one of them.
+    """
+    facts = situation.facts
+    windows = reserved_for(entry, snapshot, situation)
+    near = min((windows[uuid] for uuid in entry.cards if uuid in windows), default=None)
+    until = inf if near is None else near.start
+    if near is not None and near.start - facts.now < GIVE_BACK_S:
+        return Claim(f"user {processes.user_name(near.uid)} has reserved it", until)
+    if facts.now - (entry.granted_at or facts.now) < LEAST_HOLD_S:
+        return Claim("", until)
+    ours = [
+        one
+        for one in snapshot.held
+        if one.lease_id == entry.lease_id
+        or (one.group and (one.group, one.uid) == (entry.group, entry.uid))
+    ]
+    others = snapshot._replace(held=[one for one in snapshot.held if one not in ours])
+    half_life_s = facts.rules.half_life_s
+    spent = Account(sum(used_by_lease(one, facts.now, half_life_s) for one in ours), facts.now)
+    accounts = {**facts.accounts, entry.uid: [*facts.accounts.get(entry.uid, ()), spent]}
+    facts = facts._replace(accounts=accounts, reservations=())
+    situation = situation._replace(facts=facts)
+    again = entry._replace(
+        lease_id="",
+        cards=(),
+        among=entry.cards,
+        count=len(entry.cards),
+        asked_at=facts.now,
+        granted_at=None,
+    )
+    if decide(again, others, situation, pack=False)[0] is not None:
+        return Claim("", until)
+    if why := refusal(again, others, situation):
+        return Claim(why, until)
+    first = next((one for one in others.waiting if {*one.among} & {*entry.cards}), None)
+    return Claim(f"{first.describe()} is before it" if first else "", until)
 
 
 def reserved_for(
