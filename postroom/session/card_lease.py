@@ -11,7 +11,7 @@ from ..store.base import Base
 if TYPE_CHECKING:
     from ..gpus.cards.inventory import Card
     from ..gpus.ledger.protocol import Lease, Ledger
-    from ..gpus.ledger.waiting import Claim
+    from ..gpus.ledger.waiting import CardClaim
 
 
 class CardLease:
@@ -69,18 +69,18 @@ class CardLease:
         ids = ",".join(str(card.index) for card in self._cards)
         self._say(f"waiting for GPU {ids}: {why}")
 
-    def claimed(self) -> Claim:
+    def claimed(self) -> CardClaim:
         """Whether the GPUs should go to somebody else now, since it is their turn."""
         from ..gpus.cards import inventory
-        from ..gpus.ledger.waiting import Claim
+        from ..gpus.ledger.waiting import CardClaim
 
         if self._lease is None or self._ledger is None:
-            return Claim()
+            return CardClaim()
         try:
             self._visible = self._visible or inventory.cards() or self._cards
             return self._ledger.claimed(self._lease, self._visible)
         except (GpuError, OSError):
-            return Claim()  # nobody knows, so it stays as it is
+            return CardClaim()  # nobody knows, so it stays as it is
 
     def release(self) -> None:
         """Give the GPUs back; what a job left running holds them until it ends."""

@@ -25,7 +25,7 @@ from .ledger_rules import LedgerRules, read_rules
 from .protocol import Lease, LeaseEntry, LeaseRequest, Quarantine
 from .reservations import AHEAD_S, LONGEST_S, Reservation, room
 from .waiting import (
-    Claim,
+    CardClaim,
     LedgerFacts,
     PendingRequest,
     Situation,
@@ -91,7 +91,7 @@ class FolderLedger:
 
     # Fair shares, limits and reservations
 
-    def claimed(self, lease: Lease, cards: list[Card]) -> Claim:
+    def claimed(self, lease: Lease, cards: list[Card]) -> CardClaim:
         """Return whether a holder should give its cards back: another's turn has come."""
         with LeaseScan(self.folder) as scan:
             return claimed(lease.entry, scan.snapshot(), self.situation(cards))

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from ..cards.inventory import Card
     from .ledger_rules import LedgerRules
     from .reservations import Reservation
-    from .waiting import Claim
+    from .waiting import CardClaim
 
 
 class LeaseRequest(NamedTuple):
@@ -245,7 +245,7 @@ class Ledger(Protocol):
     def heal(self, uuid: str) -> None:
         """End the quarantine of a card."""
 
-    def claimed(self, lease: Lease, cards: list[Card]) -> Claim:
+    def claimed(self, lease: Lease, cards: list[Card]) -> CardClaim:
         """Return whether a holder should give its cards back: another's turn has come.
 
         `cards` are the visible cards.

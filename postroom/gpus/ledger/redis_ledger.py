@@ -43,7 +43,7 @@ from .protocol import Lease, LeaseEntry, LeaseRequest, Quarantine
 from .redis_renewal import start_renewal
 from .redis_store import TTL_S, RedisLease, RedisStore
 from .reservations import Reservation
-from .waiting import Claim, claimed, decide, look_s
+from .waiting import CardClaim, claimed, decide, look_s
 
 LOOK_LIMIT_S = 0.25  # a look here is one request to the server
 # The longest time from a decision to its lock on this host. Meanwhile the request may still return
@@ -88,7 +88,7 @@ class RedisLedger:
         """End the quarantine of a card."""
         self.local.heal(uuid)
 
-    def claimed(self, lease: Lease, cards: list[Card]) -> Claim:
+    def claimed(self, lease: Lease, cards: list[Card]) -> CardClaim:
         """Return whether a holder should give its cards back: another's turn has come."""
         with LeaseScan(self.local.folder) as scan:
             _, snapshot = self.snapshot(scan)

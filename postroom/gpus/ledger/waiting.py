@@ -233,14 +233,14 @@ def refusal(entry: LeaseEntry, snapshot: LedgerState, situation: Situation) -> s
     return ""
 
 
-class Claim(NamedTuple):
+class CardClaim(NamedTuple):
     """What others want of the cards of a lease."""
 
     why: str = ""  # why its holder should give them back now; "": it is still its turn
     until: float = inf  # when another user's reservation of one of them begins
 
 
-def claimed(entry: LeaseEntry, snapshot: LedgerState, situation: Situation) -> Claim:
+def claimed(entry: LeaseEntry, snapshot: LedgerState, situation: Situation) -> CardClaim:
     """Return whether the holder of a lease should give it back, and until when it may have it.
 
     It should if a new request for the same cards, made now, would have to wait: another one is
@@ -251,9 +251,9 @@ def claimed(entry: LeaseEntry, snapshot: LedgerState, situation: Situation) -> C
     near = min((windows[uuid] for uuid in entry.cards if uuid in windows), default=None)
     until = inf if near is None else near.start
     if near is not None and near.start - facts.now < GIVE_BACK_S:
-        return Claim(f"user {processes.user_name(near.uid)} has reserved it", until)
+        return CardClaim(f"user {processes.user_name(near.uid)} has reserved it", until)
     if facts.now - (entry.granted_at or facts.now) < LEAST_HOLD_S:
-        return Claim("", until)
+        return CardClaim("", until)
     ours = [
         one
         for one in snapshot.held
@@ -275,11 +275,11 @@ def claimed(entry: LeaseEntry, snapshot: LedgerState, situation: Situation) -> C
         granted_at=None,
     )
     if decide(again, others, situation, pack=False)[0] is not None:
-        return Claim("", until)
+        return CardClaim("", until)
     if why := refusal(again, others, situation):
-        return Claim(why, until)
+        return CardClaim(why, until)
     first = next((one for one in others.waiting if {*one.among} & {*entry.cards}), None)
-    return Claim(f"{first.describe()} is before it" if first else "", until)
+    return CardClaim(f"{first.describe()} is before it" if first else "", until)
 
 
 def reserved_for(
