@@ -17,5 +17,4 @@ if __name__ == "__main__":
     from postroom.cli.agents import command
 
     os.environ.setdefault("POSTROOM_BASE", "./base")  # as main.py does
-    os.environ.setdefault("POSTROOM_BASE", "./base")  # as main.py does
     run_command(command)

@@ -10,15 +10,11 @@ python main.py --n-tasks 500 --size 1024
 import shlex
 import sys
 import time
-from contextlib import nullcontext
 
 import numpy as np
 
 from jobs import Job
-from postroom import Master, PostroomError, Sessions
-from postroom.project.report import interrupted, progress, summary
-from postroom.project.settings import read_settings
-from postroom.store.task_source import check_kernel
+from postroom import Master, PostroomError, read_settings
 
 # Settings: edit them here, or pass --base, --n-gpu, ..., or set POSTROOM_BASE, POSTROOM_N_GPU, ...
 BASE = "./base"  # the post room: a folder, made if it is missing
@@ -57,35 +53,32 @@ def main() -> int:
         RESUME=RESUME,
         FAILED=FAILED,
     )
-    with Master(settings.base) as master:
-        if settings.hot_start:
-            if not master.agents():
-                raise PostroomError(
-                    f"no agent is running on {master.base.root}: start some with ./start_agent.sh "
-                    f"{settings.n_gpu} {settings.base}, or run without --hot-start"
-                )
-            agents = nullcontext()
+    own = {} if settings.hot_start else {"agents": settings.n_gpu, "check": TASK}
+    with Master(settings.base, **own) as master:
+        if not master.agents():
+            raise PostroomError(
+                f"no agent is running on {master.base.root}: start some with ./start_agent.sh "
+                f"{settings.n_gpu} {settings.base}, or run without --hot-start"
+            )
+        started = time.monotonic()
+        if settings.resume is None and not settings.failed:
+            size = settings.size
+            shared = {"weights": np.ones((size, size), dtype=np.float32) / size}
+            pool = master.start(build_jobs(settings.n_tasks, size), shared)
         else:
-            check_kernel(master.import_folder, TASK)
-            agents = Sessions(master.base, settings.n_gpu)
-
-        with agents:
-            started = time.monotonic()
-            if settings.resume is None and not settings.failed:
-                size = settings.size
-                shared = {"weights": np.ones((size, size), dtype=np.float32) / size}
-                pool = master.start(build_jobs(settings.n_tasks, size), shared)
-            else:
-                pool = master.resume(settings.resume or None, job=Job, failed=settings.failed)
-            again = f"python main.py --resume {pool.run} --base {shlex.quote(settings.base)}"
-            try:
-                with progress(master, pool) as show:
-                    master.wait(pool, progress=show)
-            except KeyboardInterrupt:
-                interrupted(pool, again)
-                return 130
-            summary(master, pool, time.monotonic() - started, retry=f"{again} --failed")
-    return 1 if pool.failures() else 0
+            pool = master.resume(settings.resume or None, job=Job, failed=settings.failed)
+        again = f"python main.py --resume {pool.run} --base {shlex.quote(settings.base)}"
+        try:
+            master.wait(pool, progress=True)
+        except KeyboardInterrupt:
+            kept = f"{pool.n_done} of {len(pool)} jobs are done and kept"
+            print(f"\nstopped: {kept}; resume with: {again}", file=sys.stderr)
+            return 130
+        print(f"{pool.summary()}\nin {time.monotonic() - started:.1f} s")
+    if pool.failures():
+        print(f"run the failed jobs again: {again} --failed")
+        return 1
+    return 0
 
 
 if __name__ == "__main__":

@@ -14,5 +14,4 @@ if __name__ == "__main__":
     from postroom.cli.master import command
 
     os.environ.setdefault("POSTROOM_BASE", "./base")  # as main.py does
-    os.environ.setdefault("POSTROOM_BASE", "./base")  # as main.py does
     run_command(command)

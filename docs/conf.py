@@ -43,7 +43,7 @@ myst_heading_anchors = 4
 nitpicky = True
 nitpick_ignore_regex = [
     # Of other packages, which we do not link to: a build needs no network.
-    ("py:.*", r"(numpy|torch|click|os|concurrent|subprocess|signal|collections)\..*"),
+    ("py:.*", r"(numpy|torch|click|os|argparse|concurrent|subprocess|signal|collections)\..*"),
     # Types that a signature names, and that are not part of the public API.
     ("py:.*", r"postroom\.(?!testing\b)[a-z_]+\..*"),
     ("py:class", r"postroom\.testing\.T|[A-Z]\w*|np\..*|subprocess\..*"),

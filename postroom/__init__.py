@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .jobs import Job, JobPool, Status
     from .master import Master
     from .parcel.sheets import Outcome
+    from .project.settings import read_settings
     from .session.sessions import Sessions
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "PostroomError",
     "job",
     "lease",
+    "read_settings",
 ]
 
 # What `pytest -p postroom` loads; nothing else reads it.
@@ -53,6 +55,7 @@ _HOMES = {
     "PostroomError": "errors",
     "job": "functions.decorator",
     "lease": "functions.lease_block",
+    "read_settings": "project.settings",
 }
 
 

@@ -9,7 +9,7 @@ import enum
 import itertools
 import os
 import shlex
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
@@ -17,15 +17,19 @@ from typing import Any, Protocol, Self, overload
 
 from .calls.by_value import BY_VALUE, FUNCTION, POSITIONAL
 from .errors import BadFileError, JobFailed, OtherVersionError, PostroomError, RemoteTraceback
+from .parcel.failure_groups import FailureGroup, described, group_failures
 from .parcel.sheets import Failure, JobEnd, JobOptions, Outcome, OutcomeSheet
+from .store.agents import read_agent_info
 from .store.base import Base, default_base
 from .store.files import MAP_FROM_BYTES, Files
 from .store.job_ids import JobId
 from .store.kernel_output import read_output
+from .store.requests import read_orders
 from .store.runs import RunInfo, list_firsts, read_parcel_bytes
 from .store.taken import Ranges, ResultRemover
 from .system.page_cache import LARGE
 from .text.safe_text import printable
+from .text.table import html_table, table_lines
 
 
 class Driver(Protocol):
@@ -67,10 +71,18 @@ class Driver(Protocol):
 
 
 class Status(enum.Enum):
-    """Where a job is, or how it ended, in the words of listings."""
+    """Where a job is, or how it ended, in the words of listings.
+
+    A job of this program is never abandoned, and waits for no other job; listings show those, too.
+    """
 
     QUEUED = "queued"
+    WAITING = "waiting"
+    PAUSED = "paused"
+    HELD = "held"
+    ABANDONED = "abandoned"
     RUNNING = "running"
+    STOPPING = "stopping"
     OK = "ok"
     FAILED = "failed"
     TIMED_OUT = "timed out"
@@ -80,7 +92,10 @@ class Status(enum.Enum):
     @property
     def done(self) -> bool:
         """Whether the job has ended."""
-        return self not in (Status.QUEUED, Status.RUNNING)
+        return self in _ENDED
+
+
+_ENDED = (Status.OK, Status.FAILED, Status.TIMED_OUT, Status.LOST, Status.CANCELLED)
 
 
 class Job:
@@ -214,6 +229,9 @@ def _calls() -> Any:
     return call
 
 
+# How many kinds of errors a summary lists.
+MOST_ERRORS = 10
+
 # In the place of a job whose result was handed out and not kept.
 _HANDED_OUT = Job("postroom:handed_out")
 # Results that were handed out are removed together: so many jobs, or so many bytes.
@@ -319,7 +337,7 @@ class SubmittedJob:
 
     def done(self) -> bool:
         """Whether it has an outcome."""
-        return self.pool.status(self.number).done
+        return self.pool.has_outcome(self.number)
 
     def result(self, timeout_s: float | None = None) -> Any:
         """Work until the job is done, and return its output.
@@ -535,8 +553,16 @@ class JobPool:
             return Status(failure.outcome.value)
         if number in self._first_of or number in self._taken:
             return Status.OK
-        sent = self._master.jobs_sent(self)
-        return Status.RUNNING if number in sent else Status.QUEUED
+        orders, job = read_orders(self._files, self._base), self.id_of(number)
+        if number in self._master.jobs_sent(self):
+            return Status.STOPPING if job in orders.killed else Status.RUNNING
+        if orders.held.get(job):
+            return Status.HELD
+        return Status.PAUSED if orders.is_paused(self.run, "") else Status.QUEUED
+
+    def has_outcome(self, number: int) -> bool:
+        """Whether one job has ended."""
+        return number in self._first_of or number in self._taken
 
     def is_cancelled(self, number: int) -> bool:
         """Whether a job was cancelled."""
@@ -708,19 +734,54 @@ class JobPool:
 
     def cancel(self) -> JobPool:
         """Cancel the jobs that wait, and end those that run."""
-        left = [number for number in range(len(self.jobs)) if not self.status(number).done]
+        left = [number for number in range(len(self.jobs)) if not self.has_outcome(number)]
         if left:
             self._master.stop_jobs(self, left, "cancel()")
         return self
 
     def raise_for_failed(self) -> JobPool:
-        """Raise the first failure, if there is one; the others are counted in its notes."""
+        """Raise the first failure, if there is one; its notes say what else failed, and where."""
         failures = self.failures()
         if failures:
             if len(failures) > 1:
-                failures[0].add_note(f"... and {len(failures) - 1} more of run {self.run} failed")
+                failures[0].add_note(f"{len(failures)} of {len(self)} jobs of run {self.run}:")
+                for line in described(self._grouped(), MOST_ERRORS):
+                    failures[0].add_note(f"  {line}")
             raise failures[0]
         return self
+
+    def _grouped(self) -> list[FailureGroup]:
+        """What failed: equal errors as one."""
+        return group_failures(
+            {n: failure for n, failure in self._failures.items() if n not in self._replaced}
+        )
+
+    def summary(self) -> str:
+        """What each agent did, what failed and where, equal errors as one, and where results are.
+
+        The traceback of the first failure is shown.
+        """
+        lines = [f"run {self.run}"]
+        lines += table_lines(self._agent_rows(), indent="  ")
+        groups = self._grouped()
+        lines += [f"  {line}" for line in described(groups, MOST_ERRORS)]
+        if groups:
+            number = min(group.numbers[0] for group in groups)
+            first = _job_failed(self, number, self._failures[number])
+            lines += [f"the first of them: {first}", *str(first.__cause__ or "").splitlines()[2:]]
+        lines.append(f"{self.n_done - self.n_failed} of {len(self)} ok, {self.n_failed} failed")
+        lines.append(f"results: {self._base.result_folder(self.run)}")
+        return "\n".join(lines)
+
+    def _agent_rows(self) -> list[list[str]]:
+        rows = [["agent", "GPU", "jobs", "failed", "busy", "worker pids"]]
+        for agent_id, share in sorted(self.agents.items()):
+            info = read_agent_info(self._files, self._base, agent_id)
+            pids = " ".join(str(pid) for pid in sorted(share.pids) if pid)
+            gpu = info.gpu_name if info else "gone"
+            counts = [str(share.jobs), str(share.failed), f"{share.busy_s:.1f} s"]
+            rows.append([agent_id, gpu, *counts, pids])
+        return rows
 
     def output(self, number: int) -> str:
         """What a job has printed or logged so far, on stdout and stderr; the newest part is kept.
@@ -944,19 +1005,9 @@ class JobPool:
         return f"<JobPool {self.run}: {len(self)} jobs, {', '.join(parts)}>"
 
     def _repr_html_(self) -> str:
-        import html
-
-        failed = self._failures.keys() - self._replaced
-        kinds = Counter(self._failures[number].kind for number in failed)
-        rows = [
-            ("run", self.run),
-            ("jobs", str(len(self))),
-            ("ok", str(self.n_done - self.n_failed)),
-            *((f"failed: {kind}", str(count)) for kind, count in kinds.most_common()),
-            ("to come", str(len(self) - self.n_done)),
-        ]
-        table_rows = "".join(
-            f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>"
-            for name, value in rows
-        )
-        return f"<table>{table_rows}</table>"
+        """The table that a notebook shows."""
+        rows = [["run", self.run], ["jobs", str(len(self))]]
+        rows += [["ok", str(self.n_done - self.n_failed)]]
+        rows += [["failed", line] for line in described(self._grouped(), MOST_ERRORS)]
+        rows += [["to come", str(len(self) - self.n_done)]]
+        return html_table(rows) + (html_table(self._agent_rows()) if self.agents else "")

@@ -27,6 +27,7 @@ from .dispatch.few_jobs import MOST_JOBS as MOST_FEW
 from .dispatch.few_jobs import FewJobs
 from .dispatch.job_writer import Batch, log_jobs, pack_batch, put_data, referring_to_data
 from .dispatch.old_runs import STEP_S, OldRuns
+from .dispatch.pool_progress import PoolProgress
 from .dispatch.stall import Stall, find_obstacle
 from .dispatch.tender import SessionStarter
 from .errors import (
@@ -40,6 +41,7 @@ from .futures.in_order import results_in_order
 from .jobs import Job, JobList, JobPool, check_job
 from .parcel.sheets import FAILED_FLAG, OutcomeSheet
 from .parcel.trailer import TRAILER_SIZE, read_trailer
+from .store.agent_list import AgentList
 from .store.agents import MasterInfo, list_agents, read_agent_info
 from .store.append_log import (
     AppendLogWriter,
@@ -70,8 +72,8 @@ from .store.runs import (
 )
 from .store.snapshot import count_done
 from .store.taken import read_taken
+from .store.task_source import check_kernel, program_folder, source_version
 from .store.task_source import import_folder as folder_of_tasks
-from .store.task_source import program_folder, source_version
 from .system.file_events import FolderWatcher, Waiter
 from .system.processes import myself
 from .system.shortage import explain
@@ -81,6 +83,9 @@ if TYPE_CHECKING:
     from .futures.future_pool import FuturePool, JobFuture
     from .session.sessions import Sessions
     from .session.slot_plan import Agents
+
+# True: a progress bar; or what is called after each round of a wait.
+Progress = bool | Callable[[JobPool], None] | None
 
 # How many jobs `map` has under way.
 MAP_WINDOW = 256
@@ -108,6 +113,7 @@ class Master:
         base: str | os.PathLike[str],
         agents: Agents | None = None,
         *,
+        check: str = "",
         import_folder: str | None = None,
         durable: bool = False,
         spin: bool = True,
@@ -124,6 +130,8 @@ class Master:
 
         `agents`: start so many, "all" for one on each GPU, or GPUs such as "0,1"; they serve when
         this returns, and end when the Master is closed. Without it, those that live are used.
+        `check`: a task, "module:function", to import before agents start, in a process of its own:
+        a package that is missing there would fail every job.
 
         While nothing can run (no agent is alive, the disk is full), `say` is told once, by default
         on stderr; with `raise_after_s` a wait raises StalledError after so long. While this Master
@@ -133,6 +141,8 @@ class Master:
         self.base: Base = create_base(base) if files is None else Base(base)
         self._folder_is_given = import_folder is not None
         self.import_folder = os.path.abspath(import_folder or program_folder())
+        if check:
+            check_kernel(self.import_folder, check)
         self.durable = durable
         self._files: Files = files or LocalFiles()
         self._clock: Clock = clock or SystemClock()
@@ -170,9 +180,10 @@ class Master:
             self._waiter = Waiter(watched, spin=spin)
         self._futures: FuturePool | None = None
         self._own_agents: Sessions | None = None
+        self._done_before = 0  # jobs, when they were last looked after
+        self._writer = BackgroundWriter(self._waiter.nudge)
         if agents is not None:
             self._start_agents(agents)
-        self._writer = BackgroundWriter(self._waiter.nudge)
 
     def __enter__(self) -> Master:
         return self
@@ -215,9 +226,15 @@ class Master:
         from .session.sessions import Sessions
         from .session.slot_plan import plan_slots
 
-        self._own_agents = Sessions(self.base, say=_tell)
         try:
-            self._own_agents.start(plan_slots(agents, None))
+            slots = plan_slots(agents, None)
+            if all(slot.gpu == "cpu" for slot in slots):
+                _tell("no GPU found: the agents run on the CPU")
+                # Named so, a session may still find an accelerator that no driver lists.
+                slots = [replace(slot, gpu=slot.agent) for slot in slots]
+            self._own_agents = Sessions(self.base, say=_tell)
+            self._own_agents.start(slots)
+            self._own_agents.slots = slots  # from now on, one that dies is started again
         except BaseException:
             self.close()
             raise
@@ -227,9 +244,9 @@ class Master:
         """Whether this Master is the acting one, which writes letters."""
         return self._dispatcher is not None
 
-    def agents(self) -> list[str]:
-        """The agents that can take letters, now or when they are called."""
-        return list_agents(self._files, self.base, resting=True)
+    def agents(self) -> AgentList:
+        """The agents that can take letters, now or when they are called; in a notebook, a table."""
+        return AgentList(self.base, list_agents(self._files, self.base, resting=True))
 
     # Submitting
 
@@ -239,23 +256,27 @@ class Master:
         shared: Any = None,
         *,
         project: str = "",
-        progress: Callable[[JobPool], None] | None = None,
+        progress: Progress = None,
         keep: str = "",
         window: Window | None = None,
     ) -> JobPool:
         """Run jobs and return their pool, in the order given, when every job has an outcome.
 
         `jobs` is a list, or anything that makes jobs one by one; see `start`. A few jobs share a
-        run with those of other calls.
+        run with those of other calls. `progress=True` shows a progress bar.
         """
         is_few = isinstance(jobs, Sequence) and 0 < len(jobs) <= MOST_FEW
         if is_few and shared is None and not (project or keep or self.durable):
             return self._run_few(list(jobs), progress)
         pool = self.start(jobs, shared, project=project, keep=keep, window=window)
-        self.wait(pool, progress=progress)
+        try:
+            self.wait(pool, progress=progress)
+        except KeyboardInterrupt:
+            self._drop_at_prompt(pool)
+            raise
         return pool
 
-    def _run_few(self, jobs: list[Job], progress: Callable[[JobPool], None] | None) -> JobPool:
+    def _run_few(self, jobs: list[Job], progress: Progress) -> JobPool:
         """Run jobs in the run that small calls share."""
         for job in jobs:
             check_job(job)
@@ -271,20 +292,40 @@ class Master:
                 self._few[folder] = within
             self._append(within, jobs)
             pool = FewJobs(self._files, self.base, within, jobs, self)
+        show = self._shown(pool, progress)
         try:
             for _ in self.rounds(within, until=pool.gather):
-                if progress is not None:
-                    progress(pool)
-        except BaseException:
+                if show is not None:
+                    show(pool)
+        except BaseException as error:
+            if isinstance(show, PoolProgress):
+                show.close()
+            if isinstance(error, KeyboardInterrupt):
+                self._drop_at_prompt(within)
             self._leave_few(folder, within)
             raise
         with self._guard:
             within.take(pool.numbers)
             if pool.n_failed:
                 self._leave_few(folder, within)
-        if progress is not None:
-            progress(pool)
+        if show is not None:
+            show(pool)
         return pool
+
+    def _drop_at_prompt(self, pool: JobPool) -> None:
+        """After Ctrl-C at a prompt, or in a notebook: the call's jobs that wait are not wanted.
+
+        A program that Ctrl-C ends keeps them: it may be resumed.
+        """
+        if hasattr(sys, "ps1"):
+            with contextlib.suppress(PostroomError):
+                self.cancel(pool, range(len(pool.jobs)), "its call was interrupted")
+
+    def _shown(self, pool: JobPool, progress: Progress) -> Callable[[JobPool], None] | None:
+        """What is called after each round."""
+        if isinstance(progress, bool):
+            return PoolProgress(self, pool) if progress else None
+        return progress
 
     def _leave_few(self, folder: str, within: JobPool) -> None:
         """Have the next small call begin a new run."""
@@ -394,16 +435,21 @@ class Master:
             raise PostroomError("a Job has its arguments already: write submit(job)")
         with self._guard:
             self._check_open("submit jobs")
-            if self._futures is None:
+            if self._futures is None or self._futures.broken is not None:
                 self._futures = self._make_futures()
         return self._futures.submit(job)
 
     def _make_futures(self) -> FuturePool:
         from .calls.call import context_here
         from .futures.future_pool import FuturePool
+        from .futures.living_agents import LivingAgents
+        from .futures.program_end import wait_at_end
 
         context = context_here()._asdict()
-        return FuturePool(self, lambda: self.open(context, project="calls"))
+        # Our own agents are looked after in each wait.
+        keeper = None if self._own_agents is not None else LivingAgents(self.base)
+        pool = FuturePool(self, lambda: self.open(context, project="calls"), keeper=keeper)
+        return wait_at_end(pool)
 
     def map(
         self,
@@ -998,6 +1044,7 @@ class Master:
         if now >= self._look_at and isinstance(self._files, LocalFiles):
             self._look_at = now + CHECK_BASE_S
             self._check_base()
+            self._tend_agents(pool)
             if not self._files.exists(self.base.run_folder(pool.run)):
                 raise RunRemovedError(
                     f"run {pool.run} was removed, and {len(pool) - pool.n_done} of its results "
@@ -1005,6 +1052,15 @@ class Master:
                 )
             reason = self._blocked or find_obstacle(self._files, self.base, acting=self.acting)
             self._stall.look(now, reason)
+
+    def _tend_agents(self, pool: JobPool) -> None:
+        """Start those of our own agents again that have died; SlotsFailed: none can start."""
+        with self._guard:
+            if self._own_agents is not None and not self._closed.is_set():
+                if pool.n_done != self._done_before:
+                    self._done_before = pool.n_done
+                    self._own_agents.forgive()
+                self._own_agents.tend(time.monotonic())
 
     def _leave_wait(self) -> None:
         with self._guard:
@@ -1053,17 +1109,22 @@ class Master:
         pool: JobPool,
         timeout_s: float | None = None,
         *,
-        progress: Callable[[JobPool], None] | None = None,
+        progress: Progress = None,
     ) -> None:
-        """Work until a pool is done; `progress` is called after each round.
+        """Work until a pool is done; `progress` is called after each round, True shows a bar.
 
         Raises TimeoutError when the time is up.
         """
-        for _ in self.rounds(pool, timeout_s):
-            if progress is not None:
-                progress(pool)
-        if progress is not None:
-            progress(pool)
+        show = self._shown(pool, progress)
+        try:
+            for _ in self.rounds(pool, timeout_s):
+                if show is not None:
+                    show(pool)
+            if show is not None:
+                show(pool)
+        finally:
+            if isinstance(show, PoolProgress):
+                show.close()
         if not pool.done:
             raise TimeoutError(f"{len(pool) - pool.n_done} jobs of run {pool.run} are not done")
 

@@ -13,9 +13,11 @@ import pytest
 
 from postroom.calls.by_value import BY_VALUE, FUNCTION
 from postroom.errors import JobFailed, PostroomError, RemoteTraceback
-from postroom.jobs import Job, JobPool
+from postroom.jobs import Job, JobPool, Status
 from postroom.parcel.sheets import Outcome
+from postroom.queue.rows import ENDED, STATES
 from postroom.store.job_ids import JobId
+from postroom.store.requests import Request, RequestVerb, ask
 from tests.in_one_process import in_one_process
 from tests.test_master import DOUBLE
 
@@ -246,3 +248,20 @@ def test_a_function_travels_by_its_name_or_by_value_if_nobody_can_import_it() ->
     by_value = Job(lambda: None)
     assert by_value.task == BY_VALUE
     assert FUNCTION in by_value.deploy()
+
+
+def test_a_status_is_a_word_of_the_listings(tmp_path: Path) -> None:
+    assert {status.value for status in Status} == set(STATES)
+    assert {status.value for status in Status if status.done} == set(ENDED)
+    with in_one_process(tmp_path, "def kernel():\n    return 1\n") as room:
+        pool = room.master.submit_all([Job("kernels:kernel") for _ in range(2)])
+        assert pool.status(0) is Status.QUEUED
+        ask(room.files, room.base, Request(RequestVerb.PAUSE, runs=(pool.run,), by="test"))
+        room.master.carry_out_requests()
+        assert pool.status(0) is Status.PAUSED and not pool.status(0).done
+        ask(room.files, room.base, Request(RequestVerb.RESUME, runs=(pool.run,), by="test"))
+        room.master.carry_out_requests()
+        room.master.step(0.0)
+        assert pool.status(0) is Status.RUNNING
+        room.finish(pool)
+        assert pool.status(0) is Status.OK and pool.status(0).done

@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -141,9 +142,16 @@ class Function(ByValue, Generic[P, R]):
         return future_pool_for(options.base or default_base(), say=in_process.say).submit(job)
 
     def map(self, *iterables: Iterable[Any], timeout_s: float | None = None) -> Iterator[R]:
-        """Submit one call per tuple of arguments; yield the results in order."""
-        futures = [self._submit(arguments, {}) for arguments in zip(*iterables, strict=False)]
-        return (future.result(timeout_s) for future in futures)
+        """Submit one call per tuple of arguments; yield the results in order.
+
+        TimeoutError: not all were there `timeout_s` after the call. What waits is cancelled then,
+        and when the results are not taken to the end.
+        """
+        from ..futures.in_order import results_in_order
+
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        submitted = (self._submit(arguments, {}) for arguments in zip(*iterables, strict=False))
+        return results_in_order(submitted, None, deadline)
 
     def profile(self, stand_in: Callable[P, Any]) -> Callable[P, Any]:
         """Register a short stand-in, which is measured once in place of the function."""

@@ -25,6 +25,7 @@ from concurrent import futures
 from typing import Any, TypeVar
 
 from ..calls.call import CALL, context_here, pack_call
+from ..futures.calls_progress import CallsProgress
 from ..futures.future_pool import FuturePool, JobFuture
 from ..futures.in_order import results_in_order
 from ..futures.program_end import wait_at_end
@@ -59,6 +60,7 @@ class Executor(futures.Executor):
         max_tasks_per_child: int | None = None,
         preload: str = PRELOAD,
         show_output: bool = True,
+        progress: bool = False,
     ) -> None:
         """Nothing is started before the first call.
 
@@ -71,6 +73,7 @@ class Executor(futures.Executor):
         `max_tasks_per_child`: replace a worker after so many calls.
         `preload`: modules that an agent imports when it starts, such as "torch".
         `show_output`: print here what the calls print.
+        `progress`: show a line, or in a notebook a bar, that says how far the calls are.
         """
         agents = max_workers if agents is None else agents
         if isinstance(agents, int) and agents <= 0:
@@ -85,6 +88,7 @@ class Executor(futures.Executor):
         self._context = context_here(initializer, initargs, max_tasks_per_child)
         self._preload = preload
         self._show_output = show_output
+        self._progress = CallsProgress() if progress else None
         self._making = threading.Lock()
         self._pool: FuturePool | None = None
         self._pid = os.getpid()
@@ -219,6 +223,7 @@ class Executor(futures.Executor):
             over=over,
             ended=ended,
             show=show if self._show_output else None,
+            progress=self._progress,
         )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from ..calls.call import context_here
 from ..errors import NoAgentsError
+from ..futures.calls_progress import CallsProgress
 from ..futures.future_pool import FuturePool
 from ..futures.program_end import wait_at_end
 from ..gpus.cards import inventory
@@ -15,7 +16,7 @@ from ..gpus.cards.gpu_list import SlotSpec
 from ..gpus.cards.inventory import Card
 from ..gpus.ledger.card_overview import CardState, overview
 from ..gpus.ledger.protocol import open_ledger
-from ..gpus.memory.booking import held_for_us
+from ..gpus.memory.booking import MEASURING, held_for_us
 from ..jobs import JobPool
 from ..master import Master
 from ..session.sessions import Sessions
@@ -64,6 +65,21 @@ class SharedCards:
                 if free_mib * MOST_ON_A_CARD >= card.memory_mib:
                     agent = f"{card.index}{chr(ord('a') + len(here))}"
                     sessions.keep([*sessions.slots, SlotSpec(agent, str(card.index), share=True)])
+
+    def words(self) -> str:
+        """What is measured on which cards, and how many are idle; "" without cards of our own."""
+        if not self._cards:
+            return ""
+        views = overview(open_ledger(), self._cards)
+        measured: dict[str, list[str]] = {}
+        for view in views:
+            for lease in view.leases:
+                if lease.name.endswith(MEASURING):
+                    what = lease.name.removesuffix(MEASURING)
+                    measured.setdefault(what, []).append(str(view.card.index))
+        parts = [f"measuring {what} on GPU {', '.join(on)}" for what, on in measured.items()]
+        idle = sum(view.state is CardState.IDLE for view in views)
+        return ", ".join([*parts, f"{idle} of {len(views)} GPUs idle"])
 
     def _start(self) -> None:
         cards = self._cards = [card for card in inventory.cards() if not card.problem]
@@ -121,7 +137,13 @@ def _make_pool(base: str, *, say: Say) -> FuturePool:
         return master.open(shared, project="decorated functions", one_job_per_letter=True)
 
     keeper = SharedCards(master.base, say=say)
-    return FuturePool(master, open_run, keeper=keeper, ended=master.close)
+    return FuturePool(
+        master,
+        open_run,
+        keeper=keeper,
+        ended=master.close,
+        progress=CallsProgress(keeper.words),
+    )
 
 
 def close_all() -> None:

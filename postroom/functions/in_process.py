@@ -24,8 +24,10 @@ from ..gpus.ledger.protocol import open_ledger
 from ..gpus.memory.booking import Booking, Need, book, held_for_us, prune_timelines
 from ..gpus.memory.packing import CONTEXT_MIB
 from ..gpus.memory.profiles import Profiles
+from ..session.booked_task import card_watch
 from ..system.process_tree import MARK, SHARES, base_of_mark
 from ..text.safe_text import printable
+from .kept_booking import KeptBooking
 
 R = TypeVar("R")
 
@@ -39,6 +41,7 @@ _last_card = ""  # of the last job of this process
 _fixed_on = ""  # the card that CUDA saw when it was initialised, if that was in a job
 _turn = threading.RLock()  # one job at a time in this process
 _within = threading.local()  # whether this thread is inside a job
+_kept = KeptBooking()  # of the last call that was short, in a session that shares its card
 
 
 class MemoryExceeded(GpuError):
@@ -58,19 +61,27 @@ def is_on_cpu_session() -> bool:
 
 def brief(need: Need) -> bool:
     """Return whether a kind is so short and so well known that measuring it is a waste."""
-    rows = Profiles().get(need.kind.type).rows
-    row = next((row for row in rows if row.call == need.kind.call), None)
-    return row is not None and row.runs >= KNOWN_RUNS and (row.seconds or BRIEF_S) < BRIEF_S
+    profile = Profiles().get(need.kind.type)
+    row = next((row for row in profile.rows if row.call == need.kind.call), None)
+    if row is None or profile.code != need.kind.code:
+        return False
+    # On a card that others use, what it needs must be known, too.
+    has_figure = _has_whole_card() or need.memory_mib is not None or row.peak_mib is not None
+    return has_figure and row.runs >= KNOWN_RUNS and (row.seconds or BRIEF_S) < BRIEF_S
 
 
 def run(
     function: Callable[[], R], need: Need, *, over: str = "warn", timeout_s: float | None = None
 ) -> R:
     """Run a function on cards of its own, or on those of the job around it."""
-    if getattr(_within, "job", False) or (_has_whole_card() and brief(need)):
+    is_brief = MARK in os.environ and brief(need)
+    if getattr(_within, "job", False) or (_has_whole_card() and is_brief):
         return function()  # there is nothing to reserve
     with in_turn(need.name):
-        cards = inventory.cards(links=need.count > 1)
+        if is_brief and over == "warn":
+            return _run_brief(function, need, timeout_s)
+        _kept.close()
+        cards = _look(need)
         if not cards:
             with _limited(timeout_s):
                 return function()  # no GPU: it runs on the CPU
@@ -78,6 +89,25 @@ def run(
         _remember(booking)
         with booking, inside_job():
             return _run_booked(function, booking, over=over, timeout_s=timeout_s)
+
+
+def _run_brief(function: Callable[[], R], need: Need, timeout_s: float | None) -> R:
+    """Run what is short and known, in a session that shares its card: it is not measured again."""
+    with _kept.use(need, lambda: _book(need, _look(need))) as booking:
+        _remember(booking)
+        granted = booking.environment if booking.lease is not None else {}
+        try:
+            with inside_job(), pinned(granted), _limited(timeout_s):
+                return function()
+        finally:
+            device_in_use().empty_cache()  # others may have the rest of the card
+
+
+def _look(need: Need) -> list[Card]:
+    """The cards as they are now."""
+    links = need.count > 1
+    # A session asks the driver for every call, through one child process that it keeps.
+    return card_watch().cards(links=links) if MARK in os.environ else inventory.cards(links=links)
 
 
 def _has_whole_card() -> bool:
@@ -135,12 +165,21 @@ def measure(stand_in: Callable[[], object], need: Need) -> None:
 
 
 def _book(need: Need, cards: list[Card]) -> Booking:
-    ledger, profiles = open_ledger(), Profiles()
+    look = card_watch().cards if MARK in os.environ else inventory.cards
+    ledger, profiles = open_ledger(cards=look), Profiles()
     held = held_for_us(ledger, cards)
     if held:
         # A session, a shell or a job above us holds the card for us: use it, and measure on it.
         return Booking(need, held, profiles=profiles)
-    return book(need, ledger=ledger, profiles=profiles, cards=cards, home=home_of(cards), say=say)
+    return book(
+        need,
+        ledger=ledger,
+        profiles=profiles,
+        cards=cards,
+        home=home_of(cards),
+        say=say,
+        look=look,
+    )
 
 
 def _remember(booking: Booking) -> None:
@@ -191,7 +230,8 @@ def _run_booked(
 
         booking.exceeded = exceeded
         try:
-            return booking.call(function, sure=sure, ended=lambda: interrupt(None))
+            watch = card_watch() if MARK in os.environ else None
+            return booking.call(function, sure=sure, ended=lambda: interrupt(None), watch=watch)
         finally:
             timeline = _timeline(booking)
             booking.leave_timeline(timeline)

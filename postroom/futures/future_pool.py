@@ -133,11 +133,12 @@ class FuturePool:
         over: Callable[[JobPool], None] | None = None,
         ended: Callable[[], None] | None = None,
         show: Callable[[JobPool], None] | None = None,
+        progress: Callable[[FuturePool], None] | None = None,
     ) -> None:
         """`open_run` makes an empty run; `over` is told of one that is done and gets no more jobs.
 
-        `show` shows what the jobs of a run have printed. `ended` is called by the thread when all
-        is over.
+        `show` shows what the jobs of a run have printed, `progress` how far they all are. `ended`
+        is called by the thread when all is over.
         """
         self._master = master
         self._open_run = open_run
@@ -145,6 +146,8 @@ class FuturePool:
         self._over = over
         self._ended = ended
         self._show = show
+        self._progress = progress
+        self.n_done = self.n_failed = 0  # since nothing was pending
         self._waiting: deque[JobFuture] = deque()
         self._runs: list[_RunFutures] = []  # the last takes new jobs
         self._tend_at = 0.0
@@ -232,6 +235,12 @@ class FuturePool:
         if not self.gone.is_set():
             self._call_thread()
 
+    def cancel_waiting(self) -> None:
+        """Cancel the jobs that wait; those that run go on, and new ones may come."""
+        if os.getpid() == self._pid and not self.gone.is_set() and self.n_pending:
+            self._cancelling = True
+            self._call_thread()
+
     @property
     def n_pending(self) -> int:
         """How many jobs have no outcome yet."""
@@ -287,7 +296,13 @@ class FuturePool:
                 self._tend_at = now + TEND_S
                 self._look_after(now)
             if newest is not self._runs[-1].pool:
-                break
+                return
+        self._show_progress()
+        self.n_done = self.n_failed = 0
+
+    def _show_progress(self) -> None:
+        if self._progress is not None:
+            self._progress(self)
 
     def _cancel_all(self) -> None:
         """Cancel what waits, and if asked, end what runs. Idle agents have got their jobs."""
@@ -306,6 +321,7 @@ class FuturePool:
         if self._show is not None:
             for run in self._runs:
                 self._show(run.pool)
+        self._show_progress()
 
     def _is_idle(self) -> bool:
         """Before each round: append what waits; True: nothing is pending."""
@@ -387,6 +403,7 @@ class FuturePool:
         finished = run.pool[number] if future is not None else None
         ran = number in run.running
         run.running.discard(number)
+        self.n_done += 1
         if future is None or finished is None:
             return
         if finished.outcome is Outcome.CANCELLED and not ran:
@@ -401,6 +418,7 @@ class FuturePool:
             run.running.add(number)
             raise error
         if error is not None:
+            self.n_failed += 1
             future.set_exception(error)
         else:
             future.set_result(result)
@@ -409,6 +427,7 @@ class FuturePool:
         with self._lock:
             self.broken = error
             futures = [*self._waiting, *(f for run in self._runs for f in run.pending.values())]
+            pending = [(run, list(run.pending)) for run in self._runs]
             self._waiting.clear()
             for run in self._runs:
                 run.pending.clear()
@@ -416,6 +435,10 @@ class FuturePool:
             LOGGER.critical("Exception in initializer: %s", error.__cause__ or error)
         for future in futures:
             _fail(future, _because(error))
+        for run, numbers in pending:  # nobody waits for them any more
+            with contextlib.suppress(PostroomError):
+                self._master.cancel(run.pool, numbers, "its program gave up")
+                self._master.leave_run(run.pool)
 
 
 def _fail(future: JobFuture, error: BaseException) -> None:

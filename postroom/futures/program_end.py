@@ -1,4 +1,8 @@
-"""At the end of a program: wait for its jobs, or cancel them where Ctrl-C has ended it."""
+"""At the end of a program: wait for its jobs, or cancel them where Ctrl-C has ended it.
+
+In a notebook, a cell that is interrupted cancels the jobs that wait, whoever submitted them; the
+end of the kernel ends them all, since nobody is there to wait for.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,9 @@ import os
 import sys
 import time
 import weakref
+from typing import Any
 
+from ..text.progress_bar import in_notebook
 from ..text.safe_text import printable
 from .future_pool import FuturePool
 
@@ -16,6 +22,7 @@ PATIENCE_S = 5.0
 
 _pools: weakref.WeakSet[FuturePool] = weakref.WeakSet()
 _ending = False
+_notebooks: set[int] = set()  # the processes whose interrupted cells we hear of
 
 
 def wait_at_end(pool: FuturePool) -> FuturePool:
@@ -23,7 +30,16 @@ def wait_at_end(pool: FuturePool) -> FuturePool:
     if _ending:
         raise RuntimeError("cannot schedule new futures after interpreter shutdown")
     _pools.add(pool)
+    if in_notebook() and os.getpid() not in _notebooks:
+        _notebooks.add(os.getpid())
+        sys.modules["IPython"].get_ipython().events.register("post_run_cell", _cell_ended)
     return pool
+
+
+def _cell_ended(result: Any) -> None:
+    if isinstance(result.error_in_exec, KeyboardInterrupt):
+        for pool in list(_pools):
+            pool.cancel_waiting()
 
 
 @atexit.register
@@ -31,7 +47,7 @@ def _end_all() -> None:
     global _ending
     _ending = True
     pools = [pool for pool in _pools if not pool.gone.is_set()]
-    if _ended_by_interrupt():
+    if _ended_by_interrupt() or in_notebook():
         _stop(pools)
         return
     for pool in pools:

@@ -18,16 +18,22 @@ R = TypeVar("R")
 _watch: CardWatch | None = None
 
 
+def card_watch() -> CardWatch:
+    """What asks the driver for the jobs of this worker."""
+    global _watch
+    _watch = _watch or CardWatch()
+    return _watch
+
+
 def call_booked(task: str, function: Callable[[], R], *, device: Device) -> R:
     """Book GPU memory for a kernel that does not do so itself, wait for it, and call the kernel.
 
     The kernel's card is the booked one. What earlier jobs have cached in this process is given back
     first: it is not part of what this one needs.
     """
-    global _watch
-    _watch = _watch or CardWatch()
+    watch = card_watch()
     device.free()
-    look = _watch.cards
+    look = watch.cards
     with book(
         Need(Kind(task), name=task),
         ledger=open_ledger(cards=look),
@@ -37,4 +43,4 @@ def call_booked(task: str, function: Callable[[], R], *, device: Device) -> R:
     ) as booking:
         if device.count:
             device.select(booking.cards[0].uuid)
-        return booking.call(function, watch=_watch)
+        return booking.call(function, watch=watch)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from ..errors import GpuError
 from ..gpus.cards import inventory
 from ..gpus.cards.gpu_list import SlotSpec, parse_gpus
+from ..gpus.ledger.protocol import open_ledger
 
 Agents = int | str | Sequence[int | str]
 
@@ -16,9 +17,12 @@ def plan_slots(agents: Agents | None, gpus: int | None) -> list[SlotSpec]:
     """The slots that a user asks for: a number of agents, "all" cards, or these cards.
 
     Each agent has `gpus` cards; 0: none, it runs on the CPU. By default each card has an agent, and
-    on a machine without cards each core.
+    on a machine without cards each core. Of several cards, those that nobody holds are taken first.
     """
     cards = [card for card in inventory.cards() if not card.problem] if gpus != 0 else []
+    if cards and isinstance(agents, int):
+        held = {uuid for entry in open_ledger().holders() for uuid in entry.cards}
+        cards.sort(key=lambda card: card.uuid in held)
     if gpus and not cards:
         raise GpuError(f"gpus={gpus} was asked for, and no GPU of this machine can be used")
     each = gpus or 1

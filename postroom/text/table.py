@@ -1,7 +1,8 @@
-"""Tables of text: aligned columns that are safe to print on a terminal."""
+"""Tables of text, safe to print on a terminal, and of HTML for notebooks."""
 
 from __future__ import annotations
 
+import html
 from collections.abc import Sequence
 
 from .safe_text import printable
@@ -28,3 +29,16 @@ def table_lines(
 def aligned(rows: Sequence[Sequence[str]]) -> str:
     """Align the columns of some rows, as one text."""
     return "\n".join(table_lines(rows))
+
+
+def html_table(rows: Sequence[Sequence[str]]) -> str:
+    """Some rows as HTML; the first cell of each is its head."""
+    lines = []
+    for head, *cells in rows:
+        others = "".join(f"<td>{_escaped(cell)}</td>" for cell in cells)
+        lines.append(f"<tr><th>{_escaped(head)}</th>{others}</tr>")
+    return f"<table>{''.join(lines)}</table>"
+
+
+def _escaped(cell: str) -> str:
+    return html.escape(printable(cell))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from concurrent import futures
@@ -13,9 +14,12 @@ import numpy as np
 import pytest
 
 import postroom
+from postroom import Master
 from postroom.errors import RemoteTraceback
+from postroom.futures import living_agents
 from postroom.gpus.cards.gpu_list import SlotSpec
 from postroom.session.sessions import Sessions
+from postroom.store.snapshot import snapshot
 from postroom.testing import wait_until
 
 
@@ -157,3 +161,32 @@ def test_a_private_base_is_removed_with_its_agents(tmp_path: os.PathLike[str]) -
         folder = executor._pool._master.base.root  # type: ignore[attr-defined]
         assert os.path.exists(folder)
     assert not os.path.exists(folder)
+
+
+def test_the_agents_of_a_master_that_are_killed_start_again_and_its_futures_resolve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POSTROOM_PRELOAD", "numpy")
+    monkeypatch.setenv("POSTROOM_FAKE_GPUS", "")
+    with Master(tmp_path / "base", agents=1) as master:
+        first = master.submit(os.getpid).result(100)
+        (agent,) = snapshot(master.base, runs=False).agents
+        os.kill(agent.pid, signal.SIGKILL)
+        wait_until(lambda: not Path(f"/proc/{first}").exists(), what="its worker ends with it")
+        futures = [master.submit(os.getpid) for _ in range(3)]
+        assert first not in [future.result(100) for future in futures]
+
+
+def test_where_no_agent_lives_futures_fail_with_the_reason_and_later_ones_may_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(living_agents, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(living_agents, "LOOK_S", 0.0)
+    with Master(tmp_path / "base") as master:
+        futures = [master.submit(abs, -1) for _ in range(3)]
+        for future in futures:
+            with pytest.raises(BrokenExecutor, match=r"no agent has been running on .* start some"):
+                future.result(100)
+        again = master.submit(abs, -1)
+        assert again.exception(100) is not None
+        again.cancel()

@@ -16,6 +16,7 @@ import pytest
 import postroom
 from postroom import lease
 from postroom.errors import CardHeld, GpuError, PostroomError
+from postroom.functions import in_process
 from postroom.gpus.cards.simulated import Claim
 from postroom.gpus.ledger.protocol import LeaseRequest, open_ledger
 from tests.gpus.ledgerkit import needs
@@ -110,6 +111,8 @@ def test_a_process_that_uses_cuda_leases_the_same_gpu_again(
 def test_with_cuda_on_an_unknown_gpu_the_error_says_what_to_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(in_process, "_last_card", "")
+    monkeypatch.setattr(in_process, "_fixed_on", "")
     torch: Any = types.ModuleType("torch")
     torch.cuda = types.SimpleNamespace(is_initialized=lambda: True, device_count=lambda: 2)
     torch.get_device_module = lambda kind: torch.cuda

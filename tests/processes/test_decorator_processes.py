@@ -432,3 +432,37 @@ def test_submitted_jobs_of_a_known_kind_share_a_card_and_an_unknown_one_has_it_a
     world.wait_for("b")
     world.end("b")
     assert process.communicate(timeout=60)[0] == "a b\n"
+
+
+SWEEP = """
+together = int(sys.argv[2])
+
+def meet(number):
+    # The first calls wait for each other: none of them ends unless all run at the same time.
+    (folder / f"call {number}").write_text(os.environ["POSTROOM_GPU"])
+    while number < together and len(list(folder.glob("call [0-9]"))) < together:
+        time.sleep(0.01)
+    return number
+
+@postroom.job
+def train(number):
+    return meet(number)
+
+print(sum(train.map(range(60))))
+"""
+
+
+@pytest.mark.parametrize("cards", ["4x24G", ""], ids=["four cards", "no card"])
+def test_a_sweep_of_unknown_calls_uses_all_cards_at_once_or_all_cores(
+    world: World, cards: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POSTROOM_FAKE_GPUS", cards)
+    monkeypatch.setenv("POSTROOM_PRELOAD", "numpy")
+    together = 4 if cards else len(os.sched_getaffinity(0))
+    program = world.start(world.script(SWEEP), str(together))
+    out, said = program.communicate(timeout=200)
+    assert (program.returncode, out) == (0, f"{sum(range(60))}\n"), said
+    used = [(world.folder / f"call {n}").read_text() for n in range(together)]
+    assert len(set(used)) == (4 if cards else 1)
+    rows = [row for kind in Profiles().all() for row in kind.rows]
+    assert bool(rows) is bool(cards), "without a card, nothing is measured"

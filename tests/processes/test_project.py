@@ -77,7 +77,7 @@ def start_agents(folder: Path, count: int, base: str) -> subprocess.CompletedPro
 
 def worker_pids(output: str) -> set[str]:
     """The pids in the summary's last column."""
-    return set(re.findall(r"(\d+) +│$", output, re.MULTILINE))
+    return set(re.findall(r" s  (\d+)$", output, re.MULTILINE))
 
 
 def events(base: Path, kind: str) -> list[dict[str, object]]:
@@ -103,7 +103,7 @@ def test_main_starts_its_own_agents_runs_and_leaves_no_process(project: Path) ->
     done = python(project, "main.py", "--n-tasks", "12", "--size", "16")
     assert done.returncode == 0, done.stderr
     assert "12 of 12 ok, 0 failed" in done.stdout
-    assert "agent 0 started" in done.stdout and "agent 1 stopped" in done.stdout
+    assert "agent 0 started" in done.stderr and "12/12 done" in done.stderr
     assert [agent for agent in "01" if marked(mark_of(f"{project}/base", agent))] == []
     assert list((project / "base" / "agent_pool").glob("*.POOL")) == []
     assert list((project / "base" / "agent_pool").glob("*.json")) == []
@@ -118,7 +118,7 @@ def test_the_template_kernel_runs_with_torch_on_the_cpu(project: Path) -> None:
         POSTROOM_FAKE_GPUS="",
     )
     assert done.returncode == 0, done.stderr
-    assert "no GPU found: the agents run on the CPU" in done.stdout
+    assert "no GPU found: the agents run on the CPU" in done.stderr
     assert "6 of 6 ok" in done.stdout
 
 
@@ -196,7 +196,7 @@ def test_a_kernel_that_cannot_be_imported_is_found_before_agents_start(
     done = python(project, "main.py")
     assert done.returncode == 1
     assert message in done.stderr and "Traceback" not in done.stderr
-    assert "agent 0 started" not in done.stdout
+    assert "agent 0 started" not in done.stderr
 
 
 def test_a_failing_job_makes_the_exit_code_1_and_is_explained(project: Path) -> None:
@@ -206,6 +206,8 @@ def test_a_failing_job_makes_the_exit_code_1_and_is_explained(project: Path) -> 
     done = python(project, "main.py", "--n-tasks", "3", "--size", "2")
     assert done.returncode == 1
     assert "0 of 3 ok, 3 failed" in done.stdout
+    place = f"{project}/expensive_task.py:3"
+    assert f"  3 failed: ValueError: no at {place} (jobs 0, 1, 2)\n" in done.stdout
     assert "job 0 (product 0) failed: ValueError: no" in done.stdout
     assert "raise ValueError('no')" in done.stdout, "the traceback of the first"
     hint = re.findall(r"\[see: postroom show (\w+/0 -b .+)\]", done.stdout)[0]

@@ -265,10 +265,21 @@ class Measuring:
             self._fd = None
 
 
+# The profiles that were read, and of which file: a short call asks for its own each time, and to
+# decode one takes up to a millisecond. A file is only ever replaced by another.
+_known: dict[str, tuple[tuple[int, int, int], Profile]] = {}
+
+
 def _read(path: str) -> Profile | None:
     try:
-        with open_regular(path) as file:
-            return Profile.decode(json.loads(file.read()))
+        found = os.stat(path)
+        file_id = (found.st_ino, found.st_mtime_ns, found.st_size)
+        known_id, profile = _known.get(path, (None, None))
+        if profile is None or known_id != file_id:
+            with open_regular(path) as file:
+                profile = Profile.decode(json.loads(file.read()))
+            _known[path] = file_id, profile
+        return profile
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
