@@ -1235,8 +1235,8 @@ MUTANTS = [
     Mutant(
         "a held job is not ready",
         PROJECT_QUEUE,
-        "if self._missing.get(job) or is_held(self._orders, name, scheduling):",
-        "if self._missing.get(job):",
+        "if early or self._missing.get(job) or is_held(self._orders, name, scheduling):",
+        "if early or self._missing.get(job):",
         "tests/dispatch/test_request_executor.py",
     ),
     Mutant(
@@ -1561,8 +1561,8 @@ MUTANTS = [
     Mutant(
         "only a job of a parcel frees it",
         JOBS,
-        "            if number >= parcel.stop:\n                continue",
-        "            if False:\n                continue",
+        "            stop = bisect.bisect_left(numbers, parcel.stop, start)\n",
+        "            stop = len(numbers)\n",
         "tests/test_simulation.py",
     ),
     Mutant(
