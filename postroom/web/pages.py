@@ -10,6 +10,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import RedirectResponse, Response, StreamingResponse
 
 from ..errors import PostroomError
+from ..pilots.pilot_view import view_pilots
 from ..queue.rows import ENDED, PENDING, RUNNING, STATES, JobDetail
 from ..store.job_ids import JobId, find_job
 from ..store.kernel_output import read_output
@@ -129,7 +130,9 @@ async def projects(request: Request, context: Context) -> Response:
 async def agents(request: Request, context: Context) -> Response:
     """The agents; add, drain and remove them."""
     found = await context.queue.overview()
-    return context.page(request, "agents.html", overview=found, seen=fingerprint(found))
+    pilots = await context.queue.query(lambda view: view_pilots(context.base))
+    seen = fingerprint(found)
+    return context.page(request, "agents.html", overview=found, pilots=pilots, seen=seen)
 
 
 @pages.get("/history")

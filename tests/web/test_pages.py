@@ -7,6 +7,7 @@ import httpx
 from postroom.commands.spec import CommandSpec
 from postroom.queue.submission import submit
 from postroom.store.files import LocalFiles
+from postroom.store.pilot_records import PilotRecord, PilotState, write_pilot
 
 from .conftest import Page
 
@@ -50,3 +51,19 @@ def test_every_page_names_its_actions_in_the_words_of_the_table(
         assert f">{label}</button>" in shown
     assert ">stdout and stderr</h3>" in shown
     assert "Scheduler stopped" in browser.get("/").text
+
+
+def test_the_agents_page_shows_pilots_with_their_node_and_why_they_wait(
+    page: Page, browser: httpx.Client
+) -> None:
+    files = LocalFiles()
+    record = PilotRecord(
+        "p-7", "p", "slurm", PilotState.SUBMITTED, "x", 1.0, why="<b>Priority</b>", node="node-17"
+    )
+    write_pilot(files, page.base, record)
+    try:
+        shown = browser.get("/agents").text
+    finally:
+        files.remove(page.base.pilot_record("p-7"))
+    assert "node-17" in shown
+    assert "&lt;b&gt;Priority" in shown
