@@ -24,6 +24,7 @@ class Agent:
     probe_at: float = 0.0  # when to check whether it is alive
     capacity: Capacity = field(default_factory=Capacity)
     until: float = 0.0  # when somebody's reservation of its GPU begins; 0: nobody has reserved it
+    ends_at: float = 0.0  # when its engine will end it, wall clock; 0: not known
     orphaned: bool = False  # it is dead, but processes of its job go on where we cannot end them
     outdated: bool = False  # it understands another version of letters
 

@@ -302,6 +302,7 @@ class Dispatcher:
             where = info.where or "local"
             agent.capacity = Capacity(info.gpus, info.memory_mib, where, info.gpu_name)
             agent.until = info.until
+            agent.ends_at = info.ends_at
             agent.outdated = info.protocol != PROTOCOL
         if agent.outdated:
             self._journal.log(
@@ -520,6 +521,8 @@ class Dispatcher:
         capacity = agent.capacity
         if agent.until:
             capacity = replace(capacity, left_s=agent.until - self._clock.wall())
+        if agent.ends_at:
+            capacity = replace(capacity, lives_s=agent.ends_at - self._clock.wall())
         active = self._most_urgent(serving, capacity)
         if active is None:
             return False

@@ -7,6 +7,7 @@ jobs wait or agents work, so that a Master that died is not taken for one that h
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable
 
 from ..errors import BadFileError, OtherVersionError
@@ -42,7 +43,11 @@ class PilotCaller:
         if not self.groups.groups:
             return
         waiting = {
-            name: fitting(Capacity(group.gpus, group.memory_mib, group.engine))
+            name: fitting(
+                Capacity(
+                    group.gpus, group.memory_mib, group.engine, lives_s=group.time_s or math.inf
+                )
+            )
             for name, group in self.groups.groups.items()
         }
         if waiting != self._said or (any(waiting.values()) and now >= self._repeat_at):

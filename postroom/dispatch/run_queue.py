@@ -51,6 +51,7 @@ class Capacity:
     where: str = "local"  # the engine that carries the session elsewhere; "local": on this host
     gpu_name: str = ""
     left_s: float = inf  # until somebody's reservation of its card begins
+    lives_s: float = inf  # until its engine ends it: a longer time limit does not fit
 
     def has(
         self,
@@ -71,6 +72,7 @@ class Capacity:
             and memory_mib <= self.memory_mib
             and (not require or will_do(require, self.gpu_name, self.memory_mib))
             and (self.left_s == inf or 0 < lasts_s <= self.left_s)
+            and lasts_s <= self.lives_s
         )
 
 

@@ -22,13 +22,25 @@ def test_it_says_for_each_group_how_many_jobs_fit_and_says_it_again(tmp_path: Pa
 
     caller.step(1.0, fitting)
     assert asked == []  # no groups, no work
-    small, large = PilotGroup("slurm", gpus=1), PilotGroup("slurm", gpus=4, memory_mib=80_000)
+    small, large = (
+        PilotGroup("slurm", gpus=1),
+        PilotGroup("slurm", gpus=4, memory_mib=80_000, time_s=3600.0),
+    )
     change_groups(files, base, lambda groups: groups.groups.update(a=small, b=large))
     caller.step(2.0, fitting)
-    assert asked == [Capacity(1, 0, "slurm"), Capacity(4, 80_000, "slurm")]
+    assert asked == [Capacity(1, 0, "slurm"), Capacity(4, 80_000, "slurm", lives_s=3600.0)]
     assert read_demand(files, base, clock.wall()) == {"a": 2, "b": 7}
     Path(base.pilot_demand).unlink()
     caller.step(3.0, fitting)
     assert not Path(base.pilot_demand).exists()  # the same was said a moment ago
     caller.step(3.0 + REPEAT_S, fitting)
     assert read_demand(files, base, clock.wall()) == {"a": 2, "b": 7}
+
+
+def test_a_job_whose_time_limit_is_longer_than_a_pilot_lives_does_not_fit_it() -> None:
+    pilot = Capacity(1, 0, "slurm", lives_s=600.0)
+    assert pilot.has(1, 0, "", "", 600.0)
+    assert not pilot.has(1, 0, "", "", 601.0)
+    assert pilot.has(1, 0, "", "", 0.0)  # none was said
+    assert not pilot.has(1, 0, "local")
+    assert pilot.has(1, 0, "slurm")

@@ -1242,8 +1242,8 @@ MUTANTS = [
     Mutant(
         "a job goes only to a session that has what it needs",
         PROJECT_QUEUE,
-        "if heap and capacity.has(gpus, memory_mib):",
-        "if heap:",
+        "elif capacity.has(*shape[:5]) and self._has_room",
+        "elif self._has_room",
         "tests/dispatch/test_request_executor.py",
     ),
     Mutant(
@@ -1968,6 +1968,8 @@ MUTANTS = [
         "    facts = facts._replace(accounts=accounts, reservations=())\n",
         "    facts = facts._replace(reservations=())\n",
         "tests/gpus/ledger/test_waiting.py",
+    ),
+    Mutant(
         "what the engine did to a pilot is no attempt of its job",
         "postroom/pilots/stand_in.py",
         'self._finish(sighting.why or "taken by its engine", blame=False',
