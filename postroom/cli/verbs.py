@@ -58,6 +58,7 @@ GROUPS = {
     },
     "Set-up": {
         "new": ("new", "Create a project from the template."),
+        "mcp": ("mcp_server", "Serve the queue to a coding assistant."),
         "completion": ("completion", "Print a completion script for your shell."),
         "grid-engine": ("grid_engine", "Write qsub, qstat and qdel scripts."),
     },
