@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -25,9 +24,9 @@ from .options import (
     CONTEXT,
     as_json,
     base_argument,
-    base_is_named,
     base_option,
     positional_base,
+    split_base,
 )
 from .output import print_table, settle
 
@@ -93,7 +92,7 @@ def stop(words: tuple[str, ...], now: bool, base: str) -> None:
     \b
       postroom agents stop ./base 2
     """
-    base, agents = _split(base, words)
+    base, agents = split_base(base, words)
     _stop(open_base(base), agents, now=now)
 
 
@@ -181,7 +180,7 @@ def drain(words: tuple[str, ...], now: bool, base: str) -> None:
     \b
       postroom agents drain ./base 2
     """
-    base, agents = _split(base, words)
+    base, agents = split_base(base, words)
     with QueueView(open_base(base)) as view:
         settle(view, actions.drain(view, agents, now))
 
@@ -195,7 +194,7 @@ def fill(words: tuple[str, ...], base: str) -> None:
     \b
       postroom agents fill ./base 2
     """
-    base, agents = _split(base, words)
+    base, agents = split_base(base, words)
     with QueueView(open_base(base)) as view:
         settle(view, actions.fill(view, agents))
 
@@ -210,7 +209,7 @@ def remove(words: tuple[str, ...], now: bool, base: str) -> None:
     \b
       postroom agents remove ./base 2
     """
-    base, agents = _split(base, words)
+    base, agents = split_base(base, words)
     if not agents:
         raise click.UsageError("name the agents to remove, such as `remove ./base 2`")
     _stop(open_base(base), agents, now=now)
@@ -232,18 +231,6 @@ def list_(base: str, json_: bool) -> None:
         print_table([["agent", "GPU", "state", "job", "done", "pid", "up"], *map(_row, agents)])
     else:
         click.echo(f"no agents; start one on each GPU: {up_command(base)}")
-
-
-def _split(base: str, words: Sequence[str]) -> tuple[str, Sequence[str]]:
-    """Split words into the base and agents: the first word is the base if it is a folder's path."""
-    if words and not base_is_named() and _is_base(words[0]):
-        return words[0], words[1:]
-    return base, words
-
-
-def _is_base(word: str) -> bool:
-    """Agents have plain names, so a path, or a folder that is a base, is no agent."""
-    return "/" in word or word in (".", "..") or os.path.exists(Base(word).format)
 
 
 def _row(agent: AgentStatus) -> list[str]:

@@ -8,14 +8,14 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
 from ..errors import PostroomError
-from ..store.base import default_base
+from ..store.base import Base, default_base
 from ..text.durations import parse_duration
 from ..text.moments import parse_moment
 from ..text.option_values import parse_array, parse_limited_array
@@ -64,6 +64,18 @@ def positional_base(word: str) -> str:
     if base_is_named():
         raise click.UsageError(f"the base is named twice: remove {word!r} or -b")
     return word
+
+
+def split_base(base: str, words: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """Split words into the base and names: the first word is the base if it is a folder's path."""
+    if words and not base_is_named() and _is_base(words[0]):
+        return words[0], words[1:]
+    return base, words
+
+
+def _is_base(word: str) -> bool:
+    """What is named has a plain name, so a path, or a folder that is a base, is the base."""
+    return "/" in word or word in (".", "..") or os.path.exists(Base(word).format)
 
 
 # Values

@@ -6,7 +6,7 @@ import json
 import shlex
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TextIO
 
@@ -21,7 +21,15 @@ from ..store.files import LocalFiles
 from ..store.pilot_records import PilotGroup, PilotGroups, change_groups
 from ..text.durations import format_duration, format_time
 from ..text.safe_text import printable
-from .options import CONTEXT, as_json, at_least, base_argument, base_option, positional_base
+from .options import (
+    CONTEXT,
+    as_json,
+    at_least,
+    base_argument,
+    base_option,
+    positional_base,
+    split_base,
+)
 from .output import print_json, print_table
 
 _groups_argument = click.argument("words", nargs=-1, metavar="[BASE] [GROUP...]")
@@ -278,7 +286,7 @@ def remove(words: tuple[str, ...], base: str) -> None:
     \b
       postroom pilots remove ./base slurm
     """
-    folder, names = _base_and_names(words, base)
+    folder, names = split_base(base, words)
 
     def change(groups: PilotGroups) -> None:
         for name in _named(groups, names):
@@ -291,7 +299,7 @@ def remove(words: tuple[str, ...], base: str) -> None:
 def _change(
     words: tuple[str, ...], base: str, change: Callable[[PilotGroup], None], said: str
 ) -> None:
-    folder, names = _base_and_names(words, base)
+    folder, names = split_base(base, words)
     changed: list[str] = []
 
     def every(groups: PilotGroups) -> None:
@@ -307,7 +315,7 @@ def _change(
     click.echo(f"{', '.join(changed)}: {said}")
 
 
-def _named(groups: PilotGroups, names: list[str]) -> list[str]:
+def _named(groups: PilotGroups, names: Sequence[str]) -> list[str]:
     """The groups of these names; all, if none is named."""
     for name in names:
         if name not in groups.groups:
@@ -315,23 +323,7 @@ def _named(groups: PilotGroups, names: list[str]) -> list[str]:
             raise PostroomError(f"there is no group {name!r} of pilots; there are: {known}")
     if not names and not groups.groups:
         raise PostroomError("this base has no pilots: postroom pilots add")
-    return names or list(groups.groups)
-
-
-def _base_and_names(words: tuple[str, ...], base: str) -> tuple[str, list[str]]:
-    """A first word that is a path is the base."""
-    names = list(words)
-    if names and ("/" in names[0] or names[0] == "." or _is_base(names[0])):
-        base = positional_base(names.pop(0))
-    return base, names
-
-
-def _is_base(word: str) -> bool:
-    try:
-        open_base(word, write=False)
-    except PostroomError:
-        return False
-    return True
+    return list(names) or list(groups.groups)
 
 
 def _split(words: tuple[str, ...], base: str) -> tuple[str, list[str]]:

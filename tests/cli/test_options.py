@@ -30,10 +30,19 @@ ARGUMENTS = {
     "hold": [JOB],
     "jobs": [],
     "kill": [JOB],
+    "limit": ["project", "1"],
     "logs": [JOB],
+    "mcp": [],
     "master": [],
     "move": [JOB, "first"],
     "pause": [],
+    "pilots add": ["--local"],
+    "pilots drain": [],
+    "pilots list": [],
+    "pilots remove": ["1"],
+    "pilots resume": [],
+    "pilots show": ["1"],
+    "pilots stop": [],
     "priority": [JOB, "1"],
     "release": [JOB],
     "rerun": [JOB],
@@ -47,7 +56,7 @@ ARGUMENTS = {
     "up": [],
     "wait": [JOB],
 }
-POSITIONAL = [verb for verb in ARGUMENTS if verb.startswith("agents")] + [
+POSITIONAL = [verb for verb in ARGUMENTS if verb.startswith(("agents", "pilots"))] + [
     "doctor",
     "down",
     "master",

@@ -27,7 +27,7 @@ def test_what_a_kernel_prints_belongs_to_its_job(sessions: RealSessions) -> None
         job = JobId(pool.run, 1).short
         assert f"ValueError: w1 [see: postroom show {job} -b {sessions.base.root}]" in str(failure)
     shown = call(sessions.base, "show", job).stdout
-    assert "raise ValueError(word)\nValueError: w1\n" in shown
+    assert "raise ValueError(word)\n  ValueError: w1\n" in shown
     assert f"output: postroom logs {job};  run it again: postroom rerun {job}" in shown
     logs = call(sessions.base, "logs", job)
     assert logs.stdout == "printed w1\nhalf a line and logged w1\n"
