@@ -40,7 +40,7 @@
     if (logs) {
       query.set("run", logs.dataset.job);
       query.set("number", logs.dataset.number);
-      for (const name of ["out", "err"]) query.set(name, one("#" + name).dataset.mark);
+      for (const box of document.querySelectorAll("pre.log")) query.set(box.id, box.dataset.mark);
     }
     source = new EventSource("/events?" + query);
     source.onopen = () => {
