@@ -55,8 +55,8 @@ SUITES = {
     "hydra": Suite(
         [str(Path(__file__).with_name("hydra_suite.py"))],
         "",  # pytest loads Hydra's own
-        "test_sweep_1_job or test_sweep_2_jobs or test_sweep_and_override",
-        4,
+        "TestLauncher and test_sweep_1_job",
+        1,
     ),
     "optuna": Suite(
         [os.environ.get("POSTROOM_OPTUNA_TESTS", "tests/study_tests") + "/test_optimize.py"],
