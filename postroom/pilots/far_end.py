@@ -256,8 +256,10 @@ class FarEnd:
         folder = f"{self._base.root}/source-{_plain(digest)}"
         if not os.path.isdir(folder):
             half = self._base.temporary()
+            os.mkdir(half, 0o700)
             with tarfile.open(fileobj=io.BytesIO(_load(frame))) as archive:
-                archive.extractall(half, filter="data")
+                for member in archive:
+                    _unpack(archive, member, half)
             os.rename(half, folder)
         self._infos[run] = info = replace(info, import_folder=folder)
         self._write_run(info)
@@ -451,6 +453,17 @@ def inside(folder: str, name: str) -> str:
     if not path.startswith(folder + os.sep) or "\0" in path:
         raise WireError(f"{name!r} is no name inside a folder")
     return path
+
+
+def _unpack(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: str) -> None:
+    """Write one file of an archive; the filters of `extractall` are not in every Python 3.11."""
+    content = archive.extractfile(member) if member.isreg() else None
+    if content is None:
+        raise WireError(f"{member.name!r} is no file")
+    path = inside(folder, member.name)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "wb") as file:
+        shutil.copyfileobj(content, file)
 
 
 def _plain(name: Any) -> str:
