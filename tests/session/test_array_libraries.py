@@ -162,3 +162,13 @@ def test_an_example_runs_on_the_cpu(library: str, shown: str, tmp_path: Path) ->
     )
     assert done.returncode == 0, done.stderr
     assert shown in done.stdout
+
+
+@pytest.mark.parametrize("made", ["numpy", "torch"])
+def test_an_array_or_a_tensor_becomes_one_of_the_library_that_is_asked_for(made: str) -> None:
+    jax = pytest.importorskip("jax")
+    given = pytest.importorskip(made).ones(3)
+    changed = converter_to("jax")(given)
+    assert isinstance(changed, jax.Array)
+    assert changed.sum() == 3
+    assert converter_to("jax")("a word") == "a word"
