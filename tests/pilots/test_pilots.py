@@ -12,9 +12,10 @@ import numpy as np
 
 from postroom.commands.spec import CommandSpec
 from postroom.jobs import Job
+from postroom.master import Master
 from postroom.pilots.local_engine import LocalEngine
 from postroom.store.kernel_output import read_output
-from postroom.store.pilot_records import PilotGroup, PilotState, read_groups
+from postroom.store.pilot_records import PilotGroup, PilotRecord, PilotState, read_groups
 from postroom.store.runs import read_notes
 
 from .conftest import Pilots
@@ -70,6 +71,18 @@ def test_the_project_need_not_be_on_the_node(pilots: Pilots) -> None:
         assert list(pool.results()) == [0, 3, 6]
 
 
+def wait_for_work(pilots: Pilots, master: Master, folder: Path) -> tuple[PilotRecord, int]:
+    """Wait until a job that holds has begun; its pilot, and the process that runs it."""
+
+    def works() -> bool:
+        master.step(time.monotonic())
+        return bool(begun(folder))
+
+    pilots.wait_until(works)
+    (record,) = pilots.records(PilotState.SERVING)
+    return record, int(begun(folder)[0].name.rpartition("-")[2])
+
+
 def test_a_stand_in_that_is_killed_takes_its_far_end_with_it_and_nothing_is_done_twice(
     pilots: Pilots, tmp_path: Path
 ) -> None:
@@ -77,14 +90,7 @@ def test_a_stand_in_that_is_killed_takes_its_far_end_with_it_and_nothing_is_done
     with pilots.master() as master:
         done = master.run([Job("kernels:double", x=1)])
         held = master.submit_all([Job("kernels:hold", folder=str(tmp_path), x=2)])
-
-        def works() -> bool:
-            master.step(time.monotonic())
-            return bool(begun(tmp_path))
-
-        pilots.wait_until(works)
-        (record,) = pilots.records(PilotState.SERVING)
-        worker = int(begun(tmp_path)[0].name.rpartition("-")[2])
+        record, worker = wait_for_work(pilots, master, tmp_path)
         (stand_in,) = pilots.stand_ins()
         for pid in (*pilots.keeper(), stand_in):
             os.kill(pid, signal.SIGKILL)
@@ -108,14 +114,7 @@ def test_a_far_end_that_is_killed_is_replaced_and_its_processes_are_gone(
     pilots.add(LOCAL)
     with pilots.master() as master:
         held = master.submit_all([Job("kernels:hold", folder=str(tmp_path), x=2)])
-
-        def works() -> bool:
-            master.step(time.monotonic())
-            return bool(begun(tmp_path))
-
-        pilots.wait_until(works)
-        (record,) = pilots.records(PilotState.SERVING)
-        worker = int(begun(tmp_path)[0].name.rpartition("-")[2])
+        record, worker = wait_for_work(pilots, master, tmp_path)
         os.kill(int(LocalEngine().look({record.job_name})[record.job_name].engine_id), 9)
         pilots.wait_until(lambda: not os.path.exists(f"/proc/{worker}"))
         (tmp_path / "go").touch()
