@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +34,21 @@ def _leaves_nothing_behind(
     request.node.funcargs.clear()  # what only the test had is closed when it is dropped
     found = leftovers.find()
     assert not found, "this test has left behind:\n  " + "\n  ".join(found)
+
+
+@pytest.fixture(autouse=True)
+def _same_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The next test finds the folder, the import path and the modules that this one found.
+
+    Kernels that run in the process of a test change all three.
+    """
+    folder, path, made = os.getcwd(), sys.path[:], str(tmp_path_factory.getbasetemp())
+    yield
+    os.chdir(folder)
+    sys.path[:] = path
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__dict__", {}).get("__file__")).startswith(made):
+            del sys.modules[name]
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from postroom.gpus.devices import scripted_device
 from postroom.jobs import Job, JobPool
 from postroom.master import Master
 from postroom.parcel.sheets import JobEnd
-from postroom.session.inbox import Inbox, RunJob, Step
+from postroom.session.inbox import Inbox, Step
 from postroom.session.job_runner import JobRunner
 from postroom.session.tasks import Tasks
 from postroom.store.files import LocalFiles, SystemClock
@@ -38,7 +38,7 @@ class InOneProcess:
     """A base, a project with kernels, a Master, and inboxes that are stepped between its rounds."""
 
     def __init__(self, folder: Path, kernels: str, *, inboxes: int = 1, gpu: str = "cpu") -> None:
-        """`gpu`: a simulated card; then jobs run as in a worker, on the scripted device."""
+        """`gpu`: a simulated card; then jobs run on the scripted device."""
         self.gpu = gpu
         self.runners: list[JobRunner] = []
         self.tasks: list[Tasks] = []
@@ -59,27 +59,22 @@ class InOneProcess:
         journal = Journal(self.base, f"worker {agent_id}")
         kernels = Tasks(self.files, self.base.data, journal, gpu=self.gpu)
         self.tasks.append(kernels)
-        run_job: RunJob = kernels.run_job
-        if self.gpu != "cpu":
-            runner = JobRunner(
-                self.files, self.base, {"gpu": self.gpu}, Guardian(), journal, end_well
-            )
-            runner._tasks = kernels
-            self.runners.append(runner)
-            run_job = runner.run_job
+        settings = {"gpu": self.gpu}
+        runner = JobRunner(self.files, self.base, settings, Guardian(), journal, end_well)
+        runner._tasks = kernels
+        self.runners.append(runner)
         inbox = Inbox(
             self.files,
             self.base,
             agent_id,
-            run_job,
+            runner.run_job,
             clock=SystemClock(),
             journal=journal,
             gpu=self.gpu,
             pid=1000 + int(agent_id),
-            run_alike=kernels.run_alike if self.gpu == "cpu" else runner.run_alike,
+            run_alike=runner.run_alike,
         )
-        if self.gpu != "cpu":
-            runner.turn = inbox
+        runner.turn = inbox
         inbox.lock = lock  # type: ignore[attr-defined]
         return inbox
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import pty
+import select
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,13 +28,25 @@ def terminal() -> Iterator[int]:
     os.close(ours)
 
 
-def test_on_a_terminal_the_line_moves_and_its_last_state_stays() -> None:
+def read_line(screen: int) -> str:
+    """What the terminal has shown up to the end of a line; it may come in pieces."""
+    shown = b""
+    while not shown.endswith(b"\n"):
+        assert select.select([screen], [], [], 60)[0], shown
+        shown += os.read(screen, 10_000)
+    return shown.decode()
+
+
+def test_on_a_terminal_the_line_moves_and_its_last_state_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("postroom.text.progress_bar.TERMINAL_S", 60.0)
     with terminal() as screen:
         bar = ProgressBar()
         bar.update(1, 4, "1/4 done")
         bar.update(2, 4, "too soon")
         bar.end(4, 4, "4/4 done, " + "x" * 200)
-        shown = os.read(screen, 10_000).decode()
+        shown = read_line(screen)
     first, last = shown.strip("\r\n").split("\r")
     assert first.startswith(f"{'━' * 6}{'─' * 18} 1/4 done") and "too soon" not in shown
     assert last.startswith("━" * 24) and len(last.removesuffix("\x1b[K")) == 79
