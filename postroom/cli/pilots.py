@@ -27,7 +27,6 @@ from .options import (
     at_least,
     base_argument,
     base_option,
-    positional_base,
     split_base,
 )
 from .output import print_json, print_table
@@ -117,7 +116,11 @@ def add(
       postroom pilots add --ray auto --max 3
       postroom pilots add --slurm --setup modules.sh --dry-run
     """
-    base, options = _split(words, base)
+    base, options = split_base(base, words)
+    if options and not options[0].startswith("-") and "=" not in options[0]:
+        raise click.UsageError(
+            f"{options[0]!r} is no option of an engine; if it is to be the base: ./{options[0]}"
+        )
     engine = "ray" if address is not None else engine
     if engine is None:
         raise click.UsageError("name an engine: --slurm, --ray ADDRESS, or --local to try it")
@@ -203,13 +206,13 @@ def show(words: tuple[str, ...], base: str, json_: bool) -> None:
     \b
       postroom pilots show ./base slurm-3
     """
-    if len(words) not in (1, 2):
-        raise click.UsageError("name a pilot")
-    base = positional_base(words[0]) if len(words) == 2 else base
+    base, names = split_base(base, words)
+    if len(names) != 1:
+        raise click.UsageError("name one pilot")
     view = view_pilots(open_base(base, write=False), ended=1000)
-    row = next((row for row in view.pilots if row.pilot == words[-1]), None)
+    row = next((row for row in view.pilots if row.pilot == names[0]), None)
     if row is None:
-        raise PostroomError(f"there is no pilot {words[-1]!r}; see postroom pilots list --all")
+        raise PostroomError(f"there is no pilot {names[0]!r}; see postroom pilots list --all")
     if json_:
         print_json(row)
         return
@@ -324,14 +327,6 @@ def _named(groups: PilotGroups, names: Sequence[str]) -> list[str]:
     if not names and not groups.groups:
         raise PostroomError("this base has no pilots: postroom pilots add")
     return list(names) or list(groups.groups)
-
-
-def _split(words: tuple[str, ...], base: str) -> tuple[str, list[str]]:
-    """The base, and the options for the engine: those begin with a dash."""
-    rest = list(words)
-    if rest and not rest[0].startswith("-"):
-        base = positional_base(rest.pop(0))
-    return base, rest
 
 
 def _group_row(row: GroupRow) -> list[str]:

@@ -25,6 +25,7 @@ class Agent:
     capacity: Capacity = field(default_factory=Capacity)
     until: float = 0.0  # when somebody's reservation of its GPU begins; 0: nobody has reserved it
     ends_at: float = 0.0  # when its engine will end it, wall clock; 0: not known
+    stands_in: bool = False  # for a pilot: no job runs in its process
     orphaned: bool = False  # it is dead, but processes of its job go on where we cannot end them
     outdated: bool = False  # it understands another version of letters
 

@@ -303,6 +303,7 @@ class Dispatcher:
             agent.capacity = Capacity(info.gpus, info.memory_mib, where, info.gpu_name)
             agent.until = info.until
             agent.ends_at = info.ends_at
+            agent.stands_in = bool(info.where)
             agent.outdated = info.protocol != PROTOCOL
         if agent.outdated:
             self._journal.log(
@@ -393,8 +394,15 @@ class Dispatcher:
                 agent.probe_at += LIST_S  # a sweep looks at all processes of the machine
                 return False
             if not agent.box.gone():
-                reason, at = "its agent died", self._clock.wall()
-                take_back_letter(self._files, self._base, agent.agent_id, reason=reason, at=at)
+                take_back_letter(
+                    self._files,
+                    self._base,
+                    agent.agent_id,
+                    reason="its agent died",
+                    at=self._clock.wall(),
+                    # No job runs in a stand-in: whoever killed that, its job did not.
+                    blame=not agent.stands_in,
+                )
                 self._files.remove(self._base.agent_info(agent.agent_id))
             if agent.letter is not None:
                 self._collector.collect(agent, agent.letter, last=True)

@@ -9,7 +9,8 @@ what holds the agent's lock publishes: what is far away can not, however long it
 
 How a pilot ends decides what becomes of its job. If the engine says that it took the pilot away
 (cancelled, time limit, preempted, node failed), the job is requeued and nobody is blamed. If the
-far end died by itself, the job in hand is noted as lost, as after the death of a worker.
+far end died by itself, the job in hand is noted as lost, as after the death of a worker. Only a
+stand-in blames a job: whoever finds a stand-in dead requeues its letter, and nobody is blamed.
 """
 
 from __future__ import annotations
@@ -69,6 +70,10 @@ NO_SOURCE = ("site-packages", "node_modules", "__pycache__")
 T = TypeVar("T")
 
 
+class TakenForDead(PostroomError):
+    """Somebody else has taken back what this stand-in had."""
+
+
 class StandIn:
     """One pilot on this side; `step` is one round."""
 
@@ -93,7 +98,7 @@ class StandIn:
         self._lock = self._take_lock(base.agent_lock(record.pilot))
         self._tree = self._take_lock(base.agent_tree(record.pilot))
         take_back_letter(
-            self._files, base, record.pilot, reason="its stand-in died", at=time.time()
+            self._files, base, record.pilot, reason="its stand-in died", at=time.time(), blame=False
         )
         self._outbox = base.new_outbox(record.pilot)
         self._files.make_folder(self._outbox)
@@ -209,6 +214,17 @@ class StandIn:
 
     def step(self, now: float) -> None:
         """One round: hear the far end, take a letter, look at the clock."""
+        try:
+            self._step(now)
+        except TakenForDead:
+            raise
+        except Exception as error:
+            # A far end that says what nobody understands may do so for the same job again: that
+            # counts against the job, or it would be sent for ever.
+            self._said = f"its stand-in cannot go on: {error!r}"
+            self._cancel(blame=True)
+
+    def _step(self, now: float) -> None:
         while not self.ended and not self._heard.empty():
             frame = self._heard.get()
             if frame is None:
@@ -579,7 +595,7 @@ class StandIn:
 
     # Its end
 
-    def _cancel(self) -> None:
+    def _cancel(self, *, blame: bool = False) -> None:
         """End it now: tell the engine, close the wire, and only then lay down the letter."""
         until = time.monotonic() + ASK_S
         while True:
@@ -590,7 +606,7 @@ class StandIn:
                 self._journal.log("error", f"cannot cancel pilot {self._agent_id}: {error}")
                 if time.monotonic() > until:
                     break
-        self._finish(self._said or "cancelled", blame=False)
+        self._finish(self._said or "cancelled", blame=blame)
 
     def _wire_ended(self) -> None:
         """The far end is gone: ask the engine why."""
@@ -698,7 +714,7 @@ class StandIn:
                 return action()
             except FileNotFoundError:
                 if not self._files.exists(self._outbox):
-                    raise PostroomError("it was taken for dead, or its base was removed") from None
+                    raise TakenForDead("it was taken for dead, or its base was removed") from None
                 return None
             except OSError as error:
                 if not may_pass(error):

@@ -40,6 +40,11 @@ def test_a_group_is_added_with_the_engines_own_options(tmp_path: Path, keeper: l
     assert keeper == [base]
 
 
+def test_options_of_an_actor_are_no_base(tmp_path: Path) -> None:
+    said = call("add", "--ray", "auto", "--dry-run", "--json", "--", "num_cpus=4")
+    assert json.loads(json.loads(said.stdout)["command"][-2])["num_cpus"] == 4
+
+
 def test_a_dry_run_shows_the_script_and_changes_nothing(tmp_path: Path, keeper: list[str]) -> None:
     setup = tmp_path / "setup.sh"
     setup.write_text("module load cuda\n")
@@ -60,6 +65,8 @@ def test_a_dry_run_shows_the_script_and_changes_nothing(tmp_path: Path, keeper: 
         (("add",), "name an engine"),
         (("add", "--slurm", "--min", "3", "--max", "2"), "--min 3 is more than --max 2"),
         (("add", "--slurm", "--time", "5s"), "too short"),
+        (("add", "lab", "--slurm"), "if it is to be the base: ./lab"),
+        (("show", "-b", "{base}", "a-1", "a-2"), "name one pilot"),
         (("drain", "-b", "{base}", "nobody"), "there is no group 'nobody'"),
         (("show", "-b", "{base}", "nobody-7"), "there is no pilot 'nobody-7'"),
     ],

@@ -1977,6 +1977,13 @@ MUTANTS = [
         "tests/pilots/test_stand_in.py",
     ),
     Mutant(
+        "a stand-in that is found dead costs its job no attempt",
+        DISPATCHER,
+        "blame=not agent.stands_in,",
+        "",
+        "tests/pilots/test_stand_in.py",
+    ),
+    Mutant(
         "a stand-in that was taken for dead stops",
         "postroom/pilots/stand_in.py",
         "if not self._files.exists(self._outbox):",

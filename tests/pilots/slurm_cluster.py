@@ -111,6 +111,22 @@ PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10 Preempt
         """Start the daemon of a node."""
         self._run(node, "slurmd", "-D", "-N", node)
 
+    def lose_node(self, node: str) -> None:
+        """End a node as a power failure does: its daemon, and what carries its steps."""
+        daemon = self.processes[node]
+        daemon.kill()
+        daemon.wait()
+        self._end_steps(node)
+
+    def _end_steps(self, node: str) -> None:
+        """End what carries the steps of a node: its daemon ends without them."""
+        log = str(self.folder / f"slurmd-{node}.log")
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError):
+                step = Path(f"/proc/{pid}/comm").read_text() == "slurmstepd\n"
+                if step and log in map(os.readlink, Path(f"/proc/{pid}/fd").iterdir()):
+                    os.kill(int(pid), signal.SIGKILL)
+
     def states(self) -> dict[str, str]:
         """The state of each node."""
         said = self.ask("sinfo", "-h", "-N", "-p", "main", "-o", "%N %t").split("\n")
@@ -141,6 +157,8 @@ PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10 Preempt
         deadline = time.monotonic() + 10
         while self.jobs() and time.monotonic() < deadline:
             time.sleep(0.1)
+        for node in NODES:
+            self._end_steps(node)
         for name in (*NODES, "slurmctld", "munged"):
             process = self.processes.get(name)
             if process is not None and process.poll() is None:

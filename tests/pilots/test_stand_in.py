@@ -260,6 +260,31 @@ def test_a_stand_in_that_was_taken_for_dead_cannot_publish(room: Room) -> None:
     assert not pool.done
 
 
+def test_a_far_end_that_talks_nonsense_is_ended_and_its_job_is_blamed(room: Room) -> None:
+    room.serve()
+    room.master.submit_all([Job("kernels:double", x=4)])
+    letter = room.letter()
+    room.far.send("hand", letter=letter.letter_id, job=letter.first, since=1.0, done=0)
+    room.answer(letter._replace(first=letter.stop), 8)
+    room.until(lambda: room.stand_in.ended)
+    assert room.engine.cancelled == ["postroom-p-1"]
+    assert len(read_notes(room.files, room.base, letter.run)) == 1
+    assert "cannot go on" in room.record.why
+
+
+def test_a_stand_in_that_is_found_dead_costs_no_attempt(room: Room) -> None:
+    room.serve()
+    room.master.submit_all([Job("kernels:double", x=4)])
+    letter = room.letter()
+    room.far.send("hand", letter=letter.letter_id, job=letter.first, since=1.0, done=0)
+    room.until(lambda: (hand := read_in_hand(room.files, room.base, "p-1")) and hand.job >= 0)
+    room.stand_in.ended = True  # it takes no more steps
+    room.stand_in._tree.release()
+    room.stand_in._lock.release()
+    room.until(lambda: not os.path.exists(room.base.mailbox("p-1")))
+    assert read_notes(room.files, room.base, letter.run) == []
+
+
 def test_a_silent_wire_cancels_the_pilot_first_and_then_lays_down_the_letter(room: Room) -> None:
     room.serve()
     room.master.submit_all([Job("kernels:double", x=4)])
