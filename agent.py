@@ -6,7 +6,7 @@ python agent.py stop ./base            stop all, after their running jobs
 python agent.py stop ./base 2 --now    stop agent 2 now; its running job is requeued
 """
 
-from postroom import Agent
+from postroom.dispatch.agent import Agent
 
 __all__ = ["Agent"]
 

@@ -1,4 +1,7 @@
-"""This project's Job: how its data goes to a session, and comes back.
+"""A Job of this project's own: how its data goes to a session, and comes back.
+
+main.py uses postroom's Job, which sends arrays as they are. To use this one, import it there:
+`from jobs import Job`.
 
     Job("expensive_task:expensive_task", a=array, b=array).options(name="a label", retries=1)
 

@@ -13,8 +13,7 @@ import time
 
 import numpy as np
 
-from jobs import Job
-from postroom import Master, PostroomError, read_settings
+from postroom import Job, Master, PostroomError, read_settings
 
 # Settings: edit them here, or pass --base, --n-gpu, ..., or set POSTROOM_BASE, POSTROOM_N_GPU, ...
 BASE = "./base"  # the post room: a folder, made if it is missing

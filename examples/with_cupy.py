@@ -8,7 +8,7 @@ from __future__ import annotations
 import cupy
 import numpy as np
 
-from postroom import Job, Master, Sessions
+from postroom import Job, Master
 
 
 def spectrum(x: cupy.ndarray, parts: int) -> cupy.ndarray:
@@ -21,7 +21,7 @@ def main() -> None:
     """Find the frequencies of some sums of sines, two at a time."""
     t = np.arange(4096) / 4096
     signals = [np.sin(2 * np.pi * t * a) + np.sin(2 * np.pi * t * b) for a, b in ((5, 9), (7, 80))]
-    with Master("./base") as master, Sessions(master.base, 2):
+    with Master("./base", agents=2) as master:
         print(master.run([Job("with_cupy:spectrum", x=x, parts=2) for x in signals]).results())
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import jax
 import numpy as np
 
-from postroom import Job, Master, Sessions
+from postroom import Job, Master
 
 
 @jax.jit
@@ -30,7 +30,7 @@ def main() -> None:
     random = np.random.default_rng(0)
     x = random.normal(size=(256, 3)).astype("float32")
     y = x @ np.array([1.0, -2.0, 3.0], dtype="float32")
-    with Master("./base") as master, Sessions(master.base, 2):
+    with Master("./base", agents=2) as master:
         rates = [0.01, 0.03, 0.1]
         found = master.run([Job("with_jax:fit", x=x, y=y, lr=lr) for lr in rates]).results()
     for lr, w in zip(rates, found, strict=True):

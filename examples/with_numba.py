@@ -11,7 +11,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from postroom import Job, Master, Sessions
+from postroom import Job, Master
 
 
 @numba.njit
@@ -31,7 +31,7 @@ def row(y: float, width: int = 72, limit: int = 60) -> np.ndarray:
 
 def main() -> None:
     """Draw the set, row by row, in two sessions."""
-    with Master("./base") as master, Sessions(master.base, 2):
+    with Master("./base", agents=2) as master:
         rows = master.run(
             [Job("with_numba:row", y=float(y)) for y in np.linspace(-1.1, 1.1, 24)]
         ).results()

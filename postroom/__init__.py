@@ -12,25 +12,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .dispatch.agent import Agent
     from .errors import JobFailed, PostroomError
     from .functions.decorator import job
     from .functions.executor import Executor
     from .functions.lease_block import lease
     from .jobs import Job, JobPool, Status
     from .master import Master
-    from .parcel.sheets import Outcome
     from .project.settings import read_settings
-    from .session.sessions import Sessions
 
 __all__ = [
     "Master",
     "Job",
     "JobPool",
     "Executor",
-    "Sessions",
-    "Agent",
-    "Outcome",
     "Status",
     "JobFailed",
     "PostroomError",
@@ -48,9 +42,6 @@ _HOMES = {
     "JobPool": "jobs",
     "Status": "jobs",
     "Executor": "functions.executor",
-    "Sessions": "session.sessions",
-    "Agent": "dispatch.agent",
-    "Outcome": "parcel.sheets",
     "JobFailed": "errors",
     "PostroomError": "errors",
     "job": "functions.decorator",

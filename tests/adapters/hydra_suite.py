@@ -15,7 +15,8 @@ from hydra.test_utils.launcher_common_tests import (
     LauncherTestSuite,
 )
 
-from postroom import Master, Sessions
+from postroom import Master
+from postroom.session.sessions import Sessions
 
 BASE = os.environ["POSTROOM_BASE"]
 IN_BASE = [f"hydra.launcher.base={BASE}"]

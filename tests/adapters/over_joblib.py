@@ -10,7 +10,8 @@ import joblib.parallel
 import pytest
 from joblib import _parallel_backends
 
-from postroom import Master, Sessions
+from postroom import Master
+from postroom.session.sessions import Sessions
 from postroom.adapters.joblib import PostroomBackend
 
 BASE = os.environ["POSTROOM_BASE"]

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from joblib.externals.loky.backend import resource_tracker
 
-from postroom import Master, Sessions
+from postroom import Master
+from postroom.session.sessions import Sessions
 from postroom.adapters.joblib import register
 from postroom.testing import wait_until
 

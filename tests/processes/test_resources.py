@@ -156,8 +156,9 @@ def test_a_full_disk_at_submit_is_one_sentence_and_nothing_is_handed_in(
 
 @pytest.mark.parametrize("disk", ["size=1m"], indirect=True)
 def test_a_batch_on_a_full_disk_waits_says_so_and_goes_on(disk: Path, tmp_path: Path) -> None:
-    go = tmp_path / "go"
-    jobs = "".join(f"until [ -e {go} ]; do sleep 0.02; done; test {n} -gt 0\n" for n in (1, 2))
+    begun, go = tmp_path / "begun", tmp_path / "go"
+    waits = f"touch {begun}; until [ -e {go} ]; do sleep 0.02; done; test"
+    jobs = "".join(f"{waits} {n} -gt 0\n" for n in (1, 2))
     batch = subprocess.Popen(
         [sys.executable, "-m", "postroom", "run", "-", "--gpus", "0", "--output-dir", disk / "out"],
         stdin=subprocess.PIPE,
@@ -168,7 +169,7 @@ def test_a_batch_on_a_full_disk_waits_says_so_and_goes_on(disk: Path, tmp_path: 
     assert batch.stdin is not None and batch.stderr is not None
     batch.stdin.write(jobs)
     batch.stdin.flush()
-    wait_until(lambda: list(disk.glob("out/*/INFO")), what="the first line")
+    wait_until(begun.exists, what="the first job")
     fill(disk / "filler", leave=0)
     assert "is full: free some space on it" in batch.stderr.readline()
     batch.stdin.write("true\n" * 100)  # there is no room for these
