@@ -11,8 +11,8 @@ import pytest
 from joblib import _parallel_backends
 
 from postroom import Master
-from postroom.session.sessions import Sessions
 from postroom.adapters.joblib import PostroomBackend
+from postroom.session.sessions import Sessions
 
 BASE = os.environ["POSTROOM_BASE"]
 CARDS = 4

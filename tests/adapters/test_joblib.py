@@ -15,8 +15,8 @@ import pytest
 from joblib.externals.loky.backend import resource_tracker
 
 from postroom import Master
-from postroom.session.sessions import Sessions
 from postroom.adapters.joblib import register
+from postroom.session.sessions import Sessions
 from postroom.testing import wait_until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
