@@ -56,6 +56,7 @@ from .store.files import Clock, Files, LocalFiles, LocalLock, Lock, SystemClock
 from .store.job_ids import JobId, JobIds
 from .store.journal import Journal
 from .store.mailbox import read_letter
+from .store.pilot_records import has_pilots
 from .store.requests import Request, RequestVerb, ask
 from .store.retention import Retention, parse_keep, register_program, retention_of
 from .store.runs import (
@@ -180,6 +181,7 @@ class Master:
             self._waiter = Waiter(watched, spin=spin)
         self._futures: FuturePool | None = None
         self._own_agents: Sessions | None = None
+        self._pilots: Sessions | None = None  # what starts their keeper, where the base has some
         self._done_before = 0  # jobs, when they were last looked after
         self._writer = BackgroundWriter(self._waiter.nudge)
         if agents is not None:
@@ -1045,6 +1047,8 @@ class Master:
             self._look_at = now + CHECK_BASE_S
             self._check_base()
             self._tend_agents(pool)
+            if self.acting and has_pilots(self._files, self.base):
+                self._keep_pilots()
             if not self._files.exists(self.base.run_folder(pool.run)):
                 raise RunRemovedError(
                     f"run {pool.run} was removed, and {len(pool) - pool.n_done} of its results "
@@ -1052,6 +1056,13 @@ class Master:
                 )
             reason = self._blocked or find_obstacle(self._files, self.base, acting=self.acting)
             self._stall.look(now, reason)
+
+    def _keep_pilots(self) -> None:
+        """Have their keeper live, where no standing queue sees to that."""
+        from .session.sessions import Sessions
+
+        self._pilots = self._pilots or Sessions(self.base)
+        self._pilots.keep_pilots()
 
     def _tend_agents(self, pool: JobPool) -> None:
         """Start those of our own agents again that have died; SlotsFailed: none can start."""

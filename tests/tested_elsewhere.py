@@ -13,6 +13,7 @@ TESTED_ELSEWHERE = {
     "testing": "processes/test_testing.py: it starts real processes",
     "adapters/hydra": "adapters/test_examples.py: its sweeps run in real agents",
     "adapters/optuna": "adapters/test_examples.py: its trials run in real agents",
+    "batch/batch_pilots": "pilots/test_pilots.py (pilots): it has pilots, which are processes",
     "batch/runner": "processes/test_commands.py: it runs real commands in real sessions",
     "calls/broken_pool": "functions/test_executor.py (BrokenExecutor): classes without code",
     "calls/by_value": "functions/test_executor.py (add_one): seen in what is pickled",

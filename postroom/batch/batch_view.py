@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from ..commands.job_folder import JobFolder, tail
 from ..jobs import Finished, JobPool
 from ..parcel.sheets import Outcome
+from ..store.agents import list_agents
 from ..store.base import Base
 from ..store.files import LocalFiles
 from ..store.mailbox import read_in_hand, read_letter
@@ -88,6 +89,9 @@ def slot_states(base: Base, pool: JobPool, places: Sequence[tuple[str, str]]) ->
 def batch_state(batch: Batch) -> BatchState:
     """Return the state of a batch."""
     places = [(place.agent, "" if place.share else place.gpu) for place in batch.sessions.slots]
+    here = {agent for agent, _ in places}
+    living = list_agents(LocalFiles(), batch.master.base)
+    places += [(agent, "pilot") for agent in living if agent not in here]
     slots = slot_states(batch.master.base, batch.pool, places)
     counts = batch.counts
     running = sum(bool(slot.job) for slot in slots)

@@ -99,7 +99,9 @@ class Batch:
         view: BatchView,
         runner: Runner | None = None,
         packer: Packer | None = None,
+        pilots: int = 0,
     ) -> None:
+        """`pilots`: lines may run on so many agents besides the sessions of this host."""
         self.master = master
         self.output = output
         self.sessions = sessions
@@ -109,6 +111,7 @@ class Batch:
         self._view = view
         self._runner = runner or Runner()
         self._packer = packer
+        self._pilots = pilots
         self._held: Waiting = InOrder() if packer is None else packer
         self._gpu_file: GpuFile | None = None
         self._gpu_file_at = 0.0
@@ -221,11 +224,16 @@ class Batch:
             return True
         # To choose by priority or memory, it must know more lines than it can run.
         more = AHEAD if self._held.choosy else 0
-        return outstanding < options.ahead + 2 * len(self.sessions.slots) + more
+        return outstanding < options.ahead + 2 * self._places + more
+
+    @property
+    def _places(self) -> int:
+        """How many lines run at once, at most."""
+        return len(self.sessions.slots) + self._pilots
 
     def _submit(self, now: float) -> None:
         """Submit the jobs that begin next."""
-        slots = MOST_SLOTS if self._packer is not None else len(self.sessions.slots)
+        slots = MOST_SLOTS if self._packer is not None else self._places
         jobs = self._unsent or self._held.begin(now, slots - len(self._mine))
         if jobs:
             known = len(self.pool)

@@ -43,6 +43,8 @@ DEFAULT_OUTPUT = "postroom_run"
 OPTIONS = [
     click.option("--gpus", metavar="LIST",
                  help="GPUs, one per slot: 0,0,1 or all or 2-5 or 0,1;2,3 or cpu."),
+    click.option("--pilots", metavar="GROUP",
+                 help="Run on pilots like those of GROUP of your queue (postroom pilots add)."),
     click.option("--gpu-file", type=click.Path(dir_okay=False),
                  help="Read the list of GPUs from a file, again whenever it changes."),
     click.option(
@@ -154,8 +156,11 @@ def run_batch(
     """Run lines until all have ended; return the exit code."""
     if not options["output"]:
         raise PostroomError("--output-dir is empty: name a folder for the results")
+    if options["pilots"] and options["memory"]:
+        raise click.UsageError("--memory shares the GPUs of this host: leave it out with --pilots")
     listed = "all" if options["gpus"] is None else options["gpus"]
-    places = [] if options["gpu_file"] else parse_gpus(listed)
+    away = options["gpu_file"] or (options["pilots"] and options["gpus"] is None)
+    places = [] if away else parse_gpus(listed)
     output = os.path.abspath(options["output"])
     make_folder(output)
     again = [arg for arg in sys.argv[1:] if arg != "--detach"]
@@ -175,6 +180,11 @@ def run_batch(
             view = stack.enter_context(LiveView())
         else:
             view = PlainView(keep_order=options["keep_order"])
+        pilots = None
+        if options["pilots"]:
+            from ..batch.batch_pilots import BatchPilots  # late: few batches need it
+
+            pilots = BatchPilots(master.base, sessions, options["pilots"])
         snapshot = None
         if options["snapshot"]:
             from ..commands.code_snapshot import take_snapshot  # late: few batches need it
@@ -193,8 +203,11 @@ def run_batch(
             view=view,
             runner=_load_runner(options["runner"]),
             packer=packer,
+            pilots=pilots.most if pilots is not None else 0,
         )
         try:
+            if pilots is not None:
+                pilots.start()
             # Before the feed starts a thread: only a process with one thread may fork.
             if options["gpu_file"]:
                 batch.watch_gpus(GpuFile(options["gpu_file"], say=_say, shared=packer is not None))
@@ -210,9 +223,13 @@ def run_batch(
             batch.forget(known if options["stop_after"] is None else None)
             batch.run(feed)
             sessions.finish()
+            if pilots is not None:
+                pilots.end(now=False)
             master.rest()
         except KeyboardInterrupt:
             stack.close()
+            if pilots is not None:
+                pilots.end(now=True)
             _say("stopping; press Ctrl-C again to kill the jobs now")
             sessions.stop_now()
             write_results(output)
@@ -222,6 +239,8 @@ def run_batch(
             )
             return codes.INTERRUPTED
         except BaseException:
+            if pilots is not None:
+                pilots.end(now=True)
             sessions.stop_now()
             raise
         stack.close()

@@ -36,6 +36,7 @@ from ..store.agents import list_agents
 from ..store.base import create_base
 from ..store.files import LocalFiles
 from ..store.kernel_output import OutputFollower
+from ..store.pilot_records import read_groups
 from ..store.removal import remove_run
 from .session_keeper import SessionKeeper, quiet
 
@@ -155,8 +156,10 @@ class Executor(futures.Executor):
     def n_agents(self) -> int:
         """How many calls run at once: one in each agent."""
         if self._base is not None and self._agents is None:
-            living = len(list_agents(LocalFiles(), create_base(self._base)))
-            if living:
+            base, files = create_base(self._base), LocalFiles()
+            groups = read_groups(files, base).groups.values()
+            pilots = sum(group.most for group in groups if not group.drained)
+            if living := max(len(list_agents(files, base)), pilots):
                 return living
         return len(plan_slots(self._agents, self._gpus))
 

@@ -20,9 +20,7 @@ from ..gpus.memory.booking import MEASURING, held_for_us
 from ..jobs import JobPool
 from ..master import Master
 from ..session.sessions import Sessions
-from ..store.agents import list_agents
 from ..store.base import Base
-from ..store.files import LocalFiles
 
 Say = Callable[[str], None]
 
@@ -41,6 +39,7 @@ class SharedCards:
     def __init__(self, base: Base, *, say: Say) -> None:
         self._base = base
         self._say = say
+        self._others = Sessions(base, say=say)
         self._sessions: Sessions | None = None
         self._cards: list[Card] = []
         self._grow_at = 0.0
@@ -49,7 +48,7 @@ class SharedCards:
         """Keep the sessions alive, and have one more where that would help."""
         sessions = self._sessions
         if sessions is None:
-            if not list_agents(LocalFiles(), self._base, resting=True):
+            if not self._others.others_serve():
                 self._start()
             return
         sessions.tend(now)

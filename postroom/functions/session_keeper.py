@@ -6,13 +6,11 @@ from collections.abc import Callable
 
 from ..gpus.cards.gpu_list import SlotSpec
 from ..session.sessions import Sessions
-from ..store.agents import list_agents
 from ..store.base import Base
-from ..store.files import LocalFiles
 
 
 class SessionKeeper:
-    """Uses the agents of a base; where none live, it has its own, as many as calls need."""
+    """Uses the agents and pilots of a base; without any, it has its own, as many as calls need."""
 
     def __init__(
         self,
@@ -24,17 +22,15 @@ class SessionKeeper:
         say: Callable[[str], None],
     ) -> None:
         """`always`: have our own sessions, whether or not others live."""
-        self._base = base
         self._plan = slots
         self._always = always
         self._slots: list[SlotSpec] | None = None  # ours
-        self._files = LocalFiles()
         self._sessions = Sessions(base, say=say, options=options)
 
     def tend(self, now: float, pending: int) -> None:
         """Start what is missing, and what has died."""
         if self._slots is None:
-            if not self._always and list_agents(self._files, self._base, resting=True):
+            if not self._always and self._sessions.others_serve():
                 return
             self._slots = self._plan()
         kept = self._sessions.slots

@@ -48,6 +48,8 @@ STEP_S = 0.5
 LOOK_S = 3.0
 # A stand-in has its lock after this long, or is dead.
 STARTING_S = 20.0
+# A temporary group is over after so long without a Master.
+ALONE_S = 15.0
 # So many pilots that have ended are remembered.
 REMEMBER = 100
 
@@ -67,6 +69,7 @@ class PilotKeeper:
         self._look_at = 0.0
         self._seen: dict[str, Sighting] = {}
         self._errors: dict[str, str] = {}
+        self._alone_since: float | None = None  # no Master acts
         self._started: dict[str, float] = {}
         self._processes: list[subprocess.Popen[bytes]] = []  # stand-ins: to be reaped
 
@@ -87,6 +90,7 @@ class PilotKeeper:
         for pilot in pilots.values():
             if pilot.state is not PilotState.ENDED and not self._lives(pilot, now):
                 pilots[pilot.pilot] = self._bury(groups, pilot)
+        self._end_temporary(groups, pilots, now)
         up = self._is_up()
         for name, group in groups.groups.items():
             mine = [pilot for pilot in pilots.values() if pilot.group == name]
@@ -106,6 +110,35 @@ class PilotKeeper:
                 pilots = read_pilots(self._files, self._base).values()
                 return all(pilot.state is PilotState.ENDED for pilot in pilots)
         return False
+
+    def _end_temporary(
+        self, groups: PilotGroups, pilots: dict[str, PilotRecord], now: float
+    ) -> None:
+        """Drain groups of a program that was killed; forget those that are drained and empty."""
+        mine = {name: group for name, group in groups.groups.items() if group.temporary}
+        if not mine:
+            return
+        lock = self._files.try_lock(self._base.master_lock, shared=True)
+        if lock is None:
+            self._alone_since = None
+        else:
+            lock.release()
+            self._alone_since = now if self._alone_since is None else self._alone_since
+        alone = self._alone_since is not None and now >= self._alone_since + ALONE_S
+        living = {one.group for one in pilots.values() if one.state is not PilotState.ENDED}
+        over = [name for name, group in mine.items() if group.drained and name not in living]
+        if not over and not (alone and any(not group.drained for group in mine.values())):
+            return
+
+        def end(latest: PilotGroups) -> None:
+            for name in mine:
+                group = latest.groups.get(name)
+                if group is not None and group.drained and name in over:
+                    del latest.groups[name]
+                elif group is not None and alone:
+                    group.drained = True
+
+        change_groups(self._files, self._base, end)
 
     def _engine(self, name: str, group: PilotGroup) -> Engine:
         return self._given[name] if self._given is not None else open_engine(group)
@@ -278,20 +311,25 @@ def main(arguments: list[str]) -> int:
     """Keep the pilots of a base until it has none."""
     base = open_base(arguments[0])
     files = LocalFiles()
-    lock = files.try_lock(base.pilot_keeper_lock)
-    if lock is None:
-        return 0  # another keeper was faster
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     keeper = PilotKeeper(base)
-    try:
-        while lock.is_at(base.pilot_keeper_lock) and not keeper.is_done():
-            try:
-                keeper.step(time.monotonic())
-            except (OSError, PostroomError) as error:
-                print(f"keeper: {error}", file=sys.stderr, flush=True)
-            time.sleep(STEP_S)
-    finally:
-        lock.release()
+    done = False
+    # Asked once more without the lock: who adds a group first writes it, then looks at the lock.
+    while not (done and keeper.is_done()):
+        lock = files.try_lock(base.pilot_keeper_lock)
+        if lock is None:
+            return 0  # another keeper was faster
+        try:
+            while lock.is_at(base.pilot_keeper_lock) and not (done := keeper.is_done()):
+                try:
+                    keeper.step(time.monotonic())
+                except (OSError, PostroomError) as error:
+                    print(f"keeper: {error}", file=sys.stderr, flush=True)
+                time.sleep(STEP_S)
+            if not done:
+                return 0  # the base was moved away
+        finally:
+            lock.release()
     return 0
 
 

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import PostroomError
 from ..gpus.cards.gpu_list import SlotSpec
-from ..store.agents import AgentInfo
+from ..store.agents import AgentInfo, list_agents
 from ..store.base import Base
 from ..store.files import LocalFiles
+from ..store.pilot_records import has_pilots
 from ..store.snapshot import last_words, living_agents
 from ..system.fork import ForkedProcess
 from ..system.own_python import start_detached
@@ -312,6 +313,15 @@ class Sessions:
         words = ["agents", "stop", self.base.root, *agents, *(["--now"] if now else [])]
         with _open_log(f"{os.path.dirname(self.base.log)}/agents.txt", os.O_APPEND) as log:
             start_detached("postroom", *words, log=log)
+
+    def others_serve(self) -> bool:
+        """Whether agents live that others have started, or pilots do or will."""
+        if list_agents(self._files, self.base, resting=True):
+            return True
+        if has_pilots(self._files, self.base):
+            self.keep_pilots()
+            return True
+        return False
 
     def keep_pilots(self) -> None:
         """Start the keeper of the base's pilots, if it is dead."""

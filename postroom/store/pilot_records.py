@@ -65,6 +65,7 @@ class PilotGroup:
     stopped: bool = False  # those that live end now
     paused: str = ""  # why no new pilots are started
     forgiven_at: float = 0.0  # deaths before this do not count
+    temporary: bool = False  # of a program: when no Master acts any more, it drains and goes
 
 
 @dataclass
@@ -132,6 +133,15 @@ def read_groups(files: Files, base: Base) -> PilotGroups:
         return PilotGroups.decode(base.pilot_groups, files.read(base.pilot_groups, LIMIT))
     except FileNotFoundError:
         return PilotGroups()
+
+
+def has_pilots(files: Files, base: Base) -> bool:
+    """Whether the base is to have pilots now: jobs that wait get one."""
+    if not files.exists(base.pilot_groups):
+        return False
+    with contextlib.suppress(BadFileError, OtherVersionError):
+        return not all(group.drained for group in read_groups(files, base).groups.values())
+    return True  # somebody has added some; what is wrong with them is said elsewhere
 
 
 def change_groups(files: Files, base: Base, change: Callable[[PilotGroups], None]) -> PilotGroups:

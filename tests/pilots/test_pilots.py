@@ -5,18 +5,34 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+import postroom
 from postroom.commands.spec import CommandSpec
 from postroom.jobs import Job
 from postroom.master import Master
+from postroom.pilots.keeper import ALONE_S, PilotKeeper
 from postroom.pilots.local_engine import LocalEngine
+from postroom.store.base import create_base, open_base
+from postroom.store.files import LocalFiles
 from postroom.store.kernel_output import read_output
-from postroom.store.pilot_records import PilotGroup, PilotRecord, PilotState, read_groups
+from postroom.store.pilot_records import (
+    PilotGroup,
+    PilotRecord,
+    PilotState,
+    change_groups,
+    read_groups,
+)
 from postroom.store.runs import read_notes
+from postroom.system.own_python import own_python
+from postroom.system.process_tree import holders
 
 from .conftest import Pilots
 
@@ -132,3 +148,65 @@ def test_pilots_that_die_before_they_are_ready_pause_their_group(pilots: Pilots)
 
         pilots.wait_until(paused)
         assert "no such module" in paused()
+
+
+DECORATED = """
+import os, postroom
+
+@postroom.job
+def where():
+    return os.environ["POSTROOM_PILOT"]
+
+print(where.submit().result())
+"""
+
+
+def run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run a program that must succeed."""
+    done = subprocess.run(words, capture_output=True, text=True, cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def twice(x: int) -> int:
+    """A call for an Executor, which takes it along by value or by name."""
+    return 2 * x
+
+
+def test_calls_and_batches_use_the_pilots_of_a_base(
+    pilots: Pilots, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`Executor`, `@postroom.job` and `postroom run --pilots`: none starts sessions of its own."""
+    pilots.add(LOCAL)
+    with postroom.Executor(pilots.base.root, gpus=0) as executor:
+        assert executor.n_agents == LOCAL.most
+        assert list(executor.map(twice, range(20))) == [2 * n for n in range(20)]
+        assert executor.submit(os.getenv, "POSTROOM_PILOT").result() == "p-1"
+    (tmp_path / "program.py").write_text(DECORATED)
+    monkeypatch.setenv("POSTROOM_BASE", pilots.base.root)
+    said = run(sys.executable, str(tmp_path / "program.py"), cwd=tmp_path)
+    assert said.stdout == "p-1\n"
+    # A batch has pilots of its own, like those of the queue.
+    output = tmp_path / "out"
+    words = ["run", "-c", "echo $POSTROOM_PILOT", "-c", "echo b", "--pilots", "p"]
+    run(*own_python("postroom", *words, "--output-dir", str(output)), cwd=tmp_path)
+    assert (output / "job_1" / "0.OUT").read_text() == "p-1\n"
+    # Nothing of it stays: the group goes when its pilots have ended, and its keeper with it.
+    own = open_base(output / ".base")
+    pilots.wait_until(lambda: not read_groups(pilots.files, own).groups)
+    pilots.wait_until(lambda: not holders(own.pilot_keeper_lock))
+
+
+def test_a_group_of_a_program_that_was_killed_drains_and_is_forgotten(tmp_path: Path) -> None:
+    files, base = LocalFiles(), create_base(tmp_path / "base")
+    mine = replace(LOCAL, temporary=True)
+    change_groups(files, base, lambda groups: groups.groups.update(mine=mine, lasting=LOCAL))
+    keeper = PilotKeeper(base)
+    with contextlib.closing(Master(base.root)) as master:
+        master.step(time.monotonic())
+        keeper.step(0.0)
+        keeper.step(ALONE_S + 1)  # its Master acts
+        assert not read_groups(files, base).groups["mine"].drained
+    for now in (100.0, 101.0 + ALONE_S, 102.0 + ALONE_S):
+        keeper.step(now)
+    assert list(read_groups(files, base).groups) == ["lasting"]
