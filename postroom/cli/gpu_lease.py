@@ -115,6 +115,7 @@ def run(ledger: Ledger, watch: CardWatch, *, command: list[str], **scheduling: A
     from ..gpus.ledger.lease_environment import granted_over
 
     environment = granted_over(os.environ, _environment(lease, granted))
+    ledger.note_end(lease)
     for fd in lease.fds:
         os.set_inheritable(fd, True)
     import signal

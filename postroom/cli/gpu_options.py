@@ -169,6 +169,20 @@ def add_record(parser: Parser) -> None:
     parser.add_argument("--count", metavar="N", type=at_least(1), help="Stop after N looks.")
 
 
+def add_report(parser: Parser) -> None:
+    """Add since when, and by what."""
+    add = parser.add_argument
+    add(
+        "--since",
+        dest="since_s",
+        metavar="TIME",
+        type=seconds,
+        default=7 * 86_400.0,
+        help="How far back: 12h, 30d (default: 7d).",
+    )
+    add("--by", choices=["user", "project", "card"], default="user", help="(default: user)")
+
+
 # The options of a verb, besides --json and the ledger.
 OPTIONS: dict[str, Callable[[Parser], None]] = {
     "get": add_get,
@@ -182,6 +196,7 @@ OPTIONS: dict[str, Callable[[Parser], None]] = {
     "reserve": add_reserve,
     "unreserve": add_unreserve,
     "record": add_record,
+    "report": add_report,
 }
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from typing import Any
 
 from ..errors import GpuError
+from ..gpus.cards.inventory import CardWatch
+from ..gpus.ledger.activity import ActivityMeter
 from ..gpus.ledger.fair_share import Account
-from ..gpus.ledger.folder_ledger import FolderLedger
+from ..gpus.ledger.folder_ledger import local_part
 from ..gpus.ledger.lease_records import printable
 from ..gpus.ledger.ledger_rules import Limit
 from ..gpus.ledger.protocol import Ledger
@@ -22,6 +25,7 @@ from ..text.table import aligned
 from .gpu_output import print_json, say, talk
 
 LOOK_S = 5.0
+RECORD = "record"  # the name of root's observer
 
 
 def shares(ledger: Ledger, *, json_: bool) -> None:
@@ -130,28 +134,42 @@ def record(ledger: Ledger, *, count: int | None, json_: bool) -> None:
     """Record how much each user uses, for root: run it as a service.
 
     Without it, each user's processes write down what they have used, and a user
-    could understate that. While this runs, only what it has seen counts.
+    could understate that. While this runs, only what it has seen counts. It also
+    records whether held GPUs compute, for `postroom gpu report`.
     """
-    local = ledger if isinstance(ledger, FolderLedger) else getattr(ledger, "local", None)
+    local = local_part(ledger)
     if os.geteuid() != 0:
         raise GpuError("only root's record counts: run it as root")
-    assert isinstance(local, FolderLedger)
     now = time.time()
     facts = local.facts()
     half_life_s = facts.rules.half_life_s
     known = facts.used([])  # what users have said so far, and what was recorded before
     recorder = Recorder({uid: Account(used, now) for uid, used in known.items()}, half_life_s)
+    meter = ActivityMeter(local.notes.activity(RECORD).get(0, [None])[0])
     looked = 0
     talk(f"recording the use of {local.where}; end it with Ctrl-C")
-    try:
-        while count is None or looked < count:
-            if recorder.step(time.time(), local.holders(squatters=False)):
-                local.notes.write_accounts("recorded", recorder.accounts)
-            looked += 1
-            if looked != count:
-                time.sleep(LOOK_S)
-    finally:
-        recorder.step(time.time(), local.holders(squatters=False))
+
+    def look(watch: CardWatch) -> bool:
+        local.tidy()
+        held = local.holders(squatters=False)
+        with suppress(GpuError):  # a driver that does not answer: what is held counts anyway
+            meter.step(time.time(), held, watch.cards() if held else [])
+        return recorder.step(time.time(), held)
+
+    def write() -> None:
         local.notes.write_accounts("recorded", recorder.accounts)
+        local.notes.write_activity(RECORD, meter.seen, {})
+
+    with CardWatch() as watch:
+        try:
+            while count is None or looked < count:
+                if look(watch):
+                    write()
+                looked += 1
+                if looked != count:
+                    time.sleep(LOOK_S)
+        finally:
+            look(watch)
+            write()
     if json_:
         print_json({str(uid): account.seconds for uid, account in recorder.accounts.items()})

@@ -39,6 +39,10 @@ VERBS = {
     "info": ("gpu_view:info", "Show everything about the GPUs and the ledger."),
     "queue": ("gpu_view:queue", "List the waiting requests in their order."),
     "shares": ("gpu_shares:shares", "Show how much each user has used lately, and may hold."),
+    "report": (
+        "gpu_report:report",
+        "Show who held GPUs, for how long, and how busy they were.",
+    ),
     "reserve": ("gpu_shares:reserve", "Keep GPUs for yourself, for a time."),
     "reservations": ("gpu_shares:reservations", "List the reservations."),
     "unreserve": ("gpu_shares:unreserve", "Remove a reservation."),

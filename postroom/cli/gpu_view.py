@@ -6,10 +6,11 @@ import json
 import os
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from ..gpus.cards import inventory
-from ..gpus.ledger.card_overview import CardStatus, encode_entry, overview
+from ..gpus.ledger.card_overview import CardStatus, encode_entry, idle_since, overview
 from ..gpus.ledger.irregular import irregularities
 from ..gpus.ledger.lease_records import printable
 from ..gpus.ledger.protocol import LeaseEntry, Ledger
@@ -19,6 +20,7 @@ from ..text.table import aligned
 from .gpu_output import Misuse, print_json, say, talk
 
 LEAST_INTERVAL_S = 0.1
+NOTHING: Mapping[str, float] = {}
 
 
 def show(value: Any, unit: str = "") -> str:
@@ -26,8 +28,11 @@ def show(value: Any, unit: str = "") -> str:
     return "-" if value is None else f"{value}{unit}"
 
 
-def rows(views: list[CardStatus]) -> list[list[str]]:
-    """Return the table of cards: a line per card, and one more per further holder."""
+def rows(views: list[CardStatus], idle: Mapping[str, float] = NOTHING) -> list[list[str]]:
+    """Return the table of cards: a line per card, and one more per further holder.
+
+    `idle` says since when cards that are held have not computed.
+    """
     found = [["ID", "STATE", "NAME", "USED", "TOTAL", "UTIL", "USER", "PID", "SINCE", "WHAT"]]
     for view in views:
         card = view.card
@@ -39,6 +44,8 @@ def rows(views: list[CardStatus]) -> list[list[str]]:
             [process.user, str(process.pid), "-", f"no lease: {printable(process.command)}"]
             for process in view.foreign
         ]
+        if card.uuid in idle:
+            lines.append(["", "", "", f"held, and idle since {format_time(idle[card.uuid])}"])
         if view.reason:
             lines.append(["", "", "", printable(view.reason)])
         for number, line in enumerate(lines or [["-", "-", "-", ""]]):
@@ -60,13 +67,18 @@ def _holder(lease: LeaseEntry) -> list[str]:
     ]
 
 
+def _encoded(views: list[CardStatus], idle: Mapping[str, float]) -> list[dict[str, Any]]:
+    return [view.encode() | {"idle_since": idle.get(view.card.uuid)} for view in views]
+
+
 def list_cards(ledger: Ledger, *, json_: bool) -> None:
     """List the GPUs: who holds them, since when, and what runs without a lease."""
     views = overview(ledger, inventory.cards())
+    idle = idle_since(ledger, views, time.time())
     if json_:
-        print_json([view.encode() for view in views])
+        print_json(_encoded(views, idle))
     else:
-        say(aligned(rows(views)))
+        say(aligned(rows(views, idle)))
         held, waiting, rules = ledger.holders(squatters=False), ledger.queue(), ledger.rules()
         if rules.problem:
             talk(f"the rules limit nobody: {rules.problem}")
@@ -153,12 +165,13 @@ def watch(ledger: Ledger, *, interval_s: float, count: int | None, json_: bool) 
     with inventory.CardWatch() as watch:
         while True:
             views = overview(ledger, watch.cards())
+            idle = idle_since(ledger, views, time.time())
             if json_:
-                say(json.dumps([view.encode() for view in views]))
+                say(json.dumps(_encoded(views, idle)))
             else:
                 if sys.stdout.isatty():
                     say("\033[2J\033[H")
-                say(f"{format_time(time.time())}  {ledger.where}\n{aligned(rows(views))}")
+                say(f"{format_time(time.time())}  {ledger.where}\n{aligned(rows(views, idle))}")
             shown += 1
             if shown == count:
                 return

@@ -17,6 +17,7 @@ from ..errors import BadFileError, PostroomError
 from ..master import Master
 from ..queue.notices import Notifier
 from ..queue.notify import check_target
+from ..queue.use_recorder import record_in_background
 from ..session.sessions import Sessions
 from ..store.base import Base, create_base
 from ..store.files import LocalFiles
@@ -29,6 +30,8 @@ from .options import CONTEXT, base_argument
 
 # A scheduler should print something within this time of its start.
 START_S = 30.0
+# How long a scheduler that ends waits for what it records; nothing depends on it.
+RECORD_S = 2.0
 # How often a scheduler of `postroom up` looks whether the queue is down.
 DOWN_S = 0.5
 
@@ -81,7 +84,9 @@ def command(base: str, detach: bool, notify: tuple[str, ...], kept: bool) -> Non
             notifier.step(time.monotonic())
             return stopping.is_set()
 
+        recording = record_in_background(master.base, stopping, acting=lambda: master.acting)
         master.serve(stop)
+        recording.join(RECORD_S)
     click.echo("stopped", err=True)
     sys.exit(0)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,9 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from postroom.cli import gpu_verbs, verbs
+from postroom.gpus.cards import inventory
+from postroom.gpus.ledger.activity import ActivityMeter
+from postroom.gpus.ledger.folder_ledger import FolderLedger
 from postroom.gpus.ledger.protocol import LeaseRequest, open_ledger
 from tests.gpus.ledgerkit import REPOSITORY, wait_until
 
@@ -90,7 +95,7 @@ def test_every_verb_has_its_help(verb: str, capsys: pytest.CaptureFixture[str]) 
 def test_a_shell_completes_verbs_and_their_options() -> None:
     complete = ShellComplete(verbs.postroom, {}, "postroom", "_POSTROOM_COMPLETE")
     verbs_found = {item.value for item in complete.get_completions(["gpu"], "re")}
-    assert verbs_found == {"record", "release", "reservations", "reserve"}
+    assert verbs_found == {"record", "release", "report", "reservations", "reserve"}
     flags = {item.value for item in complete.get_completions(["gpu", "get"], "--me")}
     assert flags == {"--memory"}
 
@@ -119,6 +124,39 @@ def test_who_has_used_how_much_is_shown(folder: Path, capsys: pytest.CaptureFixt
     if os.geteuid() == 0:
         gpu_verbs.run(["record", "--count", "1"])
         assert list(folder.glob("*/recorded"))
+
+
+def test_a_report_knows_when_a_command_ended_and_what_was_idle(
+    folder: Path,
+    start: Callable[..., subprocess.Popen[str]],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gpu_run = [sys.executable, "-m", "postroom", "gpu", "run", "-n", "2", "--", "cat"]
+    process = start(*gpu_run, stdin=subprocess.PIPE)
+    wait_until(lambda: [*folder.glob("*/lease-*")])
+    # Nobody asks for a card afterwards: a process that does not hold the lease writes this down.
+    process.communicate()
+    wait_until(lambda: [*folder.glob("*/ended")] and not [*folder.glob("*/lease-*")])
+    gpu_verbs.run(["report", "--json"])
+    line = json.loads(capsys.readouterr().out)["lines"][0]
+    assert line["leases"] == 1 and 0 <= line["held_s"] < 1000
+    ledger = open_ledger()
+    with ledger.try_acquire(LeaseRequest(cards=("FAKE-0",))):
+        now = time.time() + 4 * 3600
+        monkeypatch.setattr("time.time", lambda: now)
+        card = inventory.cards()[0]._replace(utilisation=0)
+        meter = ActivityMeter()
+        for n in range(200):
+            meter.step(now - 100 * (199 - n), ledger.holders(), [card])
+        FolderLedger(ledger.where).notes.write_activity("x", meter.seen, {})
+        gpu_verbs.run(["list"])
+        shown = capsys.readouterr().out
+        assert shown.count("held, and idle since") == 1
+        gpu_verbs.run(["report", "--by", "card"])
+        found = [line.split() for line in capsys.readouterr().out.splitlines()]
+        assert found[0][:4] == ["CARD", "HELD", "BUSY", "IDLE"]
+        assert found[1][:5] == ["0", "Simulated", "4.00", "0.00", "4.00"]
 
 
 HEAVY = "click dataclasses inspect socket subprocess asyncio logging importlib.metadata"

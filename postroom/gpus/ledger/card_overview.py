@@ -8,7 +8,10 @@ from typing import Any, NamedTuple
 
 from ...system import processes
 from ..cards.inventory import Card, Usage
+from . import activity
 from .protocol import LeaseEntry, Ledger
+
+IDLE_S = 3600.0  # a holder whose card has not computed for so long is named
 
 
 class CardState(StrEnum):
@@ -111,6 +114,27 @@ def overview(ledger: Ledger, cards: Sequence[Card], *, squatters: bool = True) -
         in_hand = managed is None or card.uuid in managed
         views.append(CardStatus(card, state, leases, foreign, reason, in_hand))
     return views
+
+
+def idle_since(ledger: Ledger, views: Sequence[CardStatus], now: float) -> dict[str, float]:
+    """Return the cards that are held and have not computed for an hour or more, and since when.
+
+    Only cards that somebody looks at (`activity`) can be known to be idle.
+    """
+    held = [view for view in views if view.leases]
+    if not held or now - min(_held_since(view, now) for view in held) < IDLE_S:
+        return {}
+    seen = ledger.activity()
+    found = {
+        view.card.uuid: since
+        for view in held
+        if (since := activity.idle_since(view.card.uuid, _held_since(view, now), seen, now))
+    }
+    return {uuid: since for uuid, since in found.items() if now - since >= IDLE_S}
+
+
+def _held_since(view: CardStatus, now: float) -> float:
+    return min(lease.granted_at or now for lease in view.leases)
 
 
 def _state_of(leases: tuple[LeaseEntry, ...], foreign: tuple[Usage, ...]) -> tuple[CardState, str]:

@@ -17,12 +17,13 @@ from ...text.durations import format_time
 from ..cards import inventory
 from ..cards.inventory import Card
 from . import lease_records
+from .activity import Activity
 from .allocation import AvailableCard
 from .card_cache import CACHE_S, CardCache, available_cards
 from .lease_scan import LeaseScan, LedgerState
 from .ledger_notes import LedgerNotes
 from .ledger_rules import LedgerRules, read_rules
-from .protocol import Lease, LeaseEntry, LeaseRequest, Quarantine
+from .protocol import Lease, LeaseEntry, LeaseRequest, Ledger, Quarantine
 from .reservations import AHEAD_S, LONGEST_S, Reservation, room
 from .waiting import (
     CardClaim,
@@ -411,6 +412,22 @@ class FolderLedger:
         if entry.cards:
             with suppress(OSError):
                 self.notes.charge(entry, self.rules().half_life_s)
+                self.notes.add_ended(entry)
+
+    def tidy(self) -> None:
+        """Clear away the dead leases of this user (root: of all), so that their ends are known."""
+        with LeaseScan(self.folder) as scan:
+            self._tidy(scan.snapshot())
+
+    def note_end(self, lease: Lease) -> None:
+        """Leave a process behind that writes down when a lease ends, and does not hold it."""
+        from .lease_keeper import note_end
+
+        note_end(lease, self.path_of(lease), self.tidy)
+
+    def activity(self) -> dict[int, list[Activity]]:
+        """Return what was seen of the cards of this host, by the users who looked."""
+        return self.notes.activity()
 
     def own_folder(self) -> str:
         """Return this user's folder."""
@@ -426,6 +443,13 @@ class FolderLedger:
                 if name.startswith("new-") and self._remove_if_dead(os.path.join(folder, name)):
                     done.append((name, "its process died while it wrote the request"))
         return done
+
+
+def local_part(ledger: Ledger) -> FolderLedger:
+    """Return the part of a ledger that is in a folder of this host: all of it, or Redis's locks."""
+    local = ledger if isinstance(ledger, FolderLedger) else getattr(ledger, "local", None)
+    assert isinstance(local, FolderLedger)
+    return local
 
 
 class _Remembered:

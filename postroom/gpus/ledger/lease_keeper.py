@@ -16,12 +16,13 @@ has no such gap, since the command itself inherits the lock, and is the better w
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import signal
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 from ...errors import GpuError
@@ -219,10 +220,10 @@ def keep(lease: Lease, owner: Process) -> None:
         raise GpuError("the keeper of the lease died at its start, so no GPU is held: try again")
 
 
-def _become_keeper(lease: Lease, owner: Process, tell: int) -> None:
+def _leave_terminal(kept: set[int]) -> None:
+    """Keep nothing open but some descriptors: nobody waits for us, nothing reaches us."""
     os.setsid()  # a Ctrl-C in the terminal, or its hang-up, must not reach us
     os.chdir("/")
-    kept = {*lease.fds, tell}
     for name in os.listdir("/proc/self/fd"):
         if int(name) not in kept:
             with suppress(OSError):
@@ -230,6 +231,34 @@ def _become_keeper(lease: Lease, owner: Process, tell: int) -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
     for fd in range(3):
         os.dup2(nowhere, fd)
+
+
+def note_end(lease: Lease, path: str, settle: Callable[[], None]) -> None:
+    """Leave a process behind that writes down when a lease ends; it does not hold it.
+
+    It is for a program that is about to become another one, and cannot do it itself. If it is
+    killed, the next request of this user clears the lease away, and when it ended is not known.
+    """
+    pid = os.fork()
+    if pid == 0:
+        try:
+            for fd in lease.fds:
+                os.close(fd)
+            if os.fork():  # so it is nobody's child: the command may wait for all of its own
+                os._exit(0)
+            _leave_terminal(set())
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            fcntl.flock(fd, fcntl.LOCK_SH)
+            os.close(fd)
+            settle()
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+
+
+def _become_keeper(lease: Lease, owner: Process, tell: int) -> None:
+    _leave_terminal({*lease.fds, tell})
     with suppress(_Dismissed):
         signal.signal(signal.SIGTERM, _on_dismissed)
         owned = OwnerProcesses(owner)

@@ -12,14 +12,17 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ...system import processes
 from ...system.shared_folder import SharedFolder
 from . import lease_records
+from .activity import HOUR_S, KEPT_HOURS, Activity
+from .ended_leases import EndedLease
 from .fair_share import Account, used_by_lease
+from .project_use import ProjectHours, decode_projects, encode_projects
 from .protocol import LeaseEntry, Quarantine
 from .reservations import Reservation
 
@@ -27,6 +30,8 @@ STAYING_S = 24 * 3600
 RECORD_VALID_S = 600.0  # a record of root's that is older than this does not count
 _ACCOUNTS_LIMIT = 1 << 20
 LOG_LIMIT = 1024 * 1024  # bytes; then a new log is begun, and one old log is kept
+
+_Value = TypeVar("_Value")
 
 
 class _Note(NamedTuple):
@@ -51,13 +56,19 @@ class LedgerNotes:
                 changed_ns = os.fstat(fd).st_ctime_ns
                 yield _Note(found.name, found.uid, changed_ns, file.read(limit) if limit else b"")
 
-    def _write(self, name: str, value: Any) -> None:
+    def _write(self, name: str, value: Any, *, mode: int = 0o644) -> None:
         """Replace a note of this user atomically."""
         folder = self.folder.mine()
         temporary = os.path.join(folder, f"new-{os.urandom(6).hex()}")
-        with open(temporary, "x") as file:
-            json.dump(value, file)
-        os.chmod(temporary, 0o644)
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            with open(fd, "w") as file:
+                json.dump(value, file)
+                os.fchmod(fd, mode)
+        except BaseException:  # a full disk: leave nothing behind
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
         os.replace(temporary, os.path.join(folder, name))
 
     # When a card was last used
@@ -141,6 +152,51 @@ class LedgerNotes:
         finally:
             os.close(fd)
 
+    def add_ended(self, entry: LeaseEntry) -> None:
+        """Write down a lease that has ended, for `usage_report`."""
+        self._append("ended", EndedLease.of(entry, time.time()).encode())
+
+    def ended(self) -> list[EndedLease]:
+        """Return the leases that have ended, as far as they are written down."""
+        found = []
+        for note in self._read("ended", 2 * LOG_LIMIT):
+            for line in note.text.splitlines():
+                one = EndedLease.decode(line)
+                # Nobody can write down what another has held.
+                if one is not None and note.uid in (0, one.uid):
+                    found.append(one)
+        return found
+
+    # What observers have seen
+
+    def write_activity(self, who: str, seen: Activity, projects: ProjectHours) -> None:
+        """Replace what one observer of this user has seen; others cannot read the projects."""
+        self._write(f"activity-{_plain(who)}", seen.encode())
+        if projects:
+            self._write(f"projects-{_plain(who)}", encode_projects(projects), mode=0o600)
+
+    def activity(self, who: str = "") -> dict[int, list[Activity]]:
+        """Return what observers have seen, by their users; with `who`, only of this one."""
+        return self._by_user(f"activity-{_plain(who)}", who, Activity.decode)
+
+    def projects(self, who: str = "") -> dict[int, list[ProjectHours]]:
+        """Return what projects have run, by their users, as far as we may read it."""
+        return self._by_user(f"projects-{_plain(who)}", who, decode_projects)
+
+    def _by_user(
+        self, prefix: str, who: str, decode: Callable[[Any], _Value]
+    ) -> dict[int, list[_Value]]:
+        found: dict[int, list[_Value]] = {}
+        oldest_ns = time.time_ns() - int(KEPT_HOURS * HOUR_S) * 1_000_000_000
+        for note in self._read(prefix, _ACCOUNTS_LIMIT):
+            if note.changed_ns < oldest_ns and note.uid == os.geteuid():
+                with suppress(OSError):  # of a queue that is not used any more
+                    os.unlink(os.path.join(self.folder.mine(), note.name))
+            elif not who or (note.name == prefix and note.uid == os.geteuid()):
+                with suppress(ValueError, RecursionError):
+                    found.setdefault(note.uid, []).append(decode(json.loads(note.text)))
+        return found
+
     def write_accounts(self, name: str, accounts: Mapping[int, Account]) -> None:
         """Replace a file of accounts of this user."""
         self._write(name, {str(uid): list(account) for uid, account in accounts.items()})
@@ -220,11 +276,15 @@ class LedgerNotes:
                 "cards": entry.cards,
                 "memory_mib": entry.memory_mib,
             }
-        path = os.path.join(self.folder.mine(), "log")
+        self._append("log", json.dumps(line | more).encode() + b"\n")
+
+    def _append(self, name: str, line: bytes) -> None:
+        """Append a line to a log of this user; a full log is kept as the old one."""
+        path = os.path.join(self.folder.mine(), name)
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         fd = os.open(path, flags, 0o644)
         try:
-            os.write(fd, json.dumps(line | more).encode() + b"\n")
+            os.write(fd, line)
             if os.fstat(fd).st_size > LOG_LIMIT:
                 with suppress(OSError):
                     os.replace(path, f"{path}.1")

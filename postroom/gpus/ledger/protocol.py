@@ -17,6 +17,9 @@ there is nothing to repair.
         managed                   this user's choice of the cards that are handed out
         reserve-<id>              cards that are kept for this user for a time (`reservations`)
         usage                     how much GPU time this user has used lately (`fair_share`)
+        ended                     this user's leases that have ended, a line each (`ended_leases`)
+        activity-<who>            whether held cards computed, as an observer saw it (`activity`)
+        projects-<who>            what the projects of a queue have run; only its user can read it
         recorded                  root's: the same for all users, from `postroom gpu record`
         log                       what happened, one line of JSON each
       postroom-rules.toml         root's: how use fades, and who may hold how much (`ledger_rules`)
@@ -57,6 +60,7 @@ from ...system.processes import Process
 
 if TYPE_CHECKING:
     from ..cards.inventory import Card
+    from .activity import Activity
     from .ledger_rules import LedgerRules
     from .reservations import Reservation
     from .waiting import CardClaim
@@ -265,6 +269,12 @@ class Ledger(Protocol):
 
     def unreserve(self, reservation_id: str) -> Reservation:
         """Remove a reservation of this user; root may remove any."""
+
+    def activity(self) -> dict[int, list[Activity]]:
+        """Return what was seen of the cards of this host, by the users who looked."""
+
+    def note_end(self, lease: Lease) -> None:
+        """Leave a process behind that writes down when a lease ends, and does not hold it."""
 
     def purge(self) -> list[tuple[str, str]]:
         """Remove the files of dead leases; return their names and why."""

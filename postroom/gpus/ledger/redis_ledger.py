@@ -35,6 +35,7 @@ from ...errors import CardHeld, GpuError
 from ...system import processes
 from ..cards import inventory
 from ..cards.inventory import Card
+from .activity import Activity
 from .card_cache import CardCache
 from .folder_ledger import FolderLedger
 from .lease_scan import LeaseScan, LedgerState
@@ -113,6 +114,14 @@ class RedisLedger:
     def unreserve(self, reservation_id: str) -> Reservation:
         """Remove a reservation of this user; root may remove any."""
         return self.local.unreserve(reservation_id)
+
+    def activity(self) -> dict[int, list[Activity]]:
+        """Return what was seen of the cards of this host, by the users who looked."""
+        return self.local.activity()
+
+    def note_end(self, lease: Lease) -> None:
+        """Leave a process behind that writes down when a lease ends, and does not hold it."""
+        self.local.note_end(lease)
 
     def own_folder(self) -> str:
         """Return this user's folder on this host."""

@@ -307,7 +307,7 @@ def test_a_hundred_leases_leave_nothing_behind(ledger: Ledger, folder: Path) -> 
         with ledger.try_acquire(LeaseRequest(count=2)):
             pass
     left = {path.name.partition("-")[0] for path in folder.glob("*/*")}
-    assert left == {"log", "used", "usage", "usage.lock"}
+    assert left == {"ended", "log", "used", "usage", "usage.lock"}
     descriptors = len(os.listdir("/proc/self/fd"))
     with ledger.try_acquire(LeaseRequest()):
         pass
