@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from ..errors import PostroomError
 from ..parcel.tensors import is_tensor
 
@@ -37,10 +39,13 @@ class SharedData:
         self._few = len(items) <= MOST_ITEMS
         kept = [(name, item) for name, item in items if self._few or is_tensor(item)]
         self._items = [(name, item, _state(item)) for name, item in kept]
+        self._can_change = not isinstance(value, np.ndarray)  # which nobody can write
         self.nbytes = sum(item.nbytes for _, item in kept if is_tensor(item))
 
     def changed(self) -> str:
         """What has been changed; "" if nothing has."""
+        if not self._can_change:
+            return ""
         for name, item, state in self._items:
             if _state(item) != state:
                 return name

@@ -19,6 +19,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -26,7 +27,7 @@ import numpy as np
 
 from ..calls.by_value import BY_VALUE, FUNCTION, POSITIONAL
 from ..calls.call import CALL, mentions, open_function, pack_exception, pack_result
-from ..errors import BadFileError, KernelError, OtherVersionError
+from ..errors import KernelError, OtherVersionError
 from ..gpus.devices.device import MIB, Device, open_device
 from ..gpus.devices.out_of_memory import says_out_of_memory
 from ..gpus.devices.pinned import PinnedBuffer
@@ -57,8 +58,6 @@ from .task_output import KernelOutput
 # In a run of small calls, modules are compared with their files this often at most.
 LOOK_S = 0.5
 
-# What kernels are passed if they name it.
-_GIVEN = ("shared", "device", "devices")
 _PLAIN = JobOptions()
 # In a clone, Postroom itself lies in the project's folder. It is never reloaded.
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -198,13 +197,18 @@ class Tasks:
         if self.device.count or are_loaded() or sheet.options.tensors:
             return None
         try:
+            names = tuple(sheet.arguments(jobs.start))
+            if not kernel.is_plain(names):  # before the others are decoded
+                return None
             passed = sheet.arguments_of(jobs.start, jobs.stop)
-        except BadFileError:
+            if list(map(tuple, passed)).count(names) < len(passed):
+                return None
+            given = self._given(kernel, info, names, tensors=False)
+        except Exception:  # unreadable arguments, or shared data
             return None  # each job says so for itself
-        names = tuple(passed[0])
-        if list(map(tuple, passed)).count(names) < len(passed) or not kernel.is_plain(names):
-            return None
-        return Alike(self._run_alike(kernel.function, info.run, jobs, attempt, passed, descriptor))
+        function = partial(kernel.function, **given) if given else kernel.function
+        shared, self._in_use = self._in_use, None
+        return Alike(self._run_alike(function, info.run, jobs, attempt, passed, shared, descriptor))
 
     def _run_alike(
         self,
@@ -213,6 +217,7 @@ class Tasks:
         jobs: range,
         attempt: int,
         passed: list[dict[str, Any]],
+        shared: SharedData | None,
         descriptor: int,
     ) -> Iterator[JobEnd]:
         state, output, clock = self.state, self._output, time.perf_counter
@@ -230,15 +235,19 @@ class Tasks:
                 value = call_here(function, passed.pop())
                 if len(sys.modules) != modules:
                     value = self._returned(value)
+                if shared is not None and (changed := shared.changed()):
+                    raise SharedDataChanged(changed)
                 done = _job_end(value, clock() - started)
             except BaseException as error:
+                if shared is not None and shared.changed():
+                    self._shared.clear()  # no other job comes before they are loaded again
                 done = JobEnd(failure=_failure(error, is_call=False), seconds=clock() - started)
             if output is not None and output.unfinished:
                 output.flush()
             value = None
             self.restore(descriptor, done.seconds)
             yield done
-            if state.used_up or len(sys.modules) != modules:
+            if done.failure or state.used_up or len(sys.modules) != modules:
                 return
 
     def _run_batch(
@@ -399,15 +408,22 @@ class Tasks:
                 arguments[name] = self._place(arguments[name])
             elif library := kernel.asks_for(name):
                 arguments[name] = each_leaf(arguments[name], converter_to(library))
-        if kernel.names("shared") and "shared" not in arguments:
-            tensors = all_tensors or kernel.wants_tensor("shared")
-            shared = self._get_shared(info.shared, tensors=tensors)
-            arguments["shared"] = shared.value if shared is not None else None
-            self._in_use = shared
-        if kernel.names("device") and "device" not in arguments:
-            arguments["device"] = self.device.for_kernels()
-        if kernel.names("devices") and "devices" not in arguments:
-            arguments["devices"] = self.device.all_for_kernels()
+        tensors = all_tensors or kernel.wants_tensor("shared")
+        arguments.update(self._given(kernel, info, arguments, tensors=tensors))
+
+    def _given(
+        self, kernel: _Task, info: RunInfo, passed: Collection[str], *, tensors: bool
+    ) -> dict[str, Any]:
+        """What a kernel names beside its arguments; `tensors`: its shared data as such."""
+        given: dict[str, Any] = {}
+        if kernel.names("shared") and "shared" not in passed:
+            self._in_use = shared = self._get_shared(info.shared, tensors=tensors)
+            given["shared"] = shared.value if shared is not None else None
+        if kernel.names("device") and "device" not in passed:
+            given["device"] = self.device.for_kernels()
+        if kernel.names("devices") and "devices" not in passed:
+            given["devices"] = self.device.all_for_kernels()
+        return given
 
     def _place(self, value: Any) -> Any:
         """An argument as tensors on the device."""
@@ -630,12 +646,11 @@ class _Task:
         return name in self._parameters
 
     def is_plain(self, names: Collection[str]) -> bool:
-        """Whether it takes these arguments as they were sent, and nothing beside them."""
+        """Whether it takes these arguments as they were sent, and shared data as arrays."""
         if POSITIONAL in names or FUNCTION in names:
             return False
-        if any(self.names(name) and name not in names for name in _GIVEN):
-            return False
-        return not any(self.wants_tensor(name) or self.asks_for(name) for name in names)
+        taken = [*names, "shared"] if self.names("shared") else names
+        return not any(self.wants_tensor(name) or self.asks_for(name) for name in taken)
 
     def first_names(self, count: int) -> list[str]:
         """The names of the first parameters, which are passed by their position."""

@@ -49,6 +49,11 @@ def changes(x):
 
 def finds(x):
     return [os.environ.get("CHANGED"), os.getcwd() != "/"]
+
+def looks_up(shared, k):
+    if k == 7:
+        shared["spoilt"] = True
+    return [shared["table"][k], "spoilt" in shared]
 """
 
 
@@ -142,3 +147,13 @@ class TestOneAfterTheOther:
             pool = here.run([*both, *(Job("kernels:finds", x=n) for n in range(30))])
             results = pool.results()
             assert results[:30] == results[60:] == [[None, True]] * 30
+
+    def test_all_are_passed_the_shared_data_and_who_changes_them_fails_alone(
+        self, tmp_path: Path
+    ) -> None:
+        with in_one_process(tmp_path, KERNELS) as here:
+            jobs = [Job("kernels:looks_up", k=n) for n in range(40)]
+            pool = here.run(jobs, {"table": list(range(40))})
+            assert [n for n in range(40) if pool[n].error] == [7]
+            assert "the kernel changed" in str(pool[7].error)
+            assert [pool[n].result() for n in (0, 6, 8, 39)] == [[n, False] for n in (0, 6, 8, 39)]
