@@ -115,6 +115,8 @@ class Job:
         self.arguments: dict[str, Any] = {POSITIONAL: args, **kwargs} if args else kwargs
         if isinstance(task, str):
             self.task = task_name(task)
+        elif not callable(task):
+            raise PostroomError(f"{task!r} is not a task: pass a function, or 'module:function'")
         else:
             self.task, by_value = _task_of(task)
             if by_value is not None:

@@ -222,6 +222,7 @@ def test_a_kernel_edited_after_it_was_submitted_is_said_to_be(tmp_path: Path) ->
         ("nowhere:kernel", "cannot find 'nowhere'"),
         ("kernels:nothing", "does not define 'nothing'"),
         ("not a task", "module:function"),
+        (None, "pass a function"),
     ],
 )
 def test_a_wrong_task_is_refused_before_anything_is_submitted(

@@ -1,6 +1,7 @@
 """One call of a function, on its way to an agent and back.
 
     function the agent can import, plain arguments   {"function": "module:name", "args": [1, 2]}
+    a function of a script, plain arguments          {"function": its pickle, "args": [1, 2]}
     any other call                                   {"pickle": bytes, "buffers": [array, ...]}
     its result                                       the value itself, or a pickle as above
     its exception                                    a pickle beside the traceback of the failure
@@ -32,6 +33,7 @@ from ..errors import PostroomError
 from ..parcel.jsonable import is_json
 from .broken_pool import UnreadableCall
 from .by_value import ByValue
+from .packed_functions import packed_once
 
 # The task of such a job. A session that finds it runs what the arguments say.
 CALL = "postroom.calls.call:perform"
@@ -60,6 +62,10 @@ def function_by_value() -> None:
 
 def pack_function(function: Callable[..., Any]) -> bytes:
     """A function that travels by value."""
+    return packed_once(function, _pack_function) or _pack_function(function)
+
+
+def _pack_function(function: Callable[..., Any]) -> bytes:
     file = io.BytesIO()
     _Pickler(file, protocol=5).dump(function)
     return file.getvalue()
@@ -76,11 +82,11 @@ def pack_call(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, Any]:
     """The arguments of a job that makes this call; raises what pickling raises."""
-    address = address_of(function)
-    if address is not None:
-        plain = {"function": address, "args": list(args), "kwargs": kwargs}
-        if is_json(plain):
-            return plain
+    passed = [list(args), kwargs]
+    if is_json(passed):
+        found: str | bytes | None = address_of(function) or packed_once(function, _pack_function)
+        if found is not None:
+            return {"function": found, "args": passed[0], "kwargs": kwargs}
     return pack_pickle(Call(function, args, kwargs))
 
 
@@ -89,15 +95,15 @@ def open_call(arguments: Mapping[str, Any]) -> Call:
     if _PICKLE in arguments:
         call: Call = open_pickle(arguments, "the call")
         return call
-    return Call(find(arguments["function"]), arguments["args"], arguments["kwargs"])
+    sent = arguments["function"]
+    function = find(sent) if isinstance(sent, str) else open_function(bytes(sent))
+    return Call(function, arguments["args"], arguments["kwargs"])
 
 
 def mentions(arguments: Mapping[str, Any], *words: str) -> bool:
     """Whether the function of a call has one of these in its address, or in its pickled code."""
-    pickled = arguments.get(_PICKLE)
-    if pickled is not None:
-        return any(word.encode() in pickled for word in words)
-    return any(word in arguments["function"] for word in words)
+    sent = arguments.get(_PICKLE) or arguments["function"]
+    return any((word if isinstance(sent, str) else word.encode()) in sent for word in words)
 
 
 def pack_result(value: Any) -> Any:
