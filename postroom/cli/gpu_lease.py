@@ -66,8 +66,8 @@ def lease_for(
     granted = [card for card in cards if card.uuid in lease.cards]
     for card in granted:
         if card.used_mib and card.processes and not memory:
-            who = ", ".join(sorted({process.user for process in card.processes}))
-            talk(f"card {card.index} is also used by {who} without a lease")
+            who = " and by ".join(process.describe() for process in card.processes)
+            talk(f"card {card.index} is also used by {who}, without a lease")
     return lease, granted
 
 

@@ -58,11 +58,7 @@ class CardLease:
         waiting = waiting or self._tell
         self._lease = ledger.acquire(request, None if wait else 0, wanted=wanted, waiting=waiting)
         for usage in [one for card in self._cards for one in card.processes if one.compute]:
-            used = "memory" if usage.used_mib is None else f"{usage.used_mib} MiB"
-            self._say(
-                f"note: {usage.command} (pid {usage.pid} of {usage.user}) uses {used} of this "
-                "card, and has no lease"
-            )
+            self._say(f"note: this card is also used by {usage.describe()}, without a lease")
         return self.fds
 
     def _tell(self, why: str) -> None:

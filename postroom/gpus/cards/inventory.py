@@ -22,6 +22,15 @@ class Usage(NamedTuple):
     used_mib: int | None  # None: the driver does not tell
     compute: bool = True  # False: graphics only (a desktop)
 
+    def describe(self) -> str:
+        """Say whose process it is, and what it uses."""
+        from ...text.memory_sizes import from_mib
+
+        used = "memory" if self.used_mib is None else from_mib(self.used_mib)
+        if self.user == "?":
+            return f"pid {self.pid} ({used}), which is ending or in another container"
+        return f"user {self.user}, pid {self.pid} ({self.command}, {used})"
+
 
 class Card(NamedTuple):
     """One GPU, or one MIG slice of a GPU; `index` is its number in PCI order.

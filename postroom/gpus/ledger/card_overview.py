@@ -95,11 +95,7 @@ def overview(ledger: Ledger, cards: Sequence[Card], *, squatters: bool = True) -
     views = []
     for card in cards:
         leases = tuple(entry for entry in held if card.uuid in entry.cards or not entry.cards)
-        foreign = tuple(
-            process
-            for process in card.processes
-            if process.compute and not _belongs(process, leases)
-        )
+        foreign = strangers(card, leases)
         state, reason = _state_of(leases, foreign)
         if managed is not None and card.uuid not in managed:
             state = state if leases else CardState.UNMANAGED
@@ -147,7 +143,14 @@ def _state_of(leases: tuple[LeaseEntry, ...], foreign: tuple[Usage, ...]) -> tup
     return CardState.IDLE, ""
 
 
-def _belongs(process: Usage, leases: tuple[LeaseEntry, ...]) -> bool:
+def strangers(card: Card, leases: Sequence[LeaseEntry]) -> tuple[Usage, ...]:
+    """Return the processes that compute on a card, and belong to none of its leases."""
+    return tuple(
+        process for process in card.processes if process.compute and not _belongs(process, leases)
+    )
+
+
+def _belongs(process: Usage, leases: Sequence[LeaseEntry]) -> bool:
     """Whether a process is the owner of one of the leases, or a descendant of one.
 
     Of a lease in another container only the user can be compared: its pids are not ours.

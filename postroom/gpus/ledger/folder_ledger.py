@@ -342,9 +342,15 @@ class FolderLedger:
                     + ("" if entry.lasts_s else "; say with --for how long you need it")
                 )
             elif holders:
-                reasons.append(f"card {card.index} is held by {' and by '.join(holders)}")
+                reasons.append(
+                    f"card {card.index} is held by {' and by '.join(holders)}"
+                    + _unleased_words(card, snapshot, entry, "; it is also used by ")
+                )
             elif entry.memory_mib is not None and (card.free_mib or 0) < entry.memory_mib:
-                reasons.append(f"card {card.index} has {card.used_mib} MiB in use without a lease")
+                reasons.append(
+                    f"card {card.index} has {card.used_mib} MiB in use without a lease"
+                    + _unleased_words(card, snapshot, entry, ", by ")
+                )
             else:
                 first = next((w.describe() for w in snapshot.waiting if card.uuid in w.among), "")
                 reasons.append(f"card {card.index} is next for {first or 'another request'}")
@@ -443,6 +449,17 @@ class FolderLedger:
                 if name.startswith("new-") and self._remove_if_dead(os.path.join(folder, name)):
                     done.append((name, "its process died while it wrote the request"))
         return done
+
+
+def _unleased_words(card: Card, snapshot: LedgerState, entry: LeaseEntry, start: str) -> str:
+    """Name the processes without a lease that keep a request for a share of a card waiting."""
+    from .card_overview import strangers
+
+    if entry.memory_mib is None:
+        return ""
+    leases = [held for held in snapshot.held if card.uuid in held.cards or not held.cards]
+    found = [process.describe() for process in strangers(card, leases)]
+    return start + " and by ".join(found) if found else ""
 
 
 def local_part(ledger: Ledger) -> FolderLedger:

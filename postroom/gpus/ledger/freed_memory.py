@@ -61,17 +61,25 @@ def await_memory(
         words = ", ".join(f"{from_mib(mib)} of card {card.index}" for card, mib in short)
         if waiting is not None and not told:
             told = True
-            waiting(f"{words} is not free yet, although its last holder has ended")
+            waiting(f"{words} is not free yet, although its last holder has ended{_left(short)}")
         if time.monotonic() > deadline:
             for card, _ in short:
                 notes.set_staying(card.uuid, card.unexplained_mib)
             if waiting is not None:
-                waiting(f"{words} did not become free in {LIMIT_S:g} s; going on without")
+                waiting(
+                    f"{words} did not become free in {LIMIT_S:g} s{_left(short)}; going on without"
+                )
             return
         if wanted is not None and not wanted():
             lease.release()
             raise CardHeld("nobody waits for the card any more")
         time.sleep(LOOK_S)
+
+
+def _left(short: Sequence[tuple[Card, int]]) -> str:
+    """Name the processes that the driver still shows, and Linux does not, or not here."""
+    found = [usage.describe() for card, _ in short for usage in card.processes if usage.user == "?"]
+    return f": it is of {' and of '.join(found)}" if found else ""
 
 
 def _short(cards: Sequence[Card], lease: Lease, staying: dict[str, int]) -> list[tuple[Card, int]]:

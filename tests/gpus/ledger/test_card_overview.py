@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 
+from postroom.errors import CardHeld
 from postroom.gpus.cards import simulated
-from postroom.gpus.cards.inventory import Usage
+from postroom.gpus.cards.inventory import Card, Usage
 from postroom.gpus.ledger.card_cache import available_cards
 from postroom.gpus.ledger.card_overview import CardState, overview
+from postroom.gpus.ledger.folder_ledger import FolderLedger
 from postroom.gpus.ledger.protocol import LeaseRequest, open_ledger
 from postroom.system import processes
 
@@ -55,3 +58,21 @@ def test_a_pid_of_another_container_excuses_nobody_but_its_own_user() -> None:
         )
         (found,) = overview(ledger, [card._replace(processes=uses)])
         assert [process.command for process in found.foreign] == ["miner"]
+
+
+def test_a_process_without_a_lease_is_named_and_nothing_is_packed_onto_it(tmp_path: Path) -> None:
+    stranger = Usage(os.getppid(), "bob", "python", 20_000)
+    dying = Usage(4_000_000, "?", "?", 20_000)
+    used = [
+        Card(n, f"FAKE-{n}", "Simulated", 24_000, "fake", used_mib=20_000, processes=(process,))
+        for n, process in enumerate((stranger, dying))
+    ]
+    ledger = FolderLedger(str(tmp_path), cards=lambda: used)
+    with pytest.raises(CardHeld) as refused:
+        ledger.try_acquire(LeaseRequest(memory_mib=8_000))
+    assert f"user bob, pid {os.getppid()} (python, 19.5G)" in str(refused.value)
+    assert "pid 4000000 (19.5G), which is ending or in another container" in str(refused.value)
+    used.append(Card(2, "FAKE-2", "Simulated", 24_000, "fake", used_mib=0))
+    for request in (LeaseRequest(memory_mib=8_000), LeaseRequest()):
+        with ledger.try_acquire(request) as lease:
+            assert lease.cards == ("FAKE-2",)
