@@ -25,7 +25,7 @@ compiled: $(READY)
 	-@$(PY) -m pytest --collect-only -qq > $(VENV)/collected 2>&1
 
 # What plays other users, mounts small disks or makes control groups; skipped for anybody but root.
-ROOT_TESTS := tests/gpus/ledger/test_reservations.py tests/gpus/ledger/test_users.py tests/processes/test_host_memory.py tests/processes/test_namespaces.py \
+ROOT_TESTS := tests/gpus/ledger/test_reservations.py tests/gpus/ledger/test_users.py tests/processes/test_containers.py tests/processes/test_host_memory.py tests/processes/test_namespaces.py \
 	tests/processes/test_resources.py tests/store/test_base.py tests/store/test_files.py \
 	tests/system/test_cgroups.py tests/system/test_oom_kills.py
 

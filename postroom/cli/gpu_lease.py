@@ -99,7 +99,14 @@ def get(ledger: Ledger, watch: CardWatch, *, json_: bool, **scheduling: Any) -> 
     say(answer)
 
 
-def run(ledger: Ledger, watch: CardWatch, *, command: list[str], **scheduling: Any) -> NoReturn:
+def run(
+    ledger: Ledger,
+    watch: CardWatch,
+    *,
+    command: list[str],
+    container: str | None,
+    **scheduling: Any,
+) -> NoReturn:
     """Run COMMAND on a GPU of its own, with CUDA_VISIBLE_DEVICES set.
 
     The command replaces this process and holds the lease, and so do its
@@ -114,6 +121,10 @@ def run(ledger: Ledger, watch: CardWatch, *, command: list[str], **scheduling: A
     lease, granted = lease_for(ledger, watch, processes.myself(), **scheduling)
     from ..gpus.ledger.lease_environment import granted_over
 
+    if container:
+        from ..commands.container_launcher import launcher_words
+
+        command = launcher_words(container, command)
     environment = granted_over(os.environ, _environment(lease, granted))
     ledger.note_end(lease)
     for fd in lease.fds:

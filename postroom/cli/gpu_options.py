@@ -98,6 +98,7 @@ def add_get(parser: Parser) -> None:
 def add_run(parser: Parser) -> None:
     """Add the options of a request, and the command."""
     add_get(parser)
+    parser.add_argument("--container", metavar="IMAGE", help="Run it in a container, on that GPU.")
     parser.add_argument("command", metavar="COMMAND", nargs=argparse.REMAINDER)
 
 

@@ -114,6 +114,9 @@ from .wait import wait_for
 )
 @click.option("--shell", default="bash", show_default=True, help="The shell that runs it.")
 @click.option(
+    "--container", default="", metavar="IMAGE", help="Run it in a container: see docs/queue.md."
+)
+@click.option(
     "--notify",
     multiple=True,
     metavar="CMD|URL",
@@ -193,6 +196,7 @@ def _specs(view: QueueView, words: Sequence[str], options: dict[str, Any]) -> li
         retries=options["retries"],
         grace_s=GRACE_S if options["grace"] is None else options["grace"],
         shell=options["shell"],
+        container=options["container"],
         merged=not options["split_output"],
         scheduling=SchedulingOptions(
             priority=options["priority"],

@@ -416,8 +416,9 @@ class Minder:
         try:
             code, overdue = 0, False
             with self._unpacked(attempt):
-                for line in filter(None, (spec.before, spec.command)):
-                    code, overdue = self._run_line(line, attempt, environment, watch)
+                for line, image in ((spec.before, ""), (spec.command, spec.container)):
+                    if line:
+                        code, overdue = self._run_line(line, attempt, environment, watch, image)
                     if code or overdue or self._stop_order:
                         break
                 if spec.after:
@@ -464,18 +465,45 @@ class Minder:
         }
 
     def _run_line(
-        self, line: str, attempt: CommandAttempt, environment: dict[str, str], watch: CommandWatch
+        self,
+        line: str,
+        attempt: CommandAttempt,
+        environment: dict[str, str],
+        watch: CommandWatch,
+        image: str = "",
     ) -> tuple[int, bool]:
         """Run one shell line; return its exit code, negative for a signal, and if it was late."""
+        if not image:
+            return self._run_words([attempt.spec.shell, "-c", line], attempt, environment, watch)
+        from . import container_launcher  # late: few commands need it
+
+        name = f"postroom-{os.urandom(8).hex()}"
+        inside = {**environment, container_launcher.NAME: name}
+        words = container_launcher.launcher_words(image, ["/bin/sh", "-c", line])
+        ended = False
+        try:
+            code, overdue = self._run_words(words, attempt, inside, watch)
+            ended = code >= 0 and not overdue and self._stop_order is None
+            return code, overdue
+        finally:
+            if not ended:  # its client was killed, or has not answered in time
+                container_launcher.remove(name, inside)
+
+    def _run_words(
+        self,
+        words: list[str],
+        attempt: CommandAttempt,
+        environment: dict[str, str],
+        watch: CommandWatch,
+    ) -> tuple[int, bool]:
         if self._stops:
             raise Stopped
         spec = attempt.spec
-        words = [spec.shell, "-c", line]
-        if len(os.fsencode(line)) >= LONG_LINE:
+        if len(os.fsencode(words[-1])) >= LONG_LINE:
             script = f"{spec.folder}/{SCRIPT}"
             with open(script, "wb") as file:
-                file.write(os.fsencode(line) + b"\n")
-            words[1:] = [script]
+                file.write(os.fsencode(words[-1]) + b"\n")
+            words = [*words[:-2], script]
         if spec.nice:
             words = ["nice", "-n", str(spec.nice), *words]
         # This takes a third of the time of subprocess. All our descriptors close on exec, except

@@ -61,6 +61,7 @@ class CommandSpec:
     scheduling: SchedulingOptions = _ANY_TIME
     rerun_of: JobId | None = None
     memory: str = ""  # "auto" or a size: the part of a GPU that a batch reserves for it
+    container: str = ""  # the image that it runs in; "": in none
     repeat: int = 0  # how often the same command comes before it in a batch
 
     # Decided for it by a batch
@@ -76,7 +77,8 @@ class CommandSpec:
 
     def check(self) -> CommandSpec:
         """Refuse what Linux cannot start a process with, whatever the command is."""
-        texts = (self.command, self.name, self.cwd, self.shell, self.before, self.after)
+        texts = [self.command, self.name, self.cwd, self.shell, self.before, self.after]
+        texts.append(self.container)
         try:
             whole = os.fsencode("\n".join((*texts, *self.env, *self.env.values())))
         except UnicodeEncodeError:

@@ -2011,4 +2011,32 @@ MUTANTS = [
         '!= (seen, b"\\n") and False',
         "tests/pilots/test_wire.py",
     ),
+    Mutant(
+        "nobody says that another left a card idle",
+        "postroom/gpus/ledger/usage_report.py",
+        "own.get(uid, {}).get((uid, uuid))",
+        "next((seen[uid, uuid] for seen in own.values() if (uid, uuid) in seen), None)",
+        "tests/gpus/ledger/test_usage_report.py",
+    ),
+    Mutant(
+        "nobody writes down what another has held",
+        "postroom/gpus/ledger/ledger_notes.py",
+        "if one is not None and note.uid in (0, one.uid):",
+        "if one is not None:",
+        "tests/gpus/ledger/test_ended_leases.py",
+    ),
+    Mutant(
+        "what happened while nobody looked is not counted",
+        "postroom/gpus/ledger/activity.py",
+        "if not 0.0 <= passed_s <= GAP_S:",
+        "if passed_s < 0.0:",
+        "tests/gpus/ledger/test_activity.py",
+    ),
+    Mutant(
+        "the processes of a container hold the lease",
+        "postroom/commands/container_launcher.py",
+        'user += [f"--preserve-fds={n_fds}"] if n_fds else []',
+        "pass",
+        "tests/commands/test_container_launcher.py",
+    ),
 ]

@@ -1,0 +1,82 @@
+"""The command lines of containers; `processes/test_containers.py` runs a real podman."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from postroom.commands.container_launcher import ContainerRequest, find_engine, run_words
+from postroom.errors import PostroomError
+
+REQUEST = ContainerRequest("lab/torch:2", ["python", "x.py"], "/home/al/work", "postroom-1")
+GRANTED = {
+    "PATH": "/usr/bin",
+    "HOME": "/home/al",
+    "SECRET": "x",
+    "CUDA_VISIBLE_DEVICES": "2,5",
+    "POSTROOM_GPU": "GPU-aa,GPU-bb",
+    "POSTROOM_FOLDER": "/base/runs/r/7",
+}
+
+
+def words_of(engine: str, environment: dict[str, str] = GRANTED, **more: int) -> list[str]:
+    return run_words(engine.split(), REQUEST, environment, **{"uid": 1001, "gid": 100, **more})
+
+
+def options(words: list[str], name: str) -> list[str]:
+    return [value for option, value in pairwise(words) if option == name]
+
+
+def test_podman_gets_the_granted_gpus_the_folder_the_locks_and_the_users_own_id() -> None:
+    words = words_of("podman --runtime runc", n_fds=2)
+    assert words[:5] == ["podman", "--runtime", "runc", "run", "--rm"]
+    assert options(words, "--device") == ["nvidia.com/gpu=GPU-aa", "nvidia.com/gpu=GPU-bb"]
+    assert options(words, "-v") == ["/home/al/work:/home/al/work", "/base/runs/r/7:/base/runs/r/7"]
+    assert options(words, "-w") == ["/home/al/work"]
+    assert {"--userns=keep-id", "--preserve-fds=2"} <= {*words}
+    # In the container there are only these two, and they count from 0.
+    assert "CUDA_VISIBLE_DEVICES=0,1" in options(words, "-e")
+    assert not any("SECRET" in word or word.startswith(("PATH=", "HOME=")) for word in words)
+    assert words[-2:] == ["python", "x.py"] and "lab/torch:2" in words
+    assert options(words_of("podman", uid=0, gid=0), "--user") == ["0:0"]
+
+
+def test_docker_gets_the_granted_gpus_and_the_users_own_id() -> None:
+    words = words_of("docker", n_fds=2)
+    assert options(words, "--gpus") == ['"device=GPU-aa,GPU-bb"']
+    assert options(words, "--user") == ["1001:100"]
+    assert not any("preserve-fds" in word for word in words)
+
+
+def test_apptainer_gets_nv_and_the_numbers_of_the_host() -> None:
+    words = words_of("/opt/bin/apptainer")
+    assert words[:3] == ["/opt/bin/apptainer", "exec", "--nv"]
+    assert "CUDA_VISIBLE_DEVICES=2,5" in options(words, "--env")
+    assert options(words, "--bind") == ["/home/al/work", "/base/runs/r/7"]
+    assert words[-3:] == ["lab/torch:2", "python", "x.py"]
+
+
+@pytest.mark.parametrize("engine", ["podman", "docker", "apptainer"])
+@pytest.mark.parametrize("uuid", ["", "cpu", "FAKE-0"])
+def test_without_a_real_gpu_none_is_handed_in(engine: str, uuid: str) -> None:
+    words = words_of(engine, {"POSTROOM_GPU": uuid, "CUDA_VISIBLE_DEVICES": "0"})
+    assert not {"--device", "--gpus", "--nv"} & {*words}
+
+
+def test_amd_cards_are_handed_in_by_their_one_device() -> None:
+    amd = {"POSTROOM_GPU": "a", "HIP_VISIBLE_DEVICES": "3"}
+    assert "--device=/dev/kfd" in words_of("podman", amd)
+    assert "--rocm" in words_of("apptainer", amd)
+
+
+def test_options_of_the_user_come_before_the_image() -> None:
+    words = words_of("podman", {"POSTROOM_CONTAINER_OPTIONS": "--shm-size 8g"})
+    assert words.index("--shm-size") == words.index("lab/torch:2") - 2
+
+
+def test_the_engine_is_the_named_one_or_the_first_that_is_there() -> None:
+    named = {"POSTROOM_CONTAINER_ENGINE": "docker --context far"}
+    assert find_engine(named) == ["docker", "--context", "far"]
+    with pytest.raises(PostroomError, match="install podman, docker or apptainer"):
+        find_engine({"PATH": "/nowhere"})

@@ -1,0 +1,158 @@
+"""Commands in containers of a real podman, as root: their ends, their locks and their logs."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from postroom.commands.spec import CommandSpec
+from postroom.gpus.ledger.protocol import LeaseEntry, open_ledger
+from postroom.queue.submission import submit
+from postroom.store.files import LocalFiles
+from postroom.store.job_ids import JobId
+from postroom.store.requests import Request, RequestVerb, ask
+from postroom.testing import RealSessions, wait_until
+from tests.gpus.ledgerkit import REPOSITORY
+
+from .conftest import drive
+from .test_queue import outcome
+
+if os.geteuid():
+    pytest.skip("podman runs here as root only", allow_module_level=True)
+
+IMAGE = "postroom-busybox"
+FILES = LocalFiles()
+APPLETS = ("sh", "cat", "echo", "env", "id", "sleep", "touch", "ls")
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[str]:
+    """The words that call a podman with an image of busybox, in storage of its own."""
+    podman, busybox = shutil.which("podman"), shutil.which("busybox")
+    if podman is None or busybox is None:
+        if os.environ.get("CI"):
+            pytest.fail("podman and busybox are not installed: see .ci/run")
+        pytest.skip("podman or busybox is not installed")
+    place = Path(tempfile.mkdtemp(prefix="podman-"))  # a short path: it has sockets in it
+    words = (
+        f"{podman} --cgroup-manager=cgroupfs --runtime runc --storage-driver vfs "
+        f"--root {place}/root --runroot {place}/run --tmpdir {place}/tmp"
+    )
+    with tarfile.open(place / "image.tar", "w") as tar:
+        tar.add(busybox, "bin/busybox")
+        for name in APPLETS:
+            link = tarfile.TarInfo(f"bin/{name}")
+            link.type, link.linkname = tarfile.SYMTYPE, "busybox"
+            tar.addfile(link)
+    made = subprocess.run(
+        [*shlex.split(words), "import", place / "image.tar", IMAGE], capture_output=True, text=True
+    )
+    assert made.returncode == 0, made.stderr
+    yield words
+    subprocess.run([*shlex.split(words), "rm", "-fa"], check=False, capture_output=True)
+    shutil.rmtree(place, ignore_errors=True)
+
+
+@pytest.fixture
+def environment(engine: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("POSTROOM_CONTAINER_ENGINE", engine)
+    monkeypatch.setenv(
+        "POSTROOM_CONTAINER_OPTIONS",
+        "--network=none --ulimit nofile=1024:1024 --ulimit nproc=1000:1000",
+    )
+    return engine
+
+
+def names(engine: str) -> list[str]:
+    asked = [*shlex.split(engine), "ps", "-a", "--format", "{{.Names}}"]
+    return subprocess.run(asked, check=True, capture_output=True, text=True).stdout.split()
+
+
+def clients(token: str) -> list[int]:
+    """The pids of `podman run` with a token in its command line."""
+    found = []
+    for name in os.listdir("/proc"):
+        try:
+            words = Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if words[0].endswith(b"podman") and b"run" in words and token.encode() in b" ".join(words):
+            found.append(int(name))
+    return found
+
+
+def test_a_job_in_a_container_has_its_log_its_exit_code_and_its_end(
+    environment: str, sessions: RealSessions, tmp_path: Path
+) -> None:
+    sessions.start(options=("--preload", ""))
+    cwd = Path(sessions.import_folder)
+
+    def queue(line: str) -> JobId:
+        spec = CommandSpec(line, cwd=str(cwd), container=IMAGE, grace_s=1.0, merged=True)
+        return submit(FILES, sessions.base, [spec])[0]
+
+    says = queue("echo I am $(id -u) in $PWD; ls kernels.py; echo oh >&2; exit 3")
+    survives = queue("touch one; while [ ! -e go ]; do sleep 0.05; done; exit 4")
+    killed = queue("touch two; sleep 1000")
+    with sessions.master() as master:
+
+        def ended(job: JobId) -> Callable[[], bool]:
+            return lambda: os.path.exists(sessions.base.result(job.run, job.number))
+
+        drive(master, ended(says), what="the first job")
+        failure = outcome(sessions, says)
+        assert failure is not None and "3" in failure.message
+        (log,) = Path(sessions.base.root).glob(f"runs/*/*{says.number}/*.OUT")
+        assert log.read_text() == f"I am 0 in {cwd}\nkernels.py\noh\n"
+
+        drive(master, (cwd / "one").exists, what="the second job")
+        (client,) = clients("touch one")
+        os.kill(client, signal.SIGKILL)
+        wait_until(lambda: not clients("touch one"))
+        (cwd / "go").touch()
+        drive(master, ended(survives), what="the second job's end")
+        failure = outcome(sessions, survives)
+        assert failure is not None and "4" in failure.message
+
+        drive(master, (cwd / "two").exists, what="the third job")
+        ask(FILES, sessions.base, Request(RequestVerb.KILL, jobs=(killed,), by="ada"))
+        drive(master, ended(killed), what="the third job's end")
+    assert names(environment) == []
+
+
+def test_the_lease_lasts_as_long_as_the_container_whoever_is_killed(
+    environment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POSTROOM_FAKE_GPUS", "2x24G")
+    monkeypatch.setenv("POSTROOM_LEDGER", str(tmp_path / "ledger"))
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    line = "touch here; sleep 1000"
+    words = [sys.executable, "-m", "postroom", "gpu", "run", "--container", IMAGE]
+    process = subprocess.Popen([*words, "--", "sh", "-c", line], cwd=tmp_path)
+    wait_until((tmp_path / "here").exists)
+    (client,) = clients(line)
+
+    def held() -> list[LeaseEntry]:
+        return open_ledger().holders()
+
+    process.kill()
+    os.kill(client, signal.SIGKILL)
+    process.wait()
+    wait_until(lambda: not clients(line))
+    assert len(held()) == 1
+    subprocess.run(
+        [*shlex.split(environment), "rm", "-f", "-t", "0", *names(environment)],
+        check=True,
+        capture_output=True,
+    )
+    wait_until(lambda: not held())
