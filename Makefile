@@ -81,7 +81,7 @@ $(READY): pyproject.toml constraints.txt
 		"(apt-get install python3-venv), or name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)" \
 		>&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --quiet --no-compile -c constraints.txt -e '.[torch,redis,web,frames,arrays,mcp,joblib,hydra,optuna,submitit,notebook,docs,dev]'
+	$(PY) -m pip install --quiet --no-compile -c constraints.txt -e '.[torch,redis,web,frames,arrays,mcp,plot,joblib,hydra,optuna,submitit,notebook,docs,dev]'
 	-@$(PY) -m compileall -q -j 0 $(VENV)/lib > /dev/null  # on all cores: pip uses one
 	touch $@
 

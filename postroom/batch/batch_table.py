@@ -13,6 +13,7 @@ import json
 import math
 import os
 import re
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -135,14 +136,98 @@ def _cell(value: Any, width: int) -> str:
     return cut(f"{value:.6g}" if isinstance(value, float) else str(value), width)
 
 
-def as_plot(rows: Sequence[Row], x: str, y: str) -> str:
-    """Return a plot of column y against column x, as SVG."""
-    points = []
+def as_plot(
+    rows: Sequence[Row],
+    x: str,
+    y: str,
+    *,
+    by: Sequence[str] = (),
+    log: str = "",
+    png: bool = False,
+) -> bytes:
+    """Return a plot of column y against column x, a line for each value of the columns `by`.
+
+    `log` names the axes that are logarithmic: "x", "y" or "xy". On these only numbers above 0
+    are shown.
+    """
+    groups: dict[str, list[tuple[float, float]]] = {}
+    check_columns(rows, by)
     for row in rows:
         pair = row.get(x), row.get(y)
-        if all(isinstance(v, (int, float)) and math.isfinite(v) for v in pair):
-            points.append((float(pair[0] or 0), float(pair[1] or 0)))
-    if not points:
-        known = ", ".join(dict.fromkeys(key for row in rows for key in row))
-        raise TableError(f"no job has a number in both columns, {x} and {y}; columns: {known}")
-    return plot.plot(points, x, y)
+        if all(_is_number(v) for v in pair):
+            point = float(pair[0] or 0), float(pair[1] or 0)
+            if all(value > 0 or axis not in log for axis, value in zip("xy", point, strict=True)):
+                name = ", ".join(f"{column} {_cell(row.get(column, ''), 20)}" for column in by)
+                groups.setdefault(name, []).append(point)
+    if not groups:
+        above = " above 0" if log else ""
+        raise TableError(
+            f"no job has a number{above} in both columns, {x} and {y}; columns: {_known(rows)}"
+        )
+    return plot.plot(groups, x, y, log_x="x" in log, log_y="y" in log, png=png)
+
+
+def sort_rows(rows: Sequence[Row], columns: Sequence[str]) -> list[Row]:
+    """Sort by columns, the first counts most; `-loss` is from large to small, without last."""
+    check_columns(rows, [column.removeprefix("-") for column in columns])
+    found = list(rows)
+    for column in reversed(columns):
+        name = column.removeprefix("-")
+
+        def key(row: Row, name: str = name) -> tuple[bool, float, list[tuple[int, int, str]]]:
+            value = row[name]
+            is_number = _is_number(value)
+            return not is_number, float(value) if is_number else 0.0, _natural(str(value))
+
+        # Rows without a value come last, whichever way the others go.
+        having = [row for row in found if row.get(name, "") not in ("", None)]
+        lacking = [row for row in found if row.get(name, "") in ("", None)]
+        found = sorted(having, key=key, reverse=column != name) + lacking
+    return found
+
+
+def average(rows: Sequence[Row], by: Sequence[str], arguments: Sequence[str]) -> list[Row]:
+    """Return a row for each value of the columns `by`: how many jobs, and the means of numbers.
+
+    `loss.std` is the standard deviation of `loss`, where there are several. `arguments` are those
+    of the sweep, which have no mean.
+    """
+    check_columns(rows, by)
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(str(row.get(column, "")) for column in by), []).append(row)
+    skipped = {*by, *arguments, *COLUMNS, "folder"} - {"seconds"}
+    figures = list(dict.fromkeys(name for row in rows for name in row if name not in skipped))
+    found = []
+    for several in groups.values():
+        made: Row = {column: several[0].get(column, "") for column in by}
+        made |= {"jobs": len(several), "ok": sum(row["outcome"] == "ok" for row in several)}
+        for name in figures:
+            values = [float(row[name]) for row in several if _is_number(row.get(name))]
+            if values:
+                made[name] = statistics.fmean(values)
+                if len(values) > 1:
+                    made[f"{name}.std"] = statistics.stdev(values)
+        found.append(made)
+    return found
+
+
+def arguments_of(output: str) -> list[str]:
+    """Return the columns that are arguments of a sweep."""
+    names = dict.fromkeys(name for row in read_table(output) for name in row)
+    return [name for name in names if name not in COLUMNS and name != "folder"]
+
+
+def check_columns(rows: Sequence[Row], columns: Sequence[str]) -> None:
+    """Refuse a column that no row has."""
+    for column in columns:
+        if rows and not any(column in row for row in rows):
+            raise TableError(f"there is no column {column}; columns: {_known(rows)}")
+
+
+def _known(rows: Sequence[Row]) -> str:
+    return ", ".join(dict.fromkeys(key for row in rows for key in row))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -10,7 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from postroom.batch.batch_table import TableError, as_csv, as_json, as_plot, as_text, read_table
+from postroom.batch.batch_table import (
+    Row,
+    TableError,
+    arguments_of,
+    as_csv,
+    as_json,
+    as_plot,
+    as_text,
+    average,
+    read_table,
+    sort_rows,
+)
 from postroom.commands.job_folder import JobFolder
 
 
@@ -120,6 +131,50 @@ def test_arguments_that_cannot_be_read_are_left_out(tmp_path: Path) -> None:
 def test_a_plot_shows_two_columns(output: Path) -> None:
     rows = read_table(str(output), [r"loss: (.*)"])
     drawn = as_plot(rows, "bs", "loss")
-    assert drawn.startswith("<svg ") and drawn.count("<circle ") == 3
+    assert drawn.startswith(b"<svg ") and drawn.count(b"<circle ") == 3
     with pytest.raises(TableError, match="no job has a number"):
         as_plot(rows, "bs", "name")
+
+
+ROWS: list[Row] = [
+    {"name": f"job_{n}", "outcome": "ok", "lr": lr, "seed": seed, "loss": loss}
+    for n, (lr, seed, loss) in enumerate(
+        [(0.1, 1, 4.0), (0.1, 2, 6.0), (10, 1, 1.0), (10, 2, ""), (1, 1, 0.5)]
+    )
+]
+
+
+def test_rows_are_sorted_by_numbers_and_those_without_one_come_last() -> None:
+    assert [row["loss"] for row in sort_rows(ROWS, ["loss"])] == [0.5, 1.0, 4.0, 6.0, ""]
+    assert [row["loss"] for row in sort_rows(ROWS, ["-loss"])] == [6.0, 4.0, 1.0, 0.5, ""]
+    found = sort_rows(ROWS, ["-seed", "lr"])
+    assert [(row["seed"], row["lr"]) for row in found] == [
+        (2, 0.1),
+        (2, 10),
+        (1, 0.1),
+        (1, 1),
+        (1, 10),
+    ]
+    assert sort_rows([{"a": "job_10"}, {"a": "job_9"}], ["a"])[0] == {"a": "job_9"}
+    with pytest.raises(TableError, match="no column nothing; columns: name, outcome, lr"):
+        sort_rows(ROWS, ["nothing"])
+
+
+def test_figures_are_averaged_over_seeds() -> None:
+    first, second, third = average(ROWS, ["lr"], ["lr", "seed"])
+    assert first == {"lr": 0.1, "jobs": 2, "ok": 2, "loss": 5.0, "loss.std": pytest.approx(2**0.5)}
+    assert second == {"lr": 10, "jobs": 2, "ok": 2, "loss": 1.0}
+    assert third == {"lr": 1, "jobs": 1, "ok": 1, "loss": 0.5}
+
+
+def test_arguments_are_known_from_the_folders(output: Path) -> None:
+    assert arguments_of(str(output)) == ["bs"]
+
+
+def test_a_plot_has_a_line_for_each_group_and_no_zero_on_a_log_axis() -> None:
+    drawn = as_plot(ROWS, "lr", "loss", by=["seed"], log="x")
+    assert drawn.count(b"<circle ") == 4 and b"seed 1" in drawn and b"seed 2" in drawn
+    below = [{"lr": 0.0, "loss": 1.0}, {"lr": 1.0, "loss": 2.0}]
+    assert as_plot(below, "lr", "loss", log="x").count(b"<circle ") == 1
+    with pytest.raises(TableError, match="no job has a number above 0"):
+        as_plot(below[:1], "lr", "loss", log="xy")
