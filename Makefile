@@ -52,6 +52,7 @@ bench: $(PEERS)  ## measure it beside its peers; a table, JSON and a picture
 	$(PY) -m benchmarks.executor
 	$(PY) -m benchmarks.queue
 	$(PY) -m benchmarks.web
+	$(PY) -m benchmarks.far
 
 chaos: $(READY)  ## kill it at every turn, and count what is lost; about half an hour
 	mkdir -p chaos
@@ -81,7 +82,7 @@ $(READY): pyproject.toml constraints.txt
 		"(apt-get install python3-venv), or name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)" \
 		>&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --quiet --no-compile -c constraints.txt -e '.[torch,redis,web,frames,arrays,mcp,plot,joblib,hydra,optuna,submitit,notebook,docs,dev]'
+	$(PY) -m pip install --quiet --no-compile -c constraints.txt -e '.[torch,redis,web,frames,arrays,mcp,plot,joblib,hydra,optuna,submitit,ray,notebook,docs,dev]'
 	-@$(PY) -m compileall -q -j 0 $(VENV)/lib > /dev/null  # on all cores: pip uses one
 	touch $@
 

@@ -48,3 +48,15 @@ def nap(x: Any, nbytes: int = 0) -> Any:
     if nbytes not in _made:
         _made[nbytes] = np.ones(nbytes, np.uint8)
     return _made[nbytes]
+
+
+def nothing() -> None:
+    """An empty job."""
+
+
+def hold_card(data: np.ndarray, seconds: float) -> tuple[float, float]:
+    """Have the card for so long; when that began and ended."""
+    began = time.time()
+    assert data.nbytes
+    time.sleep(seconds)
+    return began, time.time()

@@ -64,7 +64,7 @@ class CommandSpec:
     container: str = ""  # the image that it runs in; "": in none
     repeat: int = 0  # how often the same command comes before it in a batch
 
-    # Decided for it by a batch
+    # Decided for it by a batch or the queue
     folder: str = ""  # for INFO, .OUT and .ERR, which have its name; "": a folder of the base
     memory_mib: int | None = None  # of its GPU's memory, to be reserved; None: what is measured
     card: str = ""  # the GPU that it should run on, by its uuid

@@ -45,7 +45,12 @@ class PilotCaller:
         waiting = {
             name: fitting(
                 Capacity(
-                    group.gpus, group.memory_mib, group.engine, lives_s=group.time_s or math.inf
+                    group.gpus,
+                    group.memory_mib,
+                    group.engine,
+                    group.gpu_name,
+                    lives_s=group.time_s or math.inf,
+                    seen=bool(group.gpu_name),
                 )
             )
             for name, group in self.groups.groups.items()

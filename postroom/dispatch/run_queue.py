@@ -20,7 +20,7 @@ LETTER_S = 0.03
 # With large arguments a little longer: the first of a letter is read while nothing is computed.
 LARGE_LETTER_S = 0.05
 # To another machine longer still: while a letter and its answer travel, nothing is computed.
-FAR_LETTER_S = 1.0
+FAR_LETTER_S = 3.0
 # Less work than this in a letter, so that another agent gets some, costs more than it gains.
 LEAST_S = 0.0005
 # From so many parcels on, those that are over are looked for.
@@ -52,6 +52,7 @@ class Capacity:
     gpu_name: str = ""
     left_s: float = inf  # until somebody's reservation of its card begins
     lives_s: float = inf  # until its engine ends it: a longer time limit does not fit
+    seen: bool = True  # False: of a pilot that is to come; what GPU that will have, nobody knows
 
     def has(
         self,
@@ -69,8 +70,8 @@ class Capacity:
             return False
         return (
             (gpus <= 1 or gpus <= self.gpus)
-            and memory_mib <= self.memory_mib
-            and (not require or will_do(require, self.gpu_name, self.memory_mib))
+            and (memory_mib <= self.memory_mib or not self.seen)
+            and (not require or not self.seen or will_do(require, self.gpu_name, self.memory_mib))
             and (self.left_s == inf or 0 < lasts_s <= self.left_s)
             and lasts_s <= self.lives_s
         )

@@ -630,6 +630,8 @@ def _start_session(base: Base, agent_id: str, words: dict[str, Any]) -> subproce
     # The engine gave us this card: whoever holds it is a pilot that is just ending.
     options = ["--agent", agent_id, "--lazy", "--wait"]
     options += ["--while-pid", str(os.getpid()), "--private"]
+    if words["share"] and gpus:
+        options.append("--share")
     if words.get("preload") is not None:
         options += ["--preload", words["preload"]]
     log = os.open(f"{base.root}/session.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

@@ -85,9 +85,12 @@ def main(arguments: list[str]) -> int:
             asked.append(actor.take.remote())
         return int(ray.get(actor.end.remote()))
     except RayActorError as error:
-        # Its node is gone, or somebody killed it: the far end itself never ends an actor.
-        print(f"ray: {str(error).strip().splitlines()[-1]}", file=sys.stderr, flush=True)
-        return TAKEN_CODE
+        # Its node is gone, or somebody killed it: the far end itself never ends an actor. But if
+        # the node's memory ran out, its job may be the reason, and would be again.
+        words = str(error).strip()
+        ray.shutdown()  # or what Ray logs of it would come behind
+        print(f"ray: {words.splitlines()[-1]}", file=sys.stderr, flush=True)
+        return 1 if "running low on memory" in words else TAKEN_CODE
     except (RayError, OSError) as error:
         print(f"ray: {error}", file=sys.stderr, flush=True)
         return 1

@@ -39,7 +39,14 @@ from ..store.files import Box, LocalFiles, LocalLock
 from ..store.journal import Journal
 from ..store.kernel_output import keep_output
 from ..store.mailbox import InHand, Letter, is_plain_name, put_up
-from ..store.pilot_records import PilotGroup, PilotRecord, PilotState, write_pilot
+from ..store.pilot_records import (
+    PilotGroup,
+    PilotGroups,
+    PilotRecord,
+    PilotState,
+    change_groups,
+    write_pilot,
+)
 from ..store.records import from_fields
 from ..store.requests import read_stop
 from ..store.runs import (
@@ -187,6 +194,7 @@ class StandIn:
             agent=self._agent_id,
             gpus=self._group.gpus,
             preload=self._group.preload,
+            share=self._group.shares_cards,
         )
 
     def run(self) -> int:
@@ -337,7 +345,7 @@ class StandIn:
             since=time.time(),
             pid_namespace=me.pid_namespace,
             gpus=int(words["gpus"]),
-            memory_mib=int(words["memory_mib"]) or self._group.memory_mib,
+            memory_mib=int(words["memory_mib"]),
             where=self._group.engine,
             node=self.record.node,
             ends_at=self.record.ends_at,
@@ -354,8 +362,23 @@ class StandIn:
                 self._box = put_up(self._files, self._base, self._agent_id)
 
         self._insist(put)
+        self._tell_group(info)
         self._idle_since = time.monotonic()
         self._note(state=PilotState.SERVING, ready_at=time.time(), idle_since=time.time())
+
+    def _tell_group(self, info: AgentInfo) -> None:
+        """Say which GPU there is: for jobs that do not fit it, no pilots are started."""
+        memory_mib = max(info.memory_mib, self._group.memory_mib)
+        if (memory_mib, info.gpu_name) == (self._group.memory_mib, self._group.gpu_name):
+            return
+
+        def change(groups: PilotGroups) -> None:
+            if group := groups.groups.get(self.record.group):
+                group.memory_mib = max(memory_mib, group.memory_mib)
+                group.gpu_name = info.gpu_name
+
+        with contextlib.suppress(OSError, PostroomError):  # the next one says it
+            change_groups(self._files, self._base, change)
 
     def _take_in_hand(self, words: dict[str, Any]) -> None:
         assert self._letter is not None

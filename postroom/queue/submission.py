@@ -87,7 +87,14 @@ def submit(
         needs.append(snapshot)
     jobs = [
         # One log, in which stdout and stderr are in the order in which they came.
-        check(spec).but(**given, merged=spec.merged is not False).to_job()
+        check(spec)
+        .but(
+            **given,
+            merged=spec.merged is not False,
+            # Where sessions share a GPU, what was declared is reserved.
+            memory_mib=spec.memory_mib or spec.scheduling.memory_mib or None,
+        )
+        .to_job()
         for spec in specs
     ]
     for job in jobs:

@@ -55,7 +55,8 @@ class PilotGroup:
     time_s: float | None = None  # how long one lives; None: as long as the engine lets it
     idle_s: float = 300.0
     gpus: int = 1  # of each
-    memory_mib: int = 0  # of each GPU, for jobs that ask for that; 0: not known
+    memory_mib: int = 0  # of the largest GPU that a pilot has found; 0: none was ready yet
+    gpu_name: str = ""  # of the GPU that the last one has found
     setup: str = ""  # shell lines that run on the node before Python does
     python: str = ""  # on the node; "": the one that runs here
     preload: str | None = None  # modules that sessions import; None: as on this host
@@ -66,6 +67,14 @@ class PilotGroup:
     paused: str = ""  # why no new pilots are started
     forgiven_at: float = 0.0  # deaths before this do not count
     temporary: bool = False  # of a program: when no Master acts any more, it drains and goes
+
+    @property
+    def shares_cards(self) -> bool:
+        """Whether a pilot has a part of a card, as Ray gives them: its jobs book their memory."""
+        said = dict(word.partition("=")[::2] for word in self.options if self.engine == "ray")
+        with contextlib.suppress(KeyError, ValueError):
+            return 0 < float(said["num_gpus"]) < 1
+        return False
 
 
 @dataclass

@@ -8,10 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroom.dispatch.run_queue import (
+    FAR_LETTER_S,
     FORGET_FROM,
     LEAST_S,
     LETTER_S,
     MOST_JOBS,
+    Capacity,
     JobRange,
     RunQueue,
 )
@@ -50,6 +52,11 @@ def test_a_job_whose_time_is_unknown_travels_alone() -> None:
 
 def test_short_jobs_travel_together_as_long_as_a_letter_should_be() -> None:
     span = queue(10_000, mean_s=LETTER_S / 20).take()
+    assert span is not None and span.stop - span.first == 20
+
+
+def test_a_letter_to_another_machine_is_longer_to_hide_its_journey() -> None:
+    span = queue(10_000, mean_s=FAR_LETTER_S / 20).take(capacity=Capacity(where="slurm"))
     assert span is not None and span.stop - span.first == 20
 
 

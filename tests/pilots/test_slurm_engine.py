@@ -7,17 +7,21 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from postroom.commands.spec import CommandSpec
 from postroom.jobs import Job
 from postroom.pilots.engine import EngineError, Fate, far_script
 from postroom.pilots.slurm_engine import SlurmEngine, fate_of
+from postroom.queue.submission import submit
 from postroom.store.pilot_records import PilotGroup, PilotState
 from postroom.store.runs import read_notes
+from postroom.store.scheduling import SchedulingOptions
+from postroom.testing import wait_until
 
 from .conftest import Pilots
 from .slurm_cluster import SlurmCluster, missing, slurm_cluster
@@ -141,6 +145,67 @@ def test_500_jobs_on_two_nodes_while_pilots_are_cancelled_preempted_and_their_st
     whys = [one.why for one in pilots.records(PilotState.ENDED)]
     told = [why for why in whys if "told it to stop" in why or why.startswith("CANCELLED")]
     assert told and "its stand-in died" in whys, whys
+
+
+# Counts on from its checkpoint; told to stop, it saves where it is, and comes again.
+COUNT = """
+at=$(cat $POSTROOM_CHECKPOINT/at 2>/dev/null || echo 0)
+echo from $at on $POSTROOM_PILOT with $CUDA_VISIBLE_DEVICES
+trap 'echo $at > $POSTROOM_CHECKPOINT/at; exit 75' TERM
+while [ $at -lt 1000 ] && [ ! -e {go} ]; do at=$((at+1)); sleep 0.1; done
+echo at $at
+"""
+
+
+def test_a_pilot_reaches_its_time_limit_and_the_next_one_goes_on_from_the_checkpoint(
+    cluster: SlurmCluster, pilots: Pilots, tmp_path: Path
+) -> None:
+    """Slurm's shortest time is a minute, so all that needs one cluster is seen in that minute."""
+    go = tmp_path / "go"
+    two = replace(on_nodes(tmp_path, most=1, cpus=4), gpus=2, time_s=60.0)
+    pilots.add(two, "two")
+    counts = CommandSpec(
+        COUNT.format(go=go), cwd="/", scheduling=SchedulingOptions(gpus=2), grace_s=3.0
+    )
+    long = CommandSpec("true", cwd="/", scheduling=SchedulingOptions(gpus=2, lasts_s=3600.0))
+    here = CommandSpec("true", cwd="/", scheduling=SchedulingOptions(where="local"))
+    counting, too_long, stays = submit(pilots.files, pilots.base, [counts, long, here])
+    folder = Path(pilots.base.job_folder(counting.run, counting.number))
+    with contextlib.closing(pilots.master()) as master:
+
+        def step_until(condition: Callable[[], object]) -> None:
+            def came_true() -> bool:
+                master.step(time.monotonic())
+                return bool(condition())
+
+            wait_until(came_true, folder=pilots.base.root, timeout_s=150)
+
+        step_until(lambda: pilots.records(PilotState.SERVING))
+        (first,) = pilots.records(PilotState.SERVING)
+        # Meanwhile, on pilots with one card: what a wire of `srun` has to carry.
+        pilots.add(on_nodes(tmp_path, most=1, cpus=4), "one")
+        pool = master.submit_all(
+            [Job("kernels:large", nbytes=200 << 20), Job("kernels:noisy", x=5)]
+        )
+        step_until(lambda: pool.done)
+        large, quiet = pool.results()
+        assert (large.nbytes, large[-1], quiet) == (200 << 20, 7, 5)
+        pilots.change("one", drained=True)
+        step_until(lambda: (folder / "checkpoint" / "at").exists())
+        step_until(lambda: "from 0" not in (folder / "0.OUT").read_text())
+        go.touch()
+        step_until(lambda: (folder / "SUCCESS").exists())
+        begun, _ = (folder / "0.OUT").read_text().splitlines()
+    saved = int((folder / "checkpoint" / "at").read_text())
+    (second,) = {one.pilot for one in pilots.records() if one.group == "two"}
+    assert saved > 0 and second != first.pilot
+    assert begun.startswith(f"from {saved} on {second} with ")
+    assert len(begun.rpartition(" ")[2].split(",")) == 2  # cards
+    # Neither went to a pilot: one needs an hour, the other must not leave this host.
+    for job in (too_long, stays):
+        assert not Path(pilots.base.job_folder(job.run, job.number)).exists()
+    notes = read_notes(pilots.files, pilots.base, counting.run)
+    assert [note.kind for note in notes] == ["stopped"]
 
 
 def test_a_lost_node_costs_no_attempt(

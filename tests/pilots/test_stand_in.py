@@ -22,7 +22,14 @@ from postroom.store.base import create_base
 from postroom.store.files import LocalFiles
 from postroom.store.job_ids import JobId
 from postroom.store.mailbox import Letter, read_in_hand
-from postroom.store.pilot_records import PilotGroup, PilotRecord, PilotState, read_pilots
+from postroom.store.pilot_records import (
+    PilotGroup,
+    PilotRecord,
+    PilotState,
+    change_groups,
+    read_groups,
+    read_pilots,
+)
 from postroom.store.requests import StopOrder, order_stop
 from postroom.store.runs import Note, read_notes, take_back_letter
 from postroom.testing import wait_until
@@ -161,6 +168,15 @@ def test_a_letter_goes_over_the_wire_with_its_files_and_results_come_back(room: 
     room.answer(room.letter(), 10)
     room.until(lambda: again.done)
     assert room.kinds().count("data") == 1
+
+
+def test_the_group_learns_which_gpu_its_pilots_find(room: Room) -> None:
+    change_groups(room.files, room.base, lambda groups: groups.groups.update(p=PilotGroup("slurm")))
+    room.far.send("hello", version=VERSION, node="n1", engine_id="7", ends_at=0.0, cpus=1, pid=1)
+    room.far.send("ready", gpu="GPU-1", gpu_name="A100", gpus=1, memory_mib=40_000)
+    room.until(lambda: os.path.exists(room.base.mailbox("p-1")))
+    group = read_groups(room.files, room.base).groups["p"]
+    assert (group.gpu_name, group.memory_mib) == ("A100", 40_000)
 
 
 def test_frames_of_a_letter_that_it_does_not_have_are_dropped(room: Room) -> None:
