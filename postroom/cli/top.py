@@ -3,31 +3,46 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import select
 import sys
 import termios
 import time
 import tty
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import click
 
 from ..errors import PostroomError
+from ..queue import actions
+from ..queue.job_logs import last_lines
 from ..queue.queue_view import QueueView
 from ..queue.rows import CardView, JobView, Overview
+from ..store.job_ids import JobId
 from ..text.durations import format_duration
 from ..text.memory_sizes import from_mib
-from ..text.safe_text import printable
+from ..text.safe_text import printable, strip_escapes
 from ..text.table import cut
 from .job_options import in_base
 from .options import CONTEXT, at_least
 from .output import COLOURS, WIDE, note, seconds_of
 from .status import head
+from .top_keys import TopState, press, split_keys
 
 # A line is a list of (text, rich style); an empty style is the default.
 Line = list[tuple[str, str]]
 
 BAR = 10
+NARROW = 80  # below this, figures have no bars
+SMALL_LINES = 20  # below this, there are no empty lines
+SHOWN = 20
+LATER = "waiting,paused,held,abandoned"
+FOUND = 200  # jobs that match the filter
+LOG_LINES = 5000
+KEYS = "arrows: select   Enter: log   /: filter   x: kill   h: hold   r: rerun   q: quit"
+KEYS_SHORT = "↑↓ ⏎ log  / filter  x kill  h hold  r rerun  q quit"
+NOTHING_CHOSEN = TopState()
 _STYLES = {**COLOURS, "cancelled": "dim"}
 
 
@@ -42,7 +57,13 @@ _STYLES = {**COLOURS, "cancelled": "dim"}
 )
 @in_base
 def command(view: QueueView, interval_s: float) -> None:
-    """Watch the queue live on the full screen: GPUs, jobs, rates. Press q to quit.
+    """Watch the queue live on the full screen: GPUs, jobs, rates, and act on jobs.
+
+    \b
+      arrows, j, k    select a job          /    show only jobs that match a text
+      Enter, l        its log               Esc  show all again
+      x               kill it               r    run it again
+      h               hold or release it    q    quit, or leave the log
 
     To print it once, or in a script, use postroom status.
 
@@ -56,66 +77,172 @@ def command(view: QueueView, interval_s: float) -> None:
     from rich.text import Text
 
     console = Console()
-    with _keys() as quits, Live(console=console, screen=True, auto_refresh=False) as live:
-        while True:
+    state = TopState()
+    with _keys() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
+        while not state.quit:
             seen = view.overview()
-            lines = screen(seen, console.width, console.height)
-            parts = [Text.assemble(*line, no_wrap=True, end="") for line in lines]
-            live.update(Text("\n", end="").join(parts), refresh=True)
-            if quits(interval_s):
-                return
+            found = view.jobs(text=state.filter, count=FOUND).jobs if state.filter else None
+            later = view.jobs(state=LATER, count=SHOWN).jobs if _any_later(seen) else []
+            until = time.monotonic() + interval_s
+            while not state.quit:
+                size = console.width, console.height
+                lines = _log_screen(view, state, *size) if state.log else None
+                lines = lines or screen(seen, *size, state=state, found=found, later=later)
+                parts = [Text.assemble(*line, no_wrap=True, end="") for line in lines]
+                live.update(Text("\n", end="").join(parts), refresh=True)
+                pressed = keys(max(0.0, until - time.monotonic()))
+                if not pressed:
+                    break
+                before = state
+                for key in pressed:
+                    rows = [row for _, jobs, _ in sections(seen, found, later) for row in jobs]
+                    said = press(state, key, rows)
+                    state = said.state
+                    if said.verb:
+                        state = replace(state, message=act(view, said.verb, state.selected))
+                        until = 0.0  # see at once what came of it
+                if state.filter != before.filter:
+                    break
+
+
+def act(view: QueueView, verb: str, job: str) -> str:
+    """Do what a key asks for, and say what came of it."""
+    try:
+        return _VERBS[verb](view, [JobId.parse(job)]).text
+    except PostroomError as error:
+        return str(error)
+
+
+_VERBS: dict[str, Callable[[QueueView, list[JobId]], actions.ActionResult]] = {
+    "kill": actions.kill,
+    "hold": actions.hold,
+    "release": actions.release,
+    "rerun": actions.rerun,
+}
 
 
 @contextlib.contextmanager
-def _keys() -> Iterator[Callable[[float], bool]]:
-    """Read single keys; yields a function that waits, and returns whether to quit."""
+def _keys() -> Iterator[Callable[[float], list[str]]]:
+    """Read keys; yields a function that waits for some, and returns none when time is over."""
     before = termios.tcgetattr(sys.stdin)
     tty.setcbreak(sys.stdin)
+    fd = sys.stdin.fileno()
 
-    def quits(wait_s: float) -> bool:
-        until = time.monotonic() + wait_s
-        while (left_s := until - time.monotonic()) > 0:
-            if select.select([sys.stdin], [], [], left_s)[0]:
-                key = sys.stdin.read(1)
-                if key in ("q", "Q", ""):
-                    return True
-        return False
+    def keys(wait_s: float) -> list[str]:
+        if not select.select([fd], [], [], wait_s)[0]:
+            return []
+        return split_keys(os.read(fd, 1024).decode(errors="replace")) or [""]  # "": it is closed
 
     try:
-        yield quits
+        yield keys
     finally:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
-def screen(seen: Overview, width: int, height: int) -> list[Line]:
-    """Return the lines of a screen: counts, GPUs, then as many jobs as fit."""
-    lines = [*_head(seen, width), [], *_cards(seen, width)]
-    left = height - len(lines)
-    sections = [
+def _any_later(seen: Overview) -> int:
+    return sum(seen.counts.get(state, 0) for state in LATER.split(","))
+
+
+def sections(
+    seen: Overview, found: Sequence[JobView] | None = None, later: Sequence[JobView] = ()
+) -> list[tuple[str, Sequence[JobView], int]]:
+    """Return the lists of jobs on the screen, each with its title and how many there are.
+
+    `found` are those that match a filter; `later` are those that something keeps waiting.
+    """
+    if found is not None:
+        return [("FOUND", found, len(found))] if found else []
+    failed = {row.id for row in seen.failed}
+    every = [
         ("RUNNING", seen.running, len(seen.running)),
         ("NEXT", seen.queued, seen.counts.get("queued", 0)),
+        ("LATER", later, _any_later(seen)),
         ("FAILED", seen.failed, len(seen.failed)),
-        ("ENDED", seen.finished, len(seen.finished)),
+        ("ENDED", [row for row in seen.finished if row.id not in failed], 0),
     ]
-    sections = [section for section in sections if section[1]]
-    rows = _share(left - 2 * len(sections), [len(section[1]) for section in sections])
-    for (title, jobs, total), count in zip(sections, rows, strict=True):
+    return [(title, jobs, total or len(jobs)) for title, jobs, total in every if jobs]
+
+
+def screen(
+    seen: Overview,
+    width: int,
+    height: int,
+    *,
+    state: TopState = NOTHING_CHOSEN,
+    found: Sequence[JobView] | None = None,
+    later: Sequence[JobView] = (),
+) -> list[Line]:
+    """Return the lines of a screen: counts, GPUs, as many jobs as fit, and what keys do."""
+    small = height < SMALL_LINES
+    heads = _head(seen, width)[: 2 if small else None]
+    cards = _cards(seen, width)
+    most = max(1, height // 4)
+    if len(cards) > most:
+        cards = [*cards[: most - 1], [(f"   and {len(cards) - most + 1} more GPUs", "dim")]]
+    lines = [*heads, *([] if small else [[]]), *cards]
+    bottom = [_foot(state, width, any_match=found is None or bool(found))]
+    parts = sections(seen, found, later)
+    gap = 1 if small else 2  # lines of a title
+    left = height - len(lines) - len(bottom)
+    rows = _share(left - gap * len(parts), [len(part[1]) for part in parts])
+    for (title, jobs, total), count in zip(parts, rows, strict=True):
         if count:
             more = f"  {count} of {total}" if total > count else f"  {total}"
-            lines += [[], [(f"{title}{more}", "bold")]]
-            lines += _jobs(jobs[:count], width)
+            lines += [*([] if small else [[]]), [(f"{title}{more}", "bold")]]
+            place = next((n for n, row in enumerate(jobs) if row.id == state.selected), 0)
+            first = max(0, place - count + 1)
+            lines += _jobs(jobs[first : first + count], width, selected=state.selected)
+    lines = lines[: height - len(bottom)]
+    lines += [[] for _ in range(height - len(bottom) - len(lines))]
+    return [_crop(line, width) for line in (*lines, *bottom)][:height]
+
+
+def _foot(state: TopState, width: int, *, any_match: bool) -> Line:
+    if state.typing:
+        return [(f"show only: {printable(state.filter)}", "bold"), ("▏", "blink")]
+    if state.confirm:
+        return [(f"{state.confirm} {_short(state.selected)}? press y", "bold yellow")]
+    if state.message:
+        return [(printable(state.message).replace("\n", " "), "bold")]
+    if state.filter:
+        shown = "only" if any_match else "NOTHING matches"
+        return [(f"{shown} {printable(state.filter)!r}; Esc: all", "bold")]
+    keys = KEYS if width >= len(KEYS) else KEYS_SHORT
+    return [(keys, "dim")]
+
+
+def _short(job: str) -> str:
+    return JobId.parse(job).short if job else ""
+
+
+def _log_screen(view: QueueView, state: TopState, width: int, height: int) -> list[Line] | None:
+    """Return the lines of a job's log, the newest at the bottom; None if the job is gone."""
+    try:
+        detail = view.job(JobId.parse(state.selected))
+        text = last_lines(view.base, detail, min(height + state.back, LOG_LINES))
+    except PostroomError:
+        return None
+    room = max(1, height - 2)
+    end = max(min(room, len(text)), len(text) - state.back)
+    row = detail.job
+    about = f"{row.short}  {row.state}  {row.name or row.command}"
+    shown = [printable(strip_escapes(line)) for line in text[max(0, end - room) : end]]
+    lines: list[Line] = [[(printable(about).replace("\n", " "), "bold")]]
+    lines += [[(line, "")] for line in shown or [note(row) or "it has printed nothing yet"]]
+    lines += [[] for _ in range(height - 1 - len(lines))]
+    lines.append([("arrows: scroll   q: back", "dim")])
     return [_crop(line, width) for line in lines[:height]]
 
 
 def _head(seen: Overview, width: int) -> list[Line]:
     first, *rest = head(seen)
     clock = time.strftime("%H:%M:%S", time.localtime(seen.at))
-    right = f"{clock}  q quits"
+    right = clock
     style = "bold" if seen.master_pid and not seen.paused else "bold yellow"
     gap = max(2, width - len(first) - len(right))
     found: list[Line] = [[(printable(first), style), (" " * gap + right, "dim")]]
     if gap + len(first) + len(right) > width:
-        found = [[(printable(first), style)], [(right, "dim")]]
+        found = [[(cut(printable(first), width), style)]]
     return found + [
         [(printable(line), "yellow" if "nothing starts" in line else "")] for line in rest
     ]
@@ -125,7 +252,7 @@ def _cards(seen: Overview, width: int) -> list[Line]:
     names = {row.short: row for row in seen.running}
     agents = {agent.agent: agent for agent in seen.agents}
     long = max((len(card.name) for card in seen.cards), default=0)
-    name_width = min(long, 26 if width >= WIDE else 12)
+    name_width = min(long, 26 if width >= WIDE else 12 if width >= NARROW else 0)
     found: list[Line] = []
     for card in seen.cards:
         jobs = [agents[agent].job for agent in card.agents]
@@ -138,10 +265,14 @@ def _cards(seen: Overview, width: int) -> list[Line]:
         found.append(
             [
                 (f"{card.index:>2} ", "bold"),
-                (f"{printable(card.name)[:name_width]:<{name_width}} ", ""),
-                *_memory(card),
-                *_use(card),
-                (f"{_figure(card.temperature, '°C'):>5} ", ""),
+                *(
+                    [(f"{printable(card.name)[:name_width]:<{name_width}} ", "")]
+                    if name_width
+                    else []
+                ),
+                *_memory(card, bar=width >= NARROW),
+                *_use(card, bar=width >= NARROW),
+                *([(f"{_figure(card.temperature, '°C'):>5} ", "")] if width >= NARROW else []),
                 *([(f"{_figure(card.power, 'W'):>6} ", "")] if width >= WIDE else []),
                 (printable(text).replace("\n", " "), style),
             ]
@@ -153,18 +284,19 @@ def _cards(seen: Overview, width: int) -> list[Line]:
     return found
 
 
-def _memory(card: CardView) -> Line:
+def _memory(card: CardView, *, bar: bool) -> Line:
     used = card.memory_used_mib
     share = (used or 0) / max(card.memory_total_mib, 1)
     text = "-" if used is None else from_mib(used)
     figures = f"{text}/{from_mib(card.memory_total_mib)}"
-    return [*_bar(share, known=used is not None), (f" {figures:<12}", "")]
+    bars = _bar(share, known=used is not None) if bar else []
+    return [*bars, (f" {figures:<12}", "")]
 
 
-def _use(card: CardView) -> Line:
+def _use(card: CardView, *, bar: bool) -> Line:
     use = card.utilization
     text = _figure(use, "%")
-    return [*_bar((use or 0) / 100, known=use is not None), (f" {text:>4} ", "")]
+    return [*(_bar((use or 0) / 100, known=use is not None) if bar else []), (f" {text:>4} ", "")]
 
 
 def _bar(share: float, *, known: bool) -> Line:
@@ -177,7 +309,7 @@ def _figure(value: float | None, unit: str) -> str:
     return "-" if value is None else f"{value:.0f}{unit}"
 
 
-def _jobs(rows: Sequence[JobView], width: int) -> list[Line]:
+def _jobs(rows: Sequence[JobView], width: int, *, selected: str = "") -> list[Line]:
     names = min(max((len(row.name) for row in rows), default=0), width // 5)
     projects = min(max((len(row.project) for row in rows), default=0), width // 8)
     found: list[Line] = []
@@ -186,14 +318,15 @@ def _jobs(rows: Sequence[JobView], width: int) -> list[Line]:
         what = row.command if not said or row.state == "running" else f"{said}  {row.command}"
         parts = [
             f"{row.short:<11}",
-            f"{format_duration(seconds_of(row)):>11} ",
-            f"{printable(row.project)[:projects]:<{projects}}",
+            f"{format_duration(seconds_of(row)):>{11 if width >= NARROW else 7}} ",
+            *([f"{printable(row.project)[:projects]:<{projects}}"] if width >= NARROW else []),
             *([f"{printable(row.name)[:names]:<{names}}"] if names else []),
-            *([f"agent {row.agent:<2}"] if row.state == "running" else []),
+            *([f"agent {row.agent:<2}"] if row.state == "running" and width >= NARROW else []),
         ]
-        style = _STYLES.get(row.state, "")
+        style = "reverse" if row.id == selected else _STYLES.get(row.state, "")
         text = printable(what).replace("\n", " ")
-        found.append([(" ".join(parts) + " ", style), (text, style if row.state != "ok" else "")])
+        plain = row.state == "ok" and row.id != selected
+        found.append([(" ".join(parts) + " ", style), (text, "" if plain else style)])
     return found
 
 

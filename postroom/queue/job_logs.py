@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 from ..errors import PostroomError
+from ..store.base import Base
+from ..store.job_ids import JobId
 from ..store.kernel_output import OutputReader
 from ..system.regular_file import open_regular
 from .rows import JobDetail
@@ -123,5 +125,17 @@ def follow(
             ended = over()
             if not ended:
                 pause()
+    finally:
+        log.close()
+
+
+def last_lines(base: Base, detail: JobDetail, lines: int) -> list[str]:
+    """The last lines of what a job has printed so far."""
+    path, job = path_of(detail), JobId.parse(detail.job.id)
+    log: Follower | PrintedLog = Follower(path, lines)
+    if not path:
+        log = PrintedLog(OutputReader(base, job.run, job.number, err=False), lines, None)
+    try:
+        return b"".join(log.read()).decode(errors="replace").splitlines()[-lines:]
     finally:
         log.close()

@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from postroom.cli.top import screen
+from postroom.cli.top import Line, act, screen, sections
+from postroom.cli.top_keys import TopState
 from postroom.queue.queue_view import QueueView
 from postroom.queue.rows import AgentView, CardView, Overview
 from postroom.store.base import Base
@@ -35,7 +36,7 @@ def busy(base: Base, view: QueueView) -> Overview:
     return replace(seen, running=running, cards=cards, agents=[agent], master_pid=7)
 
 
-@pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 50), (40, 10), (20, 3)])
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 50), (60, 15), (40, 10), (20, 3)])
 def test_a_screen_is_never_larger_than_the_terminal(
     base: Base, view: QueueView, width: int, height: int
 ) -> None:
@@ -58,6 +59,45 @@ def test_a_screen_shows_cards_jobs_and_failures(base: Base, view: QueueView) -> 
     assert "NEXT" in text and "FAILED  6" in text and "ENDED" in text
     assert "░" in text and "█" in text
     assert seen.running[0].short in text
+
+
+def text_of(lines: list[Line]) -> list[str]:
+    return ["".join(part for part, _ in line) for line in lines]
+
+
+def test_a_small_screen_shows_gpus_jobs_what_is_selected_and_the_keys(
+    base: Base, view: QueueView
+) -> None:
+    seen = busy(base, view)
+    chosen = seen.queued[15]
+    lines = screen(seen, 60, 15, state=TopState(selected=chosen.id))
+    text = text_of(lines)
+    assert len(text) == 15 and text[-1].endswith("q quit")
+    assert text[2].startswith(" 0") and "80G" in text[2] and "and 2 more GPUs" in text[4]
+    marked = [line for line, parts in zip(text, lines, strict=True) if ("reverse" in str(parts))]
+    assert len(marked) == 1 and marked[0].startswith(chosen.short)  # it is scrolled into view
+    for state, foot in (
+        (TopState(typing=True, filter="lr 0.1"), "show only: lr 0.1▏"),
+        (TopState(selected=chosen.id, confirm="kill"), f"kill {chosen.short}? press y"),
+        (TopState(message="it is held"), "it is held"),
+    ):
+        assert text_of(screen(seen, 60, 15, state=state))[-1] == foot
+    nothing = text_of(screen(seen, 60, 15, state=TopState(filter="zebra"), found=[]))
+    assert nothing[-1] == "NOTHING matches 'zebra'; Esc: all"
+
+
+def test_what_is_asked_with_a_key_is_done_or_its_reason_is_shown(
+    base: Base, view: QueueView
+) -> None:
+    waits, ended = queue(base, "first job", "second job")
+    end(base, ended)
+    assert act(view, "hold", str(waits)).startswith(f"job {waits.short} held until released")
+    assert "already ended" in act(view, "kill", str(ended))
+    assert act(view, "kill", "20200101-000000-abcdef/7")
+    held = replace(view.jobs().jobs[0], state="held")
+    assert ("LATER", [held], 1) in sections(
+        replace(view.overview(), counts={"held": 1}), later=[held]
+    )
 
 
 def test_q_leaves_the_screen_and_restores_the_terminal(base: Base) -> None:
