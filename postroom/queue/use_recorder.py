@@ -35,8 +35,14 @@ class UseRecorder:
     """Looks at the GPUs and at the journal of a base, from one step to the next."""
 
     def __init__(
-        self, base: Base, ledger: Ledger, *, cards: Callable[[], list[Card]] | None = None
+        self,
+        base: Base,
+        ledger: Ledger,
+        *,
+        journal_from: int | None = None,
+        cards: Callable[[], list[Card]] | None = None,
     ) -> None:
+        """`journal_from`: the byte of the journal where its Master began; by default, its end."""
         local = local_part(ledger)
         self._base = base
         self._ledger = local
@@ -48,7 +54,8 @@ class UseRecorder:
         self.projects = dict(local.notes.projects(self._name).get(os.geteuid(), [{}])[0])
         self._project_of: dict[str, str] = {}
         self._gpus_of: dict[str, int] = {}
-        self._offset = self._size()  # what an earlier Master has seen is counted already
+        # What an earlier Master has seen is counted already.
+        self._offset = journal_size(base) if journal_from is None else journal_from
         self._written_at = 0.0
         self._changed = False
 
@@ -91,17 +98,11 @@ class UseRecorder:
             return self._watch.cards()
         return []
 
-    def _size(self) -> int:
-        try:
-            return os.stat(self._base.events).st_size
-        except OSError:
-            return 0
-
     def _read_journal(self) -> None:
         """Count the jobs that have ended since the last step."""
         try:
             with open(self._base.events, "rb") as file:
-                file.seek(self._offset if self._offset <= self._size() else 0)
+                file.seek(self._offset if self._offset <= journal_size(self._base) else 0)
                 text = file.read(_MOST_AT_ONCE)
                 whole = text[: text.rfind(b"\n") + 1]
                 self._offset = file.tell() - len(text) + len(whole)
@@ -144,21 +145,32 @@ class UseRecorder:
         return self._gpus_of.get(agent, 1)
 
 
+def journal_size(base: Base) -> int:
+    """How many bytes the journal of a base has; 0 if there is none."""
+    try:
+        return os.stat(base.events).st_size
+    except OSError:
+        return 0
+
+
 def record_in_background(
     base: Base, stopped: threading.Event, *, acting: Callable[[], bool]
 ) -> threading.Thread:
     """Record in a thread while its Master is `acting`, until `stopped` is set."""
 
+    began: int | None = journal_size(base)
+
     def record() -> None:
+        nonlocal began
         recorder: UseRecorder | None = None
         while not stopped.wait(LOOK_S):
             if acting():
                 with contextlib.suppress(OSError, PostroomError):
-                    recorder = recorder or UseRecorder(base, open_ledger())
+                    recorder = recorder or UseRecorder(base, open_ledger(), journal_from=began)
                     recorder.step(time.time())
             elif recorder is not None:
                 recorder.close()
-                recorder = None
+                recorder = began = None
         if recorder is not None:
             recorder.close()
 

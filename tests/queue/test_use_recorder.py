@@ -43,5 +43,8 @@ def test_held_gpus_and_projects_are_recorded_once(tmp_path: Path) -> None:
     assert sum(n for n, _ in again.meter.seen.jobs.values()) == 2
     assert sum(row[0] for row in again.projects.values()) == 2
     assert {project for _, project in again.projects} == {"vision"}
+    whole = UseRecorder(base, ledger, journal_from=0, cards=lambda: [CARD])
+    whole.step(start + 90)
+    assert sum(row[0] for row in whole.projects.values()) == 2 + 9 + 2
     again.step(start + 100)
     assert sum(row[2] for row in again.projects.values()) == 5.0
