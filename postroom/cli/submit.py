@@ -22,8 +22,9 @@ from ..queue.notices import notify_of
 from ..queue.notify import check_target
 from ..queue.queue_view import QueueView
 from ..queue.submission import DEFAULT_PROJECT, check, submit
-from ..store.files import new_token
+from ..store.files import LocalFiles, new_token
 from ..store.job_ids import JobId
+from ..store.pilot_records import has_pilots
 from ..store.scheduling import PROJECT_GROUP, SchedulingOptions, check_require
 from ..store.snapshot import DEAD
 from ..text.memory_sizes import to_mib
@@ -273,5 +274,7 @@ def _advise(view: QueueView, job: JobId) -> None:
             return
     if base_state.master_pid is None:
         talk(f"no scheduler is running; start it with: postroom master {view.base.root} --detach")
+    elif has_pilots(LocalFiles(), view.base):
+        return
     elif not any(agent.state not in DEAD for agent in base_state.agents):
         talk(f"no agent is running; start one with: postroom agents start 1 {view.base.root}")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from ..errors import BadFileError, StalledError
 from ..store.base import Base
 from ..store.files import Files
-from ..store.pilot_records import PilotState, read_groups, read_pilots
+from ..store.pilot_records import PilotState, read_demand, read_groups, read_pilots
 from ..store.requests import no_orders, read_orders
 from ..store.snapshot import DEAD, acting_master, snapshot
 from ..system.oom_kills import OOM_MESSAGE
@@ -58,7 +59,7 @@ def find_obstacle(files: Files, base: Base, *, acting: bool) -> str:
         return no_orders(error)
     agents = snapshot(base, files=files, runs=False).agents
     living = [agent.state for agent in agents if agent.state not in DEAD]
-    if not living and (pilots := _about_pilots(files, base)):
+    if not living and (pilots := about_pilots(files, base, time.time())):
         return pilots
     if not living:
         return (
@@ -77,7 +78,7 @@ def find_obstacle(files: Files, base: Base, *, acting: bool) -> str:
     return ""
 
 
-def _about_pilots(files: Files, base: Base) -> str:
+def about_pilots(files: Files, base: Base, now: float) -> str:
     """Why no pilot serves, if the base is to have some."""
     try:
         groups = read_groups(files, base).groups
@@ -90,4 +91,11 @@ def _about_pilots(files: Files, base: Base) -> str:
         return ""
     states = [pilot.state for pilot in read_pilots(files, base).values()]
     coming = sum(state in (PilotState.SUBMITTED, PilotState.STARTING) for state in states)
-    return f"{coming} pilots are on their way: postroom pilots list {base.root} says why they wait"
+    if coming:
+        return f"{coming} pilots are on their way; why they wait: postroom pilots list {base.root}"
+    if any(read_demand(files, base, now).values()):
+        return f"no pilot lives yet, or again; see: postroom pilots list {base.root}"
+    return (
+        "no pilots of this base would have what is asked for (GPUs, memory, time, --where); see: "
+        f"postroom pilots list {base.root}"
+    )

@@ -6,10 +6,13 @@ import contextlib
 import heapq
 import itertools
 from collections.abc import Iterator
+from functools import cached_property
 from statistics import fmean
 
+from ..dispatch.stall import about_pilots
 from ..errors import BadFileError
-from ..store.base import up_command
+from ..store.base import Base, up_command
+from ..store.files import LocalFiles
 from ..store.job_ids import SHORT, JobId
 from ..store.scheduling import SchedulingOptions, will_do
 from ..store.snapshot import DEAD, AgentStatus
@@ -36,6 +39,11 @@ class Estimator:
         self._order: Iterator[RunJob] = in_order(base_state.ready)
         self._places: dict[JobId, int] = {}
         self._means: dict[str, float | None] = {}
+
+    @cached_property
+    def _pilots(self) -> str:
+        """Why no pilot serves; "": the base has none."""
+        return about_pilots(LocalFiles(), Base(self._root), self._base_state.at)
 
     # Why
 
@@ -97,7 +105,7 @@ class Estimator:
             return f"no scheduler is running; start it with: {up_command(self._root)}"
         agents = [agent for agent in self._base_state.agents if agent.state not in _GONE]
         if not agents:
-            return f"no agent is running; start one with: {up_command(self._root)}"
+            return self._pilots or f"no agent is running; start one with: {up_command(self._root)}"
         accepting = [
             agent for agent in agents if agent.agent not in self._base_state.orders.drained
         ]

@@ -10,7 +10,9 @@ from postroom.queue.base_state import BaseState
 from postroom.queue.estimate import Estimator
 from postroom.queue.queue_view import QueueView
 from postroom.store.base import Base
+from postroom.store.files import LocalFiles
 from postroom.store.job_ids import JobId
+from postroom.store.pilot_records import PilotDemand, PilotGroup, change_groups, write_demand
 from postroom.store.requests import Orders
 from postroom.store.snapshot import AgentStatus
 from tests.queue.kit import end, queue
@@ -43,6 +45,21 @@ def set_running(base_state: BaseState, job: JobId, agent_id: str, *, for_s: floa
 
 def why(base_state: BaseState, job: JobId, state: str = "queued") -> str:
     return Estimator(base_state, "BASE").why(base_state.readers[job.run], job.number, state)
+
+
+def test_a_base_with_pilots_says_why_none_serves(base: Base, view: QueueView) -> None:
+    files = LocalFiles()
+    (job,) = queue(base, "a")
+
+    def why_here() -> str:
+        base_state = with_agents(view)
+        reader = base_state.readers[job.run]
+        return Estimator(base_state, base.root).why(reader, job.number, "queued")
+
+    change_groups(files, base, lambda groups: groups.groups.update(slurm=PilotGroup("slurm")))
+    assert "no pilots of this base would have what is asked" in why_here()
+    write_demand(files, base, PilotDemand(time.time(), {"slurm": 1}))
+    assert "no pilot lives yet" in why_here()
 
 
 def test_a_reason_says_what_is_missing_and_what_to_do(base: Base, view: QueueView) -> None:
