@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from . import bounds, floors, growth, ours, peers, shell, waiting
+from . import bounds, floors, growth, ours, peers, shell, standing, waiting
 from .lines import Figures, Sizes
 
 
@@ -38,6 +38,11 @@ MEASUREMENTS = {
     "parallel": Measurement(shell.gnu_parallel, "GNU parallel"),
     "spooler": Measurement(shell.task_spooler, "task-spooler"),
     "hyperqueue": Measurement(shell.hyperqueue, "HyperQueue"),
+    "submit": Measurement(standing.submit, "postroom submit"),
+    "submit spooler": Measurement(standing.submit_spooler, "task-spooler, one call"),
+    "submit gflow": Measurement(standing.submit_gflow, "gflow, one call"),
+    "drain": Measurement(standing.drain, "postroom up, 2,000 commands"),
+    "drain spooler": Measurement(standing.drain_spooler, "task-spooler, 2,000 commands"),
     "bounds": Measurement(bounds.bounds, "Postroom, what must not grow", once=True),
     "growth": Measurement(growth.growth, "Postroom, long queue", once=True),
     "idle": Measurement(waiting.idle, "Postroom, idle", once=True),

@@ -28,12 +28,13 @@ class Sizes:
     cold: int  # processes that import torch for one job each
     shell: int  # shell lines
     synced: int  # files written and synced one by one
+    drained: int  # commands in a standing queue
     stream: int  # jobs of 10 ms with arguments of 16 MB; five times as many of 1 MB
     memory: int = 0  # bytes of memory to touch before
 
 
-FULL = Sizes(5, 500, 2000, 10, 200, 100_000, 20.0, 100, 500, 300, 200, 8 << 30)
-QUICK = Sizes(2, 100, 1000, 3, 200, 10_000, 4.0, 2, 200, 100, 50, 2 << 30)
+FULL = Sizes(5, 500, 2000, 10, 200, 100_000, 20.0, 100, 500, 300, 2000, 200, 8 << 30)
+QUICK = Sizes(2, 100, 1000, 3, 200, 10_000, 4.0, 2, 200, 100, 500, 50, 2 << 30)
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,10 @@ LINES = (
     Line("durable", "durable, in one list", "jobs/s", True, "write+fsync loop", 0.5),
     Line("durable 1", "durable, one by one", "jobs/s", True, "write+fsync loop", 0.5),
     Line("shell", "shell lines (true)", "lines/s", True, target=0),
+    Line(
+        "submit", "`postroom submit` in a shell loop", "ms", reference="python -c pass", target=0.4
+    ),
+    Line("drain", "queued commands (true), two agents", "jobs/s", True, target=0),
     Line("gpu get", "start of `postroom gpu get`", "ms", reference="python -c pass", target=0.2),
 )
 

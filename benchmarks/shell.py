@@ -31,7 +31,7 @@ def shell(sizes: Sizes) -> Figures:
     def run(folder: str) -> None:
         with open(f"{folder}/jobs.txt", "x", encoding="ascii") as file:
             file.write(f"{LINE}\n" * sizes.shell)
-        command = [*_installed(), "-m", "postroom", "run", "jobs.txt", "--gpus", "2xcpu"]
+        command = [*installed(), "-m", "postroom", "run", "jobs.txt", "--gpus", "2xcpu"]
         subprocess.run(
             [*command, "--shell", SHELL],
             cwd=folder,
@@ -40,9 +40,9 @@ def shell(sizes: Sizes) -> Figures:
             check=True,
         )
 
-    environment = _environment()
+    environment = environment_of_a_package()
     subprocess.run(
-        [*_installed(), "-m", "postroom", "run", "-h"],
+        [*installed(), "-m", "postroom", "run", "-h"],
         env=environment,
         stdout=subprocess.DEVNULL,
         check=True,
@@ -50,7 +50,7 @@ def shell(sizes: Sizes) -> Figures:
     return _timed(US, sizes.shell, run)
 
 
-def _installed() -> list[str]:
+def installed() -> list[str]:
     """A Python that starts as one does for a package that was installed.
 
     The finder of an editable install, which is imported at every start, takes as long as Python.
@@ -58,7 +58,7 @@ def _installed() -> list[str]:
     return [sys.executable, "-S"]
 
 
-def _environment() -> dict[str, str]:
+def environment_of_a_package() -> dict[str, str]:
     """Packages on the path, and compiled once, as pip would have done."""
     path = os.pathsep.join([ROOT, sysconfig.get_path("purelib"), sysconfig.get_path("platlib")])
     environment = {**os.environ, "PYTHONPATH": path}
@@ -78,7 +78,7 @@ def gnu_parallel(sizes: Sizes) -> Figures:
 
 def task_spooler(sizes: Sizes) -> Figures:
     """task-spooler: a queue with a server in the background, one call for each line."""
-    tsp = _find("tsp")
+    tsp = find("tsp")
 
     def run(folder: str) -> None:
         environment = {**os.environ, "TS_SOCKET": f"{folder}/socket", "TMPDIR": folder}
@@ -122,7 +122,7 @@ def hyperqueue(sizes: Sizes) -> Figures:
 
 
 def _through_pipe(name: str, command: list[str], lines: int) -> Figures:
-    command[0] = _find(command[0])
+    command[0] = find(command[0])
 
     def run(folder: str) -> None:
         subprocess.run(command, input=f"{LINE}\n".encode() * lines, check=True, cwd=folder)
@@ -137,7 +137,8 @@ def _timed(name: str, lines: int, run: Callable[[str], None]) -> Figures:
         return {"shell": {name: lines / (time.perf_counter() - started)}}
 
 
-def _find(command: str) -> str:
+def find(command: str) -> str:
+    """The path of a program that a measurement needs."""
     path = shutil.which(command)
     if path is None:
         raise Absent(f"the command {command} is not installed")

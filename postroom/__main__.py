@@ -23,6 +23,10 @@ def main() -> None:
             from .cli import gpu_verbs  # without click: scripts call it in loops
 
             return gpu_verbs.run(sys.argv[2:])
+        if sys.argv[1:2] == ["submit"]:
+            from .cli import quick_submit  # the same; it returns where click is needed
+
+            quick_submit.run(sys.argv[2:])
         from .cli.verbs import postroom
 
         return _invoke(postroom)

@@ -13,23 +13,24 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
-from typing import Any, Protocol, Self, overload
+from typing import TYPE_CHECKING, Any, Protocol, Self, overload
 
 from .calls.by_value import BY_VALUE, FUNCTION, POSITIONAL
 from .errors import BadFileError, JobFailed, OtherVersionError, PostroomError, RemoteTraceback
-from .parcel.failure_groups import FailureGroup, described, group_failures
 from .parcel.sheets import Failure, JobEnd, JobOptions, Outcome, OutcomeSheet
-from .store.agents import read_agent_info
 from .store.base import Base, default_base
 from .store.files import MAP_FROM_BYTES, Files
 from .store.job_ids import JobId
-from .store.kernel_output import read_output
-from .store.requests import read_orders
 from .store.runs import RunInfo, list_firsts, read_parcel_bytes
 from .store.taken import Ranges, ResultRemover
 from .system.page_cache import LARGE
 from .text.safe_text import printable
 from .text.table import html_table, table_lines
+
+# What only a summary or a look at one job needs is imported there: `postroom submit` makes a Job,
+# and runs in shell loops.
+if TYPE_CHECKING:
+    from .parcel.failure_groups import FailureGroup
 
 
 class Driver(Protocol):
@@ -555,6 +556,8 @@ class JobPool:
             return Status(failure.outcome.value)
         if number in self._first_of or number in self._taken:
             return Status.OK
+        from .store.requests import read_orders
+
         orders, job = read_orders(self._files, self._base), self.id_of(number)
         if number in self._master.jobs_sent(self):
             return Status.STOPPING if job in orders.killed else Status.RUNNING
@@ -747,13 +750,21 @@ class JobPool:
         if failures:
             if len(failures) > 1:
                 failures[0].add_note(f"{len(failures)} of {len(self)} jobs of run {self.run}:")
-                for line in described(self._grouped(), MOST_ERRORS):
+                for line in self._described():
                     failures[0].add_note(f"  {line}")
             raise failures[0]
         return self
 
+    def _described(self) -> list[str]:
+        """What failed, in a few lines."""
+        from .parcel.failure_groups import described
+
+        return list(described(self._grouped(), MOST_ERRORS))
+
     def _grouped(self) -> list[FailureGroup]:
         """What failed: equal errors as one."""
+        from .parcel.failure_groups import group_failures
+
         return group_failures(
             {n: failure for n, failure in self._failures.items() if n not in self._replaced}
         )
@@ -766,7 +777,7 @@ class JobPool:
         lines = [f"run {self.run}"]
         lines += table_lines(self._agent_rows(), indent="  ")
         groups = self._grouped()
-        lines += [f"  {line}" for line in described(groups, MOST_ERRORS)]
+        lines += [f"  {line}" for line in self._described()]
         if groups:
             number = min(group.numbers[0] for group in groups)
             first = _job_failed(self, number, self._failures[number])
@@ -778,6 +789,8 @@ class JobPool:
     def _agent_rows(self) -> list[list[str]]:
         rows = [["agent", "GPU", "jobs", "failed", "busy", "worker pids"]]
         for agent_id, share in sorted(self.agents.items()):
+            from .store.agents import read_agent_info
+
             info = read_agent_info(self._files, self._base, agent_id)
             pids = " ".join(str(pid) for pid in sorted(share.pids) if pid)
             gpu = info.gpu_name if info else "gone"
@@ -791,6 +804,8 @@ class JobPool:
         It is there when the job is done, and while it runs.
         """
         job_id = self.id_of(self._newest(self._checked(number)))
+        from .store.kernel_output import read_output
+
         return read_output(self._base, job_id.run, job_id.number)
 
     def how_to_see(self, number: int) -> str:
@@ -1010,6 +1025,6 @@ class JobPool:
         """The table that a notebook shows."""
         rows = [["run", self.run], ["jobs", str(len(self))]]
         rows += [["ok", str(self.n_done - self.n_failed)]]
-        rows += [["failed", line] for line in described(self._grouped(), MOST_ERRORS)]
+        rows += [["failed", line] for line in self._described()]
         rows += [["to come", str(len(self) - self.n_done)]]
         return html_table(rows) + (html_table(self._agent_rows()) if self.agents else "")

@@ -56,8 +56,15 @@ def command() -> None:
 @command.command()
 @click.argument("words", nargs=-1, metavar="[COUNT] [BASE]")
 @click.option("--gpus", metavar="LIST", help=GPUS)
+@click.option(
+    "--yield",
+    "yields",
+    is_flag=True,
+    help="Use GPUs that nobody wants, and hand them over in the middle of a job, which is queued "
+    "again.",
+)
 @base_option
-def start(words: tuple[str, ...], gpus: str | None, base: str) -> None:
+def start(words: tuple[str, ...], gpus: str | None, yields: bool, base: str) -> None:
     """Start COUNT agents, one GPU each, in the background, with torch loaded for Python jobs.
 
     Agents that are already running are kept; only the missing ones are started.
@@ -77,7 +84,8 @@ def start(words: tuple[str, ...], gpus: str | None, base: str) -> None:
         raise click.UsageError(f"{count[0]!r} is not a number of agents: write start 4 ./base")
     else:
         slots = [SlotSpec(gpu, gpu) for gpu in choose_gpus(int(count[0]), say=click.echo)]
-    Sessions(create_base(base), say=click.echo).start(slots, outlive=True)
+    options = {"rest": True, "yields": True} if yields else {}
+    Sessions(create_base(base), say=click.echo, options=options).start(slots, outlive=True)
 
 
 @command.command()

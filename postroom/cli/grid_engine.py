@@ -29,10 +29,10 @@ from ..store.job_ids import JobId, UnknownJobError, find_jobs
 from ..system.own_python import own_python
 from .options import CONTEXT, array, duration, make_folder
 from .output import print_table, settle, talk
+from .script_lines import as_command, shell_of
 from .wait import wait_for
 
 NAMES = ("qsub", "qstat", "qdel")
-_SHELLS = ("sh", "bash", "zsh", "ksh", "dash")
 _CODES = {"running": "r", "stopping": "dr", "queued": "qw"}
 
 
@@ -194,8 +194,8 @@ def qsub(words: Sequence[str]) -> int:
         text, name = _read_script(script)
         inside, _ = read_options(script_options(text), _NOTHING_SAID)
         wanted, _ = read_options(words, inside)  # what is typed overrides what is inside
-        line = _as_command(text, script, arguments)
-        wanted = wanted.ask(shell=wanted.spec.shell or _shell_of(text))
+        line = as_command(text, script, arguments)
+        wanted = wanted.ask(shell=wanted.spec.shell or shell_of(text))
     wanted = wanted.ask(name=wanted.spec.name or name)
     view = QueueView(create_base(_base()))
     jobs = submit(view.files, view.base, _specs(view, wanted, line), project=wanted.project)
@@ -211,21 +211,6 @@ def _read_script(path: str) -> tuple[str, str]:
             return file.read(), os.path.basename(path)
     except OSError as error:
         raise PostroomError(f"qsub: cannot read {path}: {error.strerror}") from None
-
-
-def _shell_of(text: str) -> str:
-    first = text.partition("\n")[0]
-    words = first.removeprefix("#!").split() if first.startswith("#!") else []
-    known = [os.path.basename(word) for word in words]
-    return next((word for word in known if word in _SHELLS), "bash")
-
-
-def _as_command(text: str, path: str, arguments: Sequence[str]) -> str:
-    """The command for a script: its text for a shell script, a call for any other."""
-    first = text.partition("\n")[0]
-    if first.startswith("#!") and not any(re.search(rf"\b{name}\b", first) for name in _SHELLS):
-        return shlex.join([os.path.abspath(path), *arguments])
-    return f"set -- {shlex.join(arguments)}\n{text}" if arguments else text
 
 
 def _specs(view: QueueView, wanted: GridOptions, line: str) -> list[CommandSpec]:

@@ -5,47 +5,52 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from click.shell_completion import CompletionItem
 
 from ..errors import PostroomError
-from ..queue.job_words import LAST, job_named, jobs_named
-from ..queue.queue_view import QueueView
 from ..store.base import Base, create_base, default_base, open_base, up_command
-from ..store.job_ids import JobId
+from ..store.job_ids import LAST, JobId
 from .options import base_option
 from .output import talk
+
+# Reading the queue takes longer to import than submitting to it takes.
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from ..queue.queue_view import QueueView
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def in_base(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add -b/--base; the function gets a QueueView of the base, which must exist."""
-    return _with_view(function, may_be_new=False)
 
-
-def in_new_base(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Like `in_base`, but the base may be missing: `make_base` creates it."""
-    return _with_view(function, may_be_new=True)
-
-
-def _with_view(function: Callable[..., Any], *, may_be_new: bool) -> Callable[..., Any]:
     @base_option
     @functools.wraps(function)
     def wrapped(*arguments: Any, base: str, **options: Any) -> Any:
-        if not _is_missing(Base(base)):
-            opened = open_base(base, write=False)
-        elif may_be_new:
-            opened = Base(base)
-        else:
+        from ..queue.queue_view import QueueView
+
+        if _is_missing(Base(base)):
             raise PostroomError(
                 f"there is no queue at {os.path.abspath(base)}: start it: `{up_command(base)}`, "
                 "or name another folder with -b BASE or POSTROOM_BASE"
             )
-        with QueueView(opened) as view:
+        with QueueView(open_base(base, write=False)) as view:
             return function(view, *arguments, **options)
+
+    return wrapped
+
+
+def in_new_base(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add -b/--base; the function gets the Base, which may be missing: `make_base` creates it."""
+
+    @base_option
+    @functools.wraps(function)
+    def wrapped(*arguments: Any, base: str, **options: Any) -> Any:
+        opened = Base(base) if _is_missing(Base(base)) else open_base(base, write=False)
+        return function(opened, *arguments, **options)
 
     return wrapped
 
@@ -60,15 +65,19 @@ def _is_missing(base: Base) -> bool:
     return False
 
 
-def make_base(view: QueueView) -> None:
+def make_base(base: Base) -> None:
     """Create the base if it does not exist."""
-    if not os.path.exists(view.base.format):
-        create_base(view.base.root)
-        talk(f"created a new queue: {view.base.root}")
+    if not os.path.exists(base.format):
+        create_base(base.root)
+        talk(f"created a new queue: {base.root}")
 
 
 def complete_jobs(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return the job ids that a shell offers, each with its state and name."""
+    from click.shell_completion import CompletionItem
+
+    from ..queue.queue_view import QueueView
+
     try:
         with QueueView(open_base(ctx.params.get("base") or default_base(), write=False)) as view:
             rows = view.jobs(count=200).jobs
@@ -106,10 +115,14 @@ def jobs_argument(*, required: bool = True) -> Callable[[F], F]:
 
 def one_job(view: QueueView, word: str) -> JobId:
     """Return the job that a word names."""
+    from ..queue.job_words import job_named
+
     return job_named(view, word)
 
 
 def some_jobs(view: QueueView, words: Sequence[str]) -> list[JobId]:
     """Return the jobs that some words name, each once."""
+    from ..queue.job_words import jobs_named
+
     found = [job for word in words for job in jobs_named(view, word)]
     return list(dict.fromkeys(found))

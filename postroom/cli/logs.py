@@ -11,9 +11,9 @@ import click
 
 from ..errors import PostroomError
 from ..queue.job_logs import Follower, PrintedLog, follow, path_of
-from ..queue.job_words import LAST
 from ..queue.queue_view import QueueView
 from ..queue.rows import ENDED, PENDING
+from ..store.job_ids import LAST
 from ..store.kernel_output import OutputReader
 from ..text.safe_text import for_terminal, printable
 from .job_options import in_base, job_or_last, one_job

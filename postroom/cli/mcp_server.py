@@ -10,7 +10,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import click
@@ -24,9 +26,11 @@ from ..queue.queue_view import QueueView
 from ..queue.submission import DEFAULT_PROJECT, check, submit
 from ..store.base import Base, open_base
 from ..store.kernel_output import OutputReader
-from ..store.scheduling import SchedulingOptions
 from ..text.durations import parse_duration
+from ..text.moments import parse_moment
+from .job_options import some_jobs
 from .options import CONTEXT, base_option
+from .spec_options import with_options
 
 MOST_LINES = 2000
 ABOUT = (
@@ -68,7 +72,7 @@ def make_server(base: Base, *, allow_submit: bool) -> Any:
         tools.read_log,
     ]
     if allow_submit:
-        chosen += [tools.submit_job, tools.kill_jobs, tools.rerun_jobs]
+        chosen += [tools.submit_job, tools.edit_job, tools.kill_jobs, tools.rerun_jobs]
     for tool in chosen:
         server.tool()(_saying(tool, ToolError))
     return server
@@ -136,18 +140,44 @@ class QueueTools:
         gpus: int = 1,
         time_limit: str = "",
         after: list[str] | None = None,
+        begin: str = "",
+        require: str = "",
     ) -> str:
-        """Queue a shell command, and return its id. time_limit: as 90s, 30m, 2h."""
+        """Queue a shell command, and return its id.
+
+        time_limit: as 90s, 30m, 2h; begin: not before 22:00 or now+2h; require: kinds of GPUs, as
+        'A100|24G'.
+        """
         with QueueView(self._base) as view:
-            awaited = tuple(one for word in after or [] for one in jobs_named(view, word))
-            spec = CommandSpec(
-                command,
-                name=name,
-                cwd=os.path.abspath(cwd or os.getcwd()),
-                timeout_s=parse_duration(time_limit) if time_limit else None,
-                scheduling=SchedulingOptions(priority=priority, gpus=gpus, after=awaited),
-            )
-            return submit(view.files, view.base, [check(spec)], project=project)[0].short
+            given = {"name": name, "priority": priority, "gpus": gpus, "after": after or []}
+            given |= _values(time_limit=time_limit, begin=begin, require=require)
+            spec = CommandSpec(command, cwd=os.path.abspath(cwd or os.getcwd()))
+            spec = check(with_options(spec, given, partial(some_jobs, view)))
+            return submit(view.files, view.base, [spec], project=project)[0].short
+
+    def edit_job(
+        self,
+        job: str,
+        command: str = "",
+        name: str = "",
+        priority: int | None = None,
+        time_limit: str = "",
+        begin: str = "",
+        require: str = "",
+    ) -> str:
+        """Change a waiting job: what is given replaces what it has. It keeps its id."""
+        with QueueView(self._base) as view:
+            given = _values(time_limit=time_limit, begin=begin, require=require)
+            given |= {} if priority is None else {"priority": priority}
+            given |= {"name": name} if name else {}
+
+            def change(spec: CommandSpec) -> CommandSpec:
+                spec = with_options(spec, given, partial(some_jobs, view))
+                return dataclasses.replace(spec, command=command) if command else spec
+
+            result = actions.edit(view, [job_named(view, job)], change)
+            done = actions.wait_settled(view, result, timeout_s=10.0)
+            return result.text + ("" if done else "; the scheduler has not answered yet")
 
     def kill_jobs(self, jobs: list[str]) -> str:
         """Kill running jobs, cancel waiting ones."""
@@ -164,3 +194,13 @@ class QueueTools:
             done = actions.wait_settled(view, result, timeout_s=10.0)
             new = f": {' '.join(job.short for job in result.jobs)}" if result.jobs else ""
             return result.text + new + ("" if done else "; the scheduler has not answered yet")
+
+
+def _values(*, time_limit: str, begin: str, require: str) -> dict[str, Any]:
+    """Those of the options that were given, as `with_options` takes them."""
+    found: dict[str, Any] = {"require": require} if require else {}
+    if time_limit:
+        found["time_limit"] = parse_duration(time_limit)
+    if begin:
+        found["begin"] = parse_moment(begin, time.time())
+    return found

@@ -146,20 +146,37 @@ def resume(view: QueueView, projects: tuple[str, ...], runs: tuple[str, ...], js
 
 
 @click.command(context_settings=CONTEXT)
-@click.argument("project")
-@click.argument("most", type=click.IntRange(0), metavar="N")
+@click.argument("project", required=False, default="")
+@click.argument("most", type=click.IntRange(0), metavar="[N]", required=False)
+@click.option(
+    "--stop-after-failures",
+    "failures",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Pause it after N failures in a row; without PROJECT, the whole queue. 0: never.",
+)
 @as_json
 @in_base
-def limit(view: QueueView, project: str, most: int, json_: bool) -> None:
+def limit(
+    view: QueueView, project: str, most: int | None, failures: int | None, json_: bool
+) -> None:
     """Let at most N jobs of PROJECT run at once, from now on; 0 removes the limit.
 
-    Running jobs continue. Jobs that are not submitted yet count, too.
+    Running jobs continue. Jobs that are not submitted yet count, too. What --stop-after-failures
+    has paused goes on after `postroom resume`.
 
     \b
       postroom limit vae 2
       postroom limit vae 0
+      postroom limit vae --stop-after-failures 3
+      postroom limit --stop-after-failures 10      the whole queue
     """
-    settle(view, actions.limit(view, project, most), json_=json_)
+    if (most is None and failures is None) or (most is not None and not project):
+        raise click.UsageError("write `limit PROJECT N`, or give --stop-after-failures N")
+    if most is not None:
+        settle(view, actions.limit(view, project, most), json_=json_)
+    if failures is not None:
+        settle(view, actions.stop_after_failures(view, project, failures), json_=json_)
 
 
 @click.command(context_settings=CONTEXT)

@@ -9,17 +9,20 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..queue.actions import ActionResult, carry_out_now, wait_settled
-from ..queue.queue_view import QueueView
-from ..queue.rows import FAILED, JobView
 from ..text.durations import format_duration
 from ..text.safe_text import printable
 from ..text.strict_json import strict_json
 from ..text.table import cut, table_lines
+
+# `postroom submit` runs in shell loops, and needs no more of this than `talk`.
+if TYPE_CHECKING:
+    from ..queue.actions import ActionResult
+    from ..queue.queue_view import QueueView
+    from ..queue.rows import JobView
 
 SETTLE_S = 5.0
 WIDE = 120
@@ -56,6 +59,8 @@ def settle(
 
     `here`: without a scheduler, carry out requests about agents in this process.
     """
+    from ..queue.actions import carry_out_now, wait_settled
+
     acting = answer.request is not None and view.read_state().master_pid is not None
     if here and not acting:
         carry_out_now(view)
@@ -100,6 +105,8 @@ def seconds_of(row: JobView) -> float | None:
 
 def note(row: JobView) -> str:
     """Return the most important fact about a job: why it waits or failed, or its agent."""
+    from ..queue.rows import FAILED
+
     if row.reason:
         return row.reason
     if row.state in (*FAILED, "cancelled"):

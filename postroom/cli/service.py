@@ -15,6 +15,7 @@ from .output import talk
 
 # Variables of the shell that installs it which the queue needs, too.
 KEPT = ("PATH", "POSTROOM_LEDGER", "POSTROOM_PROFILES", "POSTROOM_PRELOAD", "POSTROOM_REST",
+        "POSTROOM_YIELD",
         "POSTROOM_FAKE_GPUS", "POSTROOM_FAKE_GPUS_FOLDER")  # fmt: skip
 _UNIT = """\
 [Unit]
@@ -35,10 +36,13 @@ WantedBy=default.target
 """
 
 
-def install(base: str, *, gpus: str | None, page: bool, port: int | None) -> None:
+def install(
+    base: str, *, gpus: str | None, page: bool, port: int | None, yields: bool | None = None
+) -> None:
     """Have the queue started after each reboot; where systemd cannot, say how cron does it."""
     words = ["up", base, *(["--gpus", gpus] if gpus else []), *([] if page else ["--no-page"])]
     words += ["--port", str(port)] if port is not None else []
+    words += [] if yields is None else ["--yield" if yields else "--no-yield"]
     if not _has_user_manager():
         line = shlex.join([*_postroom(), *words])
         talk("no systemd serves this user: add this line with `crontab -e`")

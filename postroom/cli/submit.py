@@ -13,26 +13,19 @@ from dataclasses import replace
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
-from ..commands.command_source import read_lines
-from ..commands.spec import GRACE_S, CommandSpec
+from ..commands.spec import CommandSpec
 from ..errors import PostroomError
-from ..queue.estimate import NOBODY_HAS
-from ..queue.notices import notify_of
-from ..queue.notify import check_target
-from ..queue.queue_view import QueueView
 from ..queue.submission import DEFAULT_PROJECT, check, submit
+from ..store.base import Base
 from ..store.files import LocalFiles, new_token
 from ..store.job_ids import JobId
-from ..store.pilot_records import has_pilots
-from ..store.scheduling import PROJECT_GROUP, SchedulingOptions, check_require
-from ..store.snapshot import DEAD
-from ..text.memory_sizes import to_mib
-from ..text.option_values import environment
-from .job_options import complete_jobs, in_new_base, make_base, some_jobs
-from .options import CONTEXT, as_json, duration, limited_array, moment
+from ..store.scheduling import PROJECT_GROUP, SchedulingOptions, will_do
+from .job_options import in_new_base, make_base, some_jobs
+from .options import CONTEXT, as_json, limited_array
 from .output import print_json, print_table, talk
-from .wait import wait_for
+from .spec_options import OPTION_NAMES, spec_options, with_options
 
 
 @click.command(context_settings={**CONTEXT, "allow_interspersed_args": False})
@@ -43,48 +36,8 @@ from .wait import wait_for
     type=click.File("r", errors="surrogateescape"),
     help="Queue every line of a file; - for stdin.",
 )
-@click.option("-n", "--name", default="", help="Name of the job.")
 @click.option("-P", "--project", default=DEFAULT_PROJECT, show_default=True)
-@click.option("-p", "--priority", type=int, default=0, help="Higher goes first.  [default: 0]")
-@click.option(
-    "-g",
-    "--gpus",
-    type=click.IntRange(0),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="GPUs that its session must have.",
-)
-@click.option(
-    "--where",
-    type=click.Choice(["local", "slurm", "ray"]),
-    help="Only on this host, or only on such pilots.",
-)
-@click.option("-m", "--memory", metavar="SIZE", help="Memory that each GPU must have: 40G.")
-@click.option(
-    "-t", "--time-limit", type=duration, metavar="TIME", help="End it after 90s, 30m, 2h."
-)
-@click.option(
-    "--retries", type=click.IntRange(0), default=0, help="How often to retry after a failure."
-)
-@click.option(
-    "--grace", type=duration, metavar="TIME", help="Time from SIGTERM to SIGKILL.  [default: 10s]"
-)
-@click.option(
-    "-a",
-    "--after",
-    multiple=True,
-    metavar="JOB",
-    shell_complete=complete_jobs,
-    help="Start after JOB has succeeded; cancel if it fails.",
-)
-@click.option(
-    "--after-any",
-    multiple=True,
-    metavar="JOB",
-    shell_complete=complete_jobs,
-    help="Start after JOB has ended, successfully or not.",
-)
+@spec_options
 @click.option("--hold", is_flag=True, help="Wait for `postroom release`.")
 @click.option(
     "--array",
@@ -98,25 +51,13 @@ from .wait import wait_for
     metavar="N",
     help="At most N of these jobs at once; of a single job: of those of its project with --limit.",
 )
-@click.option("--begin", type=moment, metavar="WHEN", help="Not before 22:00, 'fri 20:00', now+2h.")
 @click.option(
     "--stop-after-failures",
     type=click.IntRange(1),
     metavar="N",
     help="Hold the rest of these jobs after N of them have failed.",
 )
-@click.option(
-    "--require", default="", metavar="KIND", help="Only on GPUs like 'A100|H100', or '24G'."
-)
 @click.option("--snapshot", is_flag=True, help="Run in a copy of this folder, taken now.")
-@click.option("-C", "--cwd", type=click.Path(), help="Folder to run in.  [default: this folder]")
-@click.option(
-    "-e", "--env", multiple=True, metavar="NAME=VALUE", help="Set an environment variable."
-)
-@click.option("--shell", default="bash", show_default=True, help="The shell that runs it.")
-@click.option(
-    "--container", default="", metavar="IMAGE", help="Run it in a container: see docs/queue.md."
-)
 @click.option(
     "--notify",
     multiple=True,
@@ -128,7 +69,7 @@ from .wait import wait_for
 @click.option("--dry-run", is_flag=True, help="Only show what would be queued.")
 @as_json
 @in_new_base
-def command(view: QueueView, words: tuple[str, ...], json_: bool, **options: Any) -> int:
+def command(base: Base, words: tuple[str, ...], json_: bool, **options: Any) -> int:
     """Queue a command and print its id. By then it is on disk, and survives a power loss.
 
     \b
@@ -138,15 +79,22 @@ def command(view: QueueView, words: tuple[str, ...], json_: bool, **options: Any
       postroom submit --array 1-100%4 'python train.py --seed $SGE_TASK_ID'
       postroom submit --begin 22:00 --require 'A100|40G' python train.py
       postroom submit --after @ python evaluate.py       after the job submitted last
+      postroom submit train.sh                           with its #SBATCH or #$ lines
       postroom submit -f jobs.txt --dry-run
       postroom wait $(postroom submit make)
 
     Options come before the command: from its first word on, everything belongs to it. It runs in
     this folder, with the environment and the umask of this shell.
     """
-    specs = _specs(view, words, options)
-    for target in options["notify"]:
-        check_target(target)
+    text = ""
+    if words and options["file"] is None:
+        words, text, options = _of_script(words, options)
+    specs = _specs(base, words, options, text)
+    if options["notify"]:
+        from ..queue.notify import check_target
+
+        for target in options["notify"]:
+            check_target(target)
     if options["dry_run"]:
         if json_:
             print_json(specs)
@@ -156,62 +104,98 @@ def command(view: QueueView, words: tuple[str, ...], json_: bool, **options: Any
         count = "1 job" if len(specs) == 1 else f"{len(specs)} jobs"
         talk(f"{count} would be queued in project {options['project']}")
         return 0
-    make_base(view)
+    make_base(base)
+    files = LocalFiles()
     with ExitStack() as stack:
         snapshot = None
         if options["snapshot"]:
             from ..commands.code_snapshot import take_snapshot  # late: few jobs need it
 
-            snapshot = stack.enter_context(take_snapshot(specs[0].cwd, view.base))
+            snapshot = stack.enter_context(take_snapshot(specs[0].cwd, base))
         project = options["project"]
-        jobs = submit(view.files, view.base, specs, project=project, snapshot=snapshot)
-    for target in options["notify"]:
-        notify_of(view.files, view.base, jobs, target)
+        jobs = submit(files, base, specs, project=project, snapshot=snapshot)
+    if options["notify"]:
+        from ..queue.notices import notify_of
+
+        for target in options["notify"]:
+            notify_of(files, base, jobs, target)
     if json_:
         click.echo(json.dumps([str(job) for job in jobs]))
     else:
         for job in jobs:
             click.echo(job.short)
-    _advise(view, jobs[0])
-    return wait_for(view, jobs, json_=json_) if options["wait"] else 0
+    _advise(base, jobs[0], specs[0].scheduling)
+    if not options["wait"]:
+        return 0
+    from ..queue.queue_view import QueueView
+    from .wait import wait_for
+
+    with QueueView(base) as view:
+        return wait_for(view, jobs, json_=json_)
 
 
-def _specs(view: QueueView, words: Sequence[str], options: dict[str, Any]) -> list[CommandSpec]:
+def _of_script(
+    words: tuple[str, ...], options: dict[str, Any]
+) -> tuple[tuple[str, ...], str, dict[str, Any]]:
+    """Where the command is a script with #SBATCH or #$ lines: its text, and its options.
+
+    It is read now, as Slurm and Grid Engine do: later changes of the file do not matter.
+    """
+    place = 1 if len(words) > 1 and words[0] in ("bash", "sh") else 0
+    path = words[place]
+    if not (path.endswith((".sh", ".slurm", ".sbatch", ".bash", ".job")) or os.path.isfile(path)):
+        return words, "", options
+    from . import script_lines  # late: few commands are scripts
+
+    text = script_lines.read_script(path)
+    if not text:
+        return words, "", options
+    found = script_lines.read_lines_of(text)
+    for line in found.left_out:
+        talk(f"{path}: {found.kind} {line}")
+    context = click.get_current_context()
+    inside = command.make_context("submit", [*found.words, "-b", ".", "true"], parent=context)
+    for name, value in inside.params.items():
+        typed = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        said = inside.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if said and not typed and name in options:
+            options = {**options, name: value}
+    if context.get_parameter_source("shell") is not ParameterSource.COMMANDLINE:
+        options = {**options, "shell": script_lines.shell_of(text)}
+    options = {**options, "name": options["name"] or os.path.basename(path)}
+    text = script_lines.as_command(text, path, words[place + 1 :])
+    return words, text, {**options, "slurm": found.kind == script_lines.SBATCH}
+
+
+def _specs(
+    base: Base, words: Sequence[str], options: dict[str, Any], text: str
+) -> list[CommandSpec]:
     if bool(words) == (options["file"] is not None):
         raise click.UsageError("name a command (postroom submit python train.py) or -f FILE")
-    if words:
+    if text:
+        lines = [text]
+    elif words:
         # One word is read by a shell; several were read by the submitting shell already.
         lines = [words[0] if len(words) == 1 else shlex.join(_program_first(words))]
     else:
+        from ..commands.command_source import read_lines
+
         lines = [spec.command for spec in read_lines(options["file"])]
         if not lines:
             raise PostroomError(f"{options['file'].name} holds no commands")
     cwd = os.path.abspath(options["cwd"] or os.getcwd())
     if not os.path.isdir(cwd):
         raise PostroomError(f"the folder {cwd!r} to run in does not exist")
-    common = CommandSpec(
-        "",
-        cwd=cwd,
-        env=environment(options["env"]),
-        timeout_s=options["time_limit"],
-        retries=options["retries"],
-        grace_s=GRACE_S if options["grace"] is None else options["grace"],
-        shell=options["shell"],
-        container=options["container"],
-        merged=not options["split_output"],
-        scheduling=SchedulingOptions(
-            priority=options["priority"],
-            held=options["hold"],
-            after=_named(view, options["after"]),
-            after_any=_named(view, options["after_any"]),
-            gpus=options["gpus"],
-            memory_mib=to_mib(options["memory"]) if options["memory"] else 0,
-            where=options["where"] or "",
-            require=check_require(options["require"]),
-            begin_at=options["begin"] or 0.0,
-            lasts_s=_lasts_s(options),
-        ),
-    )
+
+    def named(words: Sequence[str]) -> Sequence[JobId]:
+        from ..queue.queue_view import QueueView
+
+        with QueueView(base) as view:
+            return some_jobs(view, words)
+
+    common = CommandSpec("", cwd=cwd, merged=not options["split_output"])
+    common = with_options(common, {name: options[name] for name in OPTION_NAMES}, named)
+    common = replace(common, scheduling=replace(common.scheduling, held=options["hold"]))
     name = options["name"]
     numbers, at_once = options["array"] or (None, 0)
     common = _grouped(common, options, at_once, alone=len(lines) * len(numbers or [0]) == 1)
@@ -220,16 +204,11 @@ def _specs(view: QueueView, words: Sequence[str], options: dict[str, Any]) -> li
     for place, line in enumerate(lines, 1):
         for number in numbers or [place]:
             own = f"{name}.{number}" if name and several else name
-            specs.append(check(replace(common, command=line, name=own, number=number)))
+            made = replace(common, command=line, name=own, number=number)
+            if numbers is not None and options.get("slurm"):
+                made = replace(made, env={**made.env, "SLURM_ARRAY_TASK_ID": str(number)})
+            specs.append(check(made))
     return specs
-
-
-def _lasts_s(options: dict[str, Any]) -> float:
-    """How long a job can take: it is begun before a reservation only if that is known."""
-    if options["time_limit"] is None:
-        return 0.0
-    grace_s = GRACE_S if options["grace"] is None else options["grace"]
-    return float(options["time_limit"] + grace_s)
 
 
 def _grouped(
@@ -258,23 +237,42 @@ def _program_first(words: Sequence[str]) -> Sequence[str]:
     return words
 
 
-def _named(view: QueueView, words: Sequence[str]) -> tuple[JobId, ...]:
-    return tuple(some_jobs(view, words))
+def _advise(base: Base, job: JobId, scheduling: SchedulingOptions) -> None:
+    """Say what is missing for a job to run.
 
-
-def _advise(view: QueueView, job: JobId) -> None:
-    """Say what is missing for a job to run; only on a terminal, where somebody reads it."""
-    if not sys.stderr.isatty():
+    Where nobody reads it, a job that asks for nothing special is not worth the look.
+    """
+    special = scheduling.gpus > 1 or scheduling.memory_mib or scheduling.require
+    if not (special or sys.stderr.isatty()):
         return
-    base_state = view.read_state()
-    if base_state.master_pid is not None and base_state.agents:
-        why = view.job(job).job.reason
-        if why.startswith(NOBODY_HAS):
-            talk(f"{job.short} cannot start: {why}")
+    from ..queue.estimate import NOBODY_HAS
+    from ..queue.queue_view import QueueView
+    from ..store.pilot_records import has_pilots
+    from ..store.snapshot import DEAD
+
+    with QueueView(base) as view:
+        base_state = view.read_state()
+        agents = [agent for agent in base_state.agents if agent.state not in DEAD]
+        if base_state.master_pid is not None and agents:
+            why = view.job(job).job.reason
+            if why.startswith(NOBODY_HAS):
+                talk(f"{job.short} cannot start: {why}")
             return
+        cards = view.cards() if special else []
+    with_pilots = has_pilots(LocalFiles(), base)
+    if cards and not scheduling.where and not with_pilots:
+        fitting = [
+            card
+            for card in cards
+            if card.memory_mib >= scheduling.memory_mib
+            and will_do(scheduling.require, card.name, card.memory_mib)
+        ]
+        if len(fitting) < scheduling.gpus:
+            talk(
+                f"{job.short} can never start here: only {len(fitting)} of the {len(cards)} GPUs "
+                f"are as it asks; change it: postroom edit {job.short}"
+            )
     if base_state.master_pid is None:
-        talk(f"no scheduler is running; start it with: postroom master {view.base.root} --detach")
-    elif has_pilots(LocalFiles(), view.base):
-        return
-    elif not any(agent.state not in DEAD for agent in base_state.agents):
-        talk(f"no agent is running; start one with: postroom agents start 1 {view.base.root}")
+        talk(f"no scheduler is running; start it with: postroom master {base.root} --detach")
+    elif not agents and not with_pilots:
+        talk(f"no agent is running; start one with: postroom agents start 1 {base.root}")

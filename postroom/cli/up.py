@@ -71,6 +71,13 @@ class Standing:
     help="Have agents on these GPUs, and on no others: 0,1 or 0,0 or all or cpu.  "
     "[default: those of last time; at first, all]",
 )
+@click.option(
+    "--yield/--no-yield",
+    "yields",
+    default=None,
+    help="Hand GPUs to other users in the middle of a job, which is queued again, or only after "
+    "it.  [default: as last time; at first, after it]",
+)
 @click.option("--no-page", is_flag=True, help="Do not serve the web page.")
 @click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="Port of the page.")
 @click.option("--wait", "stay", is_flag=True, help="Stay, and keep all alive: for a service.")
@@ -79,6 +86,7 @@ class Standing:
 def up(
     base: str,
     gpus: str | None,
+    yields: bool | None,
     no_page: bool,
     port: int | None,
     stay: bool,
@@ -95,6 +103,7 @@ def up(
       postroom submit python train.py        queue a command, from any folder
       postroom down                          stop all, after the running jobs
       postroom up --install                  start it after each reboot (systemd)
+      postroom up --yield                    give GPUs to others at once: jobs go on later
     """
     if installs and uninstalls:
         raise click.UsageError("choose one of --install and --uninstall")
@@ -104,19 +113,19 @@ def up(
     opened = create_base(base)
     standing = Standing(opened, page=not no_page, port=port)
     if installs:
-        install(opened.root, gpus=gpus, page=not no_page, port=port)
+        install(opened.root, gpus=gpus, yields=yields, page=not no_page, port=port)
     if stay:
-        _stay(standing, gpus)
+        _stay(standing, gpus, yields)
         return
-    bring_up(standing, gpus)
+    bring_up(standing, gpus, yields)
     _report(opened)
 
 
-def bring_up(standing: Standing, gpus: str | None) -> None:
+def bring_up(standing: Standing, gpus: str | None, yields: bool | None = None) -> None:
     """Say which agents are wanted, and start what is missing."""
     base = standing.base
     with QueueView(base) as view:
-        asked = _ask(view, gpus)
+        asked = _ask(view, gpus, yields)
         standing.start_missing()
         for answer in asked:
             give_up_at = time.monotonic() + LEAVE_S
@@ -127,7 +136,7 @@ def bring_up(standing: Standing, gpus: str | None) -> None:
     wait_for_start(base, list(_wanted(base).agents), say=talk)
 
 
-def _ask(view: QueueView, gpus: str | None) -> list[actions.ActionResult]:
+def _ask(view: QueueView, gpus: str | None, yields: bool | None) -> list[actions.ActionResult]:
     wanted, asked = _wanted(view.base), []
     if gpus is not None or not wanted.agents:
         slots = {slot.agent: slot.gpu for slot in parse_gpus(gpus or "all", view.cards)}
@@ -136,8 +145,10 @@ def _ask(view: QueueView, gpus: str | None) -> list[actions.ActionResult]:
             asked.append(actions.remove_agents(view, others))
         if slots != wanted.agents:
             asked.append(actions.add_agents(view, gpus or "all"))
-    if asked or not wanted.up or view.read_state().requests:
-        asked.append(actions.go_up(view))
+    if yields == wanted.yields:
+        yields = None
+    if asked or not wanted.up or yields is not None or view.read_state().requests:
+        asked.append(actions.go_up(view, yields=yields))
     return asked
 
 
@@ -171,12 +182,12 @@ def page_of(base: Base) -> PageInfo | None:
 # As a service
 
 
-def _stay(standing: Standing, gpus: str | None) -> None:
+def _stay(standing: Standing, gpus: str | None, yields: bool | None) -> None:
     """Keep the scheduler and the page alive, until told to stop, or until the queue is down."""
     stopping = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopping.set())
-    bring_up(standing, gpus)
+    bring_up(standing, gpus, yields)
     _report(standing.base)
     sys.stdout.flush()
     while not stopping.wait(LOOK_S):

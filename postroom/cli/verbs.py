@@ -30,6 +30,7 @@ GROUPS = {
         "hold": ("orders:hold", "Keep waiting jobs from starting."),
         "release": ("orders:release", "Let held jobs start."),
         "priority": ("orders:priority", "Set which waiting jobs start first."),
+        "edit": ("edit", "Change the command or the options of a waiting job."),
         "move": ("orders:move", "Move a waiting job within the queue."),
     },
     "The queue": {

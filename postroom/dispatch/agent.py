@@ -19,6 +19,7 @@ class Agent:
     size: int = 0  # of the mailbox when it was last read: it grows when the letter is shortened
     doubtful: bool = False  # writing the letter failed: the mailbox may hold half of it, or all
     reached: int = 0  # the first job of the letter whose result has not been seen
+    sent_at: float = 0.0  # when its letter was sent, or found
     answer: str = ""  # the path of that result; "": wait until the mailbox is empty
     look_at: float = 0.0  # when to look for results in the middle of a letter
     probe_at: float = 0.0  # when to check whether it is alive

@@ -26,6 +26,7 @@ from ..store.base import Base
 from ..store.files import Clock, Files, Lock
 from ..store.journal import Journal
 from ..store.mailbox import Letter
+from ..store.project_shares import levels, read_use, write_use
 from ..store.requests import Orders, no_orders, read_orders
 from ..store.runs import Note, read_note, take_back_letter
 from .agent import Agent
@@ -50,6 +51,8 @@ FEW_JOBS = 32
 NOTICE_LIMIT = 1 << 20
 # After an error of the disk, wait this long before sending again.
 BLOCKED_S = 0.5
+# How often to write what projects have used.
+USE_S = 10.0
 
 
 class Dispatcher:
@@ -77,6 +80,10 @@ class Dispatcher:
         self._hinted = True
         self._blocked_until = 0.0
         self._appended = 0  # jobs that were appended here since the last step
+        self._now = clock.monotonic()  # of this round
+        self._use = read_use(files, base)
+        self._level: dict[str, int] = {}  # of each project: see `levels`
+        self._use_at = 0.0  # when to write it; 0: nothing is new
         self._last_run = NO_RUN  # the one that sent last; among equals, the next has its turn
         self.agents: dict[str, Agent] = {}
         self._orders = Orders()
@@ -167,6 +174,7 @@ class Dispatcher:
     def step(self, now: float, *, send: bool = True) -> bool:
         """One round; True when something moved. Without `send`, no job is begun."""
         moved = False
+        self._now = now
         self._appended = 0
         whole = now >= self._list_at
         if whole or self._hinted:
@@ -189,6 +197,8 @@ class Dispatcher:
         if self._tender is not None:
             self._tender.step(now)
         self._pilots.step(now, self._fitting if send else lambda capacity: 0)
+        if self._use_at and now >= self._use_at:
+            self._write_use()
         return moved
 
     @property
@@ -294,6 +304,7 @@ class Dispatcher:
                 agent.letter = letter
                 agent.size = len(data)
                 agent.reached = letter.first
+                agent.sent_at = self._now  # or earlier: nobody knows
         return agent
 
     def _read_info(self, agent: Agent) -> None:
@@ -334,6 +345,7 @@ class Dispatcher:
         if letter is not None and not size:
             self._collector.collect(agent, letter, last=True)
             agent.letter = None
+            self._count_use(agent, letter)
             self._requeue(letter, agent.reached)
             return True
         moved = False
@@ -346,6 +358,7 @@ class Dispatcher:
             if agent.box.gone():
                 self._collector.collect(agent, letter, last=True)
                 self._forget(agent)
+                self._count_use(agent, letter)
                 self._requeue(letter, agent.reached)
                 return True
         if now >= agent.probe_at:
@@ -417,6 +430,7 @@ class Dispatcher:
         self._journal.log("warning", f"agent {agent.agent_id} died; its jobs are requeued")
         self._forget(agent)
         if agent.letter is not None:
+            self._count_use(agent, agent.letter)
             self._requeue(agent.letter, agent.reached)
         return True
 
@@ -424,6 +438,37 @@ class Dispatcher:
         agent.box.close()
         self.agents.pop(agent.agent_id, None)
         self._journal.event("agent down", agent=agent.agent_id)
+
+    # What projects use
+
+    def _count_use(self, agent: Agent, letter: Letter) -> None:
+        """An agent is done with a letter: its time counts for the project."""
+        active = self.runs.get(letter.run)
+        if active is not None and active.project:
+            used_s = (self._now - agent.sent_at) * max(agent.capacity.gpus, 1)
+            self._use.add(active.project, used_s, self._clock.wall())
+            self._use_at = self._use_at or self._now + USE_S
+
+    def _write_use(self) -> None:
+        self._use_at = 0.0
+        self._use.forget_faded(self._clock.wall())
+        try:
+            write_use(self._files, self._base, self._use)
+        except OSError as error:
+            self._journal.log("error", f"cannot write what projects have used: {error.strerror}")
+
+    def _levels(self, serving: list[ActiveRun], now: float) -> dict[str, int]:
+        """How much each project has used, as far as it matters whose turn it is."""
+        projects = {active.project for active in serving}
+        if len(projects) < 2:
+            return dict.fromkeys(projects, 0)
+        used_s = self._use.used_s(self._clock.wall())
+        for agent in self.agents.values():
+            active = self.runs.get(agent.letter.run) if agent.letter is not None else None
+            if active is not None and active.project:
+                running_s = (now - agent.sent_at) * max(agent.capacity.gpus, 1)
+                used_s[active.project] = used_s.get(active.project, 0.0) + running_s
+        return levels(used_s, projects)
 
     def _requeue(self, letter: Letter, reached: int) -> None:
         """An agent has stopped working on a letter: requeue the jobs that have no result."""
@@ -468,6 +513,7 @@ class Dispatcher:
         for active in serving:
             if isinstance(active.queue, ProjectQueue):
                 active.queue.begin_due(wall)
+        self._level = self._levels(serving, now)
         for agent in list(self.agents.values()):
             if agent.idle and not agent.outdated and agent.agent_id not in self._orders.drained:
                 moved |= self._send_next(agent, serving, now)
@@ -557,7 +603,8 @@ class Dispatcher:
                 continue
             urgency = active.queue.urgency(capacity)
             if urgency is not None:
-                key = turn_key(urgency, active.age, self._last_run)
+                level = self._level[active.project]
+                key = turn_key(urgency, active.age, self._last_run, level)
                 best = min(best, (key, active)) if best is not None else (key, active)
         if best is None:
             return None
@@ -593,6 +640,7 @@ class Dispatcher:
         # or may have removed its mailbox with it. Its results tell what came of it.
         agent.letter = letter
         agent.reached = letter.first
+        agent.sent_at = now
         self._collector.expect(agent, letter)
         agent.look_at = now + LOOK_S
         agent.probe_at = now + PROBE_S

@@ -94,19 +94,44 @@ class ProjectQueue(RunQueue):
     def _take_in(self, first: int, stop: int) -> None:
         endings: dict[JobId, bool | None] = {}  # many wait for the same few
         for job, scheduling in self._read_scheduling(first, stop):
-            self._scheduling[job] = scheduling
             self._here.add(job)
-            if scheduling.begin_at > self._due:
-                heapq.heappush(self._later, (scheduling.begin_at, job))
-            for other in scheduling.after + scheduling.after_any:
-                self._missing.setdefault(job, set()).add(other)
-                self._waiters.setdefault(other, set()).add(job)
-                if other not in endings:
-                    endings[other] = self._ended_well(other)
-                ended_well = endings[other]
-                if ended_well is not None:
-                    self._settle(job, other, ended_well)
-            self.reconsider(job)
+            self._enter(job, scheduling, endings)
+
+    def _enter(
+        self, job: int, scheduling: SchedulingOptions, endings: dict[JobId, bool | None]
+    ) -> None:
+        """A job is to run when these options say."""
+        self._scheduling[job] = scheduling
+        if scheduling.begin_at > self._due:
+            heapq.heappush(self._later, (scheduling.begin_at, job))
+        for other in scheduling.after + scheduling.after_any:
+            self._missing.setdefault(job, set()).add(other)
+            self._waiters.setdefault(other, set()).add(job)
+            if other not in endings:
+                endings[other] = self._ended_well(other)
+            ended_well = endings[other]
+            if ended_well is not None:
+                self._settle(job, other, ended_well)
+        self.reconsider(job)
+
+    def is_here(self, job: int) -> bool:
+        """Whether a job is neither out nor done."""
+        return job in self._here
+
+    def edit(self, job: int, scheduling: SchedulingOptions) -> None:
+        """A job that waits has other options from now on."""
+        before = self._scheduling.get(job)
+        if before is None:
+            return
+        self._key.pop(job, None)
+        # Not left behind to be skipped: the job may get the same key in another heap.
+        heap = self._heaps.get(_shape(before), [])
+        heap[:] = [key for key in heap if key[2] != job]
+        heapq.heapify(heap)
+        for other in self._missing.pop(job, ()):
+            self._waiters.get(other, set()).discard(job)
+        self.unreachable = [one for one in self.unreachable if one[0] != job]
+        self._enter(job, scheduling, {})
 
     def _read_scheduling(self, first: int, stop: int) -> Iterator[tuple[int, SchedulingOptions]]:
         return zip(range(first, stop), self._read(self.span(first, stop)), strict=True)
@@ -199,6 +224,14 @@ class ProjectQueue(RunQueue):
     def waits_for(self) -> set[JobId]:
         """All jobs that jobs of this queue wait for."""
         return set(self._waiters)
+
+    def scheduling_of(self, job: int) -> SchedulingOptions:
+        """The options of a job that is not done."""
+        return self._scheduling[job]
+
+    def priority_of(self, job: int) -> int:
+        """The priority of a job that is not done, by its options and the orders."""
+        return -job_key(self._orders, JobId(self._run, job), self._scheduling[job])[0]
 
     def position_of(self, job: int) -> float:
         """The position of a job among those of the same priority; the smallest goes first."""

@@ -14,6 +14,7 @@ from ..errors import BadFileError, OtherVersionError
 from ..parcel.sheets import SCHEDULING_FLAG, OutcomeSheet
 from ..store.append_log import AppendLogReader, Record, RecordReader
 from ..store.base import Base
+from ..store.edited_jobs import list_edited, read_edited
 from ..store.files import Files
 from ..store.job_ids import JobId
 from ..store.journal import Journal
@@ -193,6 +194,9 @@ class Registry:
                 "with the lower file name counts; please report it",
             )
         queue.recover(firsts, log.number, sent, [*found, *self.taken(run)], offsets)
+        if isinstance(queue, ProjectQueue):
+            for job in list_edited(files, base, run):
+                self.apply_edit(active, job)
         for note in read_notes(files, base, run):
             queue.note(note)
         self._await_for(queue)
@@ -236,6 +240,25 @@ class Registry:
             yield from found or [SchedulingOptions()] * (end - job)
             at, job = None, end
         reader.close()
+
+    def apply_edit(self, active: ActiveRun, job: int) -> None:
+        """Have a job wait for what its edited form says; one that cannot be read changes nothing.
+
+        Its session says so when it runs.
+        """
+        assert isinstance(active.queue, ProjectQueue)
+        try:
+            sheet = read_edited(self._files, self._base, active.info.run, job)
+            if sheet is not None:
+                active.queue.edit(job, SchedulingOptions.decode(sheet.scheduling(job)))
+                self._await_for(active.queue)
+        except UnknownError as error:
+            path = self._base.edited(active.info.run, job)
+            raise OtherVersionError(path, str(error)) from None
+        except OtherVersionError:
+            raise
+        except (BadFileError, ValueError) as error:
+            self._journal.log("error", f"the edited options of {active.info.run}/{job}: {error}")
 
     def _await_for(self, queue: RunQueue) -> None:
         """Remember which jobs are waited for, so that the queue is told when they end."""

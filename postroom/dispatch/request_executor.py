@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from ..errors import BadFileError, OtherVersionError
 from ..parcel.sheets import Outcome, OutcomeSheet
 from ..store.base import Base
+from ..store.edited_jobs import write_edited
 from ..store.files import Files
 from ..store.job_ids import JobId
 from ..store.journal import Journal
@@ -36,6 +37,8 @@ from .tender import ABOUT_AGENTS, Tender
 # So many jobs of a project that fail within this time, with the same words, pause it.
 ALIKE = 5
 AT_ONCE_S = 30.0
+# Stands for all projects, where projects are named.
+WHOLE_QUEUE = ""
 
 
 class RequestExecutor:
@@ -63,6 +66,7 @@ class RequestExecutor:
         self._dirty = False
         self._cancelling = False
         self._alike: dict[str, tuple[str, int]] = {}  # of each project: its last failure, how often
+        self._in_a_row: dict[str, int] = {}  # failures since the last success, as `failure_limits`
         self.orders = orders
         files.make_folder(base.control)
         self._stops = set(list_stops(files, base))
@@ -115,7 +119,7 @@ class RequestExecutor:
             runs=list(request.runs),
             projects=list(request.projects),
             agents=list(request.agents),
-            value=request.value,
+            value=None if request.verb is RequestVerb.EDIT else request.value,
         )
         self._files.remove(f"{self._base.control}/{name}")
         return True
@@ -138,6 +142,8 @@ class RequestExecutor:
                     orders.run_priorities[run] = request.value
                     for job in [job for job in orders.priorities if job.run == run]:
                         del orders.priorities[job]
+            case RequestVerb.EDIT:
+                pass  # see `_edit`
             case RequestVerb.MOVE:
                 self._move(jobs, str(request.value))
             case RequestVerb.PAUSE:
@@ -146,14 +152,19 @@ class RequestExecutor:
                 orders.paused_runs.update(request.runs)
             case RequestVerb.LIMIT:
                 assert isinstance(request.value, int)
-                for project in request.projects:
-                    orders.limits.pop(project, None)
-                    if request.value:
-                        orders.limits[project] = request.value
+                _set_limits(orders.limits, request.projects, request.value)
+            case RequestVerb.FAILURES:
+                assert isinstance(request.value, int)
+                named = request.projects or (WHOLE_QUEUE,)
+                _set_limits(orders.failure_limits, named, request.value)
+                for name in named:
+                    self._in_a_row.pop(name, None)
             case RequestVerb.RESUME:
-                for project in request.projects or tuple(orders.paused_why):
+                known = (*orders.paused_why, *self._alike, *self._in_a_row)
+                for project in known if request.everything else request.projects:
                     orders.paused_why.pop(project, None)
                     self._alike.pop(project, None)
+                    self._in_a_row.pop(project, None)
                 if request.everything:
                     orders.paused_all = False
                     orders.paused_projects.clear()
@@ -171,6 +182,9 @@ class RequestExecutor:
         match request.verb:
             case RequestVerb.KILL:
                 self._kill(request.jobs)
+            case RequestVerb.EDIT:
+                for job, parcel in request.parcels().items():
+                    self._edit(job, parcel)
             case RequestVerb.HOLD | RequestVerb.RELEASE | RequestVerb.PRIORITY | RequestVerb.MOVE:
                 for run in {job.run for job in request.jobs}:
                     self._apply(run, [job.number for job in request.jobs if job.run == run])
@@ -219,6 +233,21 @@ class RequestExecutor:
         for (run, by), numbers in waiting.items():
             self._registry.bring_in(run)
             self._collector.cancel(run, numbers, f"killed by {by}")
+
+    def _edit(self, job: JobId, parcel: bytes) -> None:
+        """Change a job that is with no agent; one that has begun stays as it is."""
+        active = self._registry.runs.get(job.run)
+        queue = active.queue if active is not None else None
+        if active is None or not isinstance(queue, ProjectQueue) or not queue.is_here(job.number):
+            return
+        write_edited(self._files, self._base, job.run, job.number, parcel)
+        self._registry.apply_edit(active, job.number)
+        # What was edited last counts, whatever was ordered before.
+        wanted = queue.scheduling_of(job.number).priority
+        if queue.priority_of(job.number) != wanted:
+            self.orders.priorities[job] = wanted
+            self._dirty = True
+            queue.reconsider(job.number)
 
     def _preempt(self, request: Request) -> None:
         for agent, letter, reached in self._letters():
@@ -323,9 +352,12 @@ class RequestExecutor:
             failure = sheet.failures.get(number)
             if failure is None:
                 self._alike.pop(project, None)
+                self._in_a_row.pop(project, None)
+                self._in_a_row.pop(WHOLE_QUEUE, None)
                 continue
             if failure.outcome is Outcome.CANCELLED:
                 continue
+            self._count_failure(project, f"{failure.kind}: {failure.message}")
             if held := queue.failed(number):
                 self.orders.held.update({JobId(active.info.run, job): True for job in held})
                 self._dirty = True
@@ -339,12 +371,31 @@ class RequestExecutor:
             if sheet.seconds[number - sheet.first] > AT_ONCE_S:
                 count = 0
             self._alike[project] = said, count
-            if count >= ALIKE and queue.waiting() and project not in self.orders.paused_projects:
-                why = f"{count} jobs in a row failed at once with {said[:300]!r}"
-                self.orders.paused_projects.add(project)
-                self.orders.paused_why[project] = why
-                self._save()
-                self._journal.log("warning", f"project {project} is paused: {why}")
+            if count >= ALIKE and queue.waiting():
+                self._pause(project, f"{count} jobs in a row failed at once with {said[:300]!r}")
+
+    def _count_failure(self, project: str, said: str) -> None:
+        """Pause a project, or the queue, after as many failures in a row as somebody has set."""
+        for name in (project, WHOLE_QUEUE):
+            most = self.orders.failure_limits.get(name)
+            if most is not None:
+                count = self._in_a_row[name] = self._in_a_row.get(name, 0) + 1
+                if count >= most:
+                    self._pause(name, f"{count} jobs in a row failed, the last with {said[:300]!r}")
+
+    def _pause(self, project: str, why: str) -> None:
+        """Begin no more jobs of a project, or of the queue, and say why."""
+        orders = self.orders
+        if orders.paused_all if project == WHOLE_QUEUE else project in orders.paused_projects:
+            return
+        if project == WHOLE_QUEUE:
+            orders.paused_all = True
+        else:
+            orders.paused_projects.add(project)
+        orders.paused_why[project] = why
+        self._save()
+        what = f"project {project}" if project else "the queue"
+        self._journal.log("warning", f"{what} is paused: {why}")
 
     def _end(self, run: str, first: int, stop: int, failures: Collection[int] = ()) -> None:
         """Jobs have ended: forget the orders about them, and let go on what waits for them."""
@@ -387,6 +438,14 @@ class RequestExecutor:
             if letter.run == job.run and reached <= job.number < letter.stop:
                 return letter
         return None
+
+
+def _set_limits(limits: dict[str, int], projects: Iterable[str], most: int) -> None:
+    """Set a limit for some projects; 0 removes it."""
+    for project in projects:
+        limits.pop(project, None)
+        if most:
+            limits[project] = most
 
 
 def _by(request: Request) -> str:

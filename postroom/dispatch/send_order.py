@@ -2,7 +2,9 @@
 
 1. A job that is held is not sent, and neither is any job of a paused run (`Orders.is_paused`).
 2. The job with the highest priority is sent first.
-3. Runs with jobs of the same priority take turns, from the oldest run to the newest.
+3. Among projects with jobs of the same priority, the one that has used less GPU time lately goes
+   first (`store.project_shares`). Those that have used alike take turns, from the oldest run to the
+   newest, and the runs of programs with them.
 4. Within a run, jobs are sent by place, then by number. A place is a job's number, until somebody
    moves the job.
 
@@ -50,6 +52,11 @@ def run_age(info: RunInfo) -> RunAge:
     return info.created_at, info.run
 
 
-def turn_key(priority: int, age: RunAge, last: RunAge) -> tuple[int, bool, RunAge]:
-    """Sorts the runs that could send next, after run `last` has sent; the smallest has its turn."""
-    return -priority, age <= last, age
+def turn_key(
+    priority: int, age: RunAge, last: RunAge, level: int = 0
+) -> tuple[int, int, bool, RunAge]:
+    """Sorts the runs that could send next, after run `last` has sent; the smallest has its turn.
+
+    `level` is how much its project has used lately.
+    """
+    return -priority, level, age <= last, age

@@ -107,6 +107,8 @@ class Tender:
                 wanted.agents = {a: gpu for a, gpu in wanted.agents.items() if a not in gone}
             case RequestVerb.UP | RequestVerb.DOWN:
                 wanted.up = request.verb is RequestVerb.UP
+                if request.value is not None:
+                    wanted.yields = request.value == "yield"
         write_wanted(self._files, self._base, wanted)
         self._tend_at = 0.0
         for trial in self._trials.values():

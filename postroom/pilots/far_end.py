@@ -197,6 +197,8 @@ class FarEnd:
                 _put(frame, base.environment(*names))
             case "snapshot":
                 _put(frame, base.code_snapshot(*names))
+            case "edited":
+                _put(frame, base.edited(_plain(words["run"]), int(words["job"])))
             case "note":
                 run, job, attempt = _plain(words["run"]), int(words["job"]), int(words["attempt"])
                 _put(frame, base.attempt(run, job, attempt))

@@ -20,6 +20,7 @@ from ..parcel.container import PARCEL_LIMIT
 from ..parcel.sheets import JobSheet
 from ..store.append_log import Record, RecordReader
 from ..store.base import SUFFIX, Base
+from ..store.edited_jobs import LIMIT, read_edited
 from ..store.files import Files
 from ..store.mailbox import Letter
 from ..store.runs import INFO_LIMIT, RunInfo, read_run_info
@@ -81,6 +82,8 @@ class LetterFiles:
             except (BadFileError, OSError):
                 break
             stop = min(record.stop, letter.stop)
+            if info.queue:  # one job in each letter
+                sheet = self._send_edited(info.run, job) or sheet
             limit_s = sheet.options.timeout_s
             if left_s is not None and limit_s is not None and limit_s > left_s:
                 shipment.stop, shipment.timeout_s = job, limit_s
@@ -150,6 +153,15 @@ class LetterFiles:
             name = os.path.basename(path).removesuffix(SUFFIX)
             self._send_file("parcel", (info.run, name), path, recycled=info.recycled)
         return record, sheet
+
+    def _send_edited(self, run: str, job: int) -> JobSheet | None:
+        with contextlib.suppress(BadFileError):  # its session says so
+            sheet = read_edited(self._files, self._base, run, job)
+            if sheet is not None:
+                load = self._files.read(self._base.edited(run, job), LIMIT)
+                self._wire.send("edited", load, run=run, job=job)
+            return sheet
+        return None
 
     def _send_command(self, run: str, sheet: JobSheet, job: int) -> str:
         """Send the environment, the code and the checkpoint of a command; return its folder."""

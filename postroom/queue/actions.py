@@ -6,6 +6,7 @@ changes files itself: it removes finished runs.
 
 from __future__ import annotations
 
+import binascii
 import contextlib
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -14,6 +15,8 @@ from functools import partial
 from typing import Any
 
 from ..commands.spec import COMMAND, CommandSpec
+from ..dispatch.job_writer import pack_batch
+from ..dispatch.send_order import is_held
 from ..errors import BadFileError, PostroomError
 from ..gpus.cards.gpu_list import parse_gpus
 from ..master import Master
@@ -29,6 +32,7 @@ from .job_rows import read_sheet
 from .queue_view import QueueView
 from .rows import FAILED
 from .run_reader import RunReader, command_fields, scheduling_in
+from .submission import check
 from .submission import rerun as submit_again
 
 POLL_S = 0.02
@@ -159,6 +163,79 @@ def move(view: QueueView, jobs: Sequence[JobId], where: str | JobId) -> ActionRe
     return _ask(view, base_state, RequestVerb.MOVE, text, jobs=waiting, value=value)
 
 
+def edit(
+    view: QueueView, jobs: Sequence[JobId], change: Callable[[CommandSpec], CommandSpec]
+) -> ActionResult:
+    """Change waiting jobs; they keep their ids, their places, and the jobs that wait for them."""
+    base_state = view.read_state()
+    waiting = _waiting(base_state, jobs, "edit", own_place=True)
+    parcels = []
+    for job in waiting:
+        reader = _reader(base_state, job)
+        new = check(change(_spec_now(base_state, job))).to_job()
+        new.arguments["submitted_at"] = reader.submitted_at(job.number)
+        packed = pack_batch([(new, new.deploy())], called=job.number)
+        parcels.append(binascii.b2a_base64(b"".join(packed), newline=False).decode())
+    text = f"{_count(waiting)} changed"
+    fields = {"jobs": waiting, "value": " ".join(parcels)}
+    return replace(_ask(view, base_state, RequestVerb.EDIT, text, **fields), jobs=waiting)
+
+
+def edit_project(
+    view: QueueView,
+    jobs: Sequence[JobId],
+    project: str,
+    change: Callable[[CommandSpec], CommandSpec],
+) -> ActionResult:
+    """Queue waiting jobs in another project, and take them out of theirs: they get new ids.
+
+    A job belongs to its project's run. It is held first, so that it cannot begin twice, whatever is
+    killed in between.
+    """
+    base_state = view.read_state()
+    waiting = _waiting(base_state, jobs, "edit", own_place=True)
+    if base_state.master_pid is None:
+        raise PostroomError(f"no scheduler is running; start it: {up_command(view.base.root)}")
+    awaited = {
+        one
+        for reader in base_state.readers.values()
+        for scheduling in reader.with_options().values()
+        for one in scheduling.after + scheduling.after_any
+    }
+    if needed := awaited.intersection(waiting):
+        raise PostroomError(
+            f"job {min(needed).short} cannot change its project: other jobs wait for it"
+        )
+    held = {
+        job
+        for job in waiting
+        if is_held(base_state.orders, job, _reader(base_state, job).scheduling(job.number))
+    }
+    if not wait_settled(view, hold(view, waiting)):
+        raise PostroomError("the scheduler does not answer: nothing was changed")
+    base_state = view.read_state()
+    waiting = _waiting(base_state, waiting, "edit", own_place=True)
+    batch = []
+    for job in waiting:
+        new = check(change(_spec_now(base_state, job)))
+        batch.append((job, new, project))
+    numbers = submit_again(view.files, view.base, batch)
+    if held:
+        ask_held = [new for job, new in zip(waiting, numbers, strict=True) if job in held]
+        hold(view, ask_held)
+    answer = kill(view, waiting)
+    names = ", ".join(job.short for job in numbers[:5]) + (", ..." if len(numbers) > 5 else "")
+    return replace(answer, text=f"queued in project {project} as {names}", jobs=numbers)
+
+
+def _spec_now(base_state: BaseState, job: JobId) -> CommandSpec:
+    """A waiting job as it is, with the priority that it has been given since."""
+    reader = _reader(base_state, job)
+    spec = _spec_of(reader, job.number)
+    priority = base_state.priority(reader, job.number)
+    return replace(spec, scheduling=replace(spec.scheduling, priority=priority))
+
+
 def rerun(view: QueueView, jobs: Sequence[JobId]) -> ActionResult:
     """Queue jobs again as new ones; the old jobs and their results stay."""
     base_state = view.read_state()
@@ -260,6 +337,15 @@ def limit(view: QueueView, project: str, most: int) -> ActionResult:
     return _ask(view, base_state, RequestVerb.LIMIT, text, **fields)
 
 
+def stop_after_failures(view: QueueView, project: str, most: int) -> ActionResult:
+    """Pause a project (or, with no name, the queue) after so many failures in a row; 0: never."""
+    what = f"project {project}" if project else "the queue"
+    text = f"{what} pauses after {most} failures in a row"
+    text = text if most else f"{what} is not paused, however many jobs fail"
+    fields: dict[str, Any] = {"projects": (project,)} if project else {"everything": True}
+    return _ask(view, view.read_state(), RequestVerb.FAILURES, text, value=most, **fields)
+
+
 def clean(
     view: QueueView,
     *,
@@ -355,9 +441,11 @@ def add_agents(view: QueueView, gpus: str) -> ActionResult:
     return _ask(view, view.read_state(), RequestVerb.ADD, text, value=value)
 
 
-def go_up(view: QueueView) -> ActionResult:
-    """Have all agents that are wanted live."""
-    return _ask(view, view.read_state(), RequestVerb.UP, "the queue is up", everything=True)
+def go_up(view: QueueView, *, yields: bool | None = None) -> ActionResult:
+    """Have all agents that are wanted live; `yields`: see `store.wanted_agents`."""
+    value = {True: "yield", False: "keep", None: None}[yields]
+    fields = {"everything": True, "value": value}
+    return _ask(view, view.read_state(), RequestVerb.UP, "the queue is up", **fields)
 
 
 def go_down(view: QueueView, *, preempt: bool = False) -> ActionResult:

@@ -16,6 +16,7 @@ from ..errors import BadFileError, OtherVersionError
 from ..store.base import Base
 from ..store.files import Files
 from ..store.job_ids import JobId, UnknownJobError, match_run
+from ..store.project_shares import ProjectShares, levels, read_use
 from ..store.requests import Orders, list_stops, no_orders, pending, read_orders
 from ..store.runs import list_runs
 from ..store.scheduling import SchedulingOptions
@@ -37,6 +38,7 @@ class BaseState:
     orders: Orders
     requests: list[str]
     at: float
+    use: ProjectShares = field(default_factory=ProjectShares)
     other_versions: list[OtherVersionError] = field(default_factory=list)  # runs not read
     troubles: list[str] = field(default_factory=list)  # what cannot be read, and what to do
     running: dict[JobId, AgentStatus] = field(default_factory=dict)
@@ -161,6 +163,17 @@ class BaseState:
         found["ok"] = reader.done - failed
         return {state: count for state, count in found.items() if count}
 
+    def levels(self) -> dict[str, int]:
+        """How much each project has used, as far as it matters whose turn it is."""
+        used_s = self.use.used_s(self.at)
+        for job, agent in self.running.items():
+            info = self.readers[job.run].info
+            if info.queue and agent.job_since is not None:
+                for_s = max(0.0, self.at - agent.job_since) * max(gpu_count(agent), 1)
+                used_s[info.project] = used_s.get(info.project, 0.0) + for_s
+        waiting = (*self.ready, *self.paused, *self.abandoned)
+        return levels(used_s, {run.project for run in waiting})
+
     # Lists
 
     def jobs_in(
@@ -178,7 +191,8 @@ class BaseState:
             ("abandoned", self.abandoned),
         ):
             if state in states:
-                for reader, number in in_order([one for one in runs if one.reader.run in among]):
+                chosen = [one for one in runs if one.reader.run in among]
+                for reader, number in in_order(chosen, self.levels()):
                     yield reader, number, state
         for state, jobs_in in (("waiting", self.waiting), ("held", self.held)):
             if state in states:
@@ -189,6 +203,11 @@ class BaseState:
             yield from _newest(readers, states)
         elif not set(states).isdisjoint(ENDED):
             yield from _newest_failures(readers, states)
+
+
+def gpu_count(agent: AgentStatus) -> int:
+    """How many GPUs an agent has."""
+    return 0 if agent.gpu in ("", "cpu") else agent.gpu.count(",") + 1
 
 
 def _newest(
@@ -254,6 +273,7 @@ class BaseStateReader:
             orders=orders,
             requests=pending(self._files, self._base),
             at=time.time(),
+            use=read_use(self._files, self._base),
             other_versions=others,
             troubles=[*undecided, *map(str, others)],
         )

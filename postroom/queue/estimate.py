@@ -18,7 +18,7 @@ from ..store.scheduling import SchedulingOptions, will_do
 from ..store.snapshot import DEAD, AgentStatus
 from ..text.durations import format_time
 from ..text.memory_sizes import from_mib
-from .base_state import BaseState, RunJob
+from .base_state import BaseState, RunJob, gpu_count
 from .rows import FAILED
 from .run_reader import RunReader
 from .waiting_order import in_order
@@ -36,7 +36,7 @@ class Estimator:
     def __init__(self, base_state: BaseState, base_root: str) -> None:
         self._base_state = base_state
         self._root = base_root
-        self._order: Iterator[RunJob] = in_order(base_state.ready)
+        self._order: Iterator[RunJob] = in_order(base_state.ready, base_state.levels())
         self._places: dict[JobId, int] = {}
         self._means: dict[str, float | None] = {}
 
@@ -90,7 +90,9 @@ class Estimator:
     def _why_paused(self, reader: RunReader) -> str:
         orders = self._base_state.orders
         if orders.paused_all:
-            return "the queue is paused; resume it with: postroom resume"
+            why = orders.paused_why.get("")
+            paused = f"paused itself: {why}; when that is mended" if why else "is paused"
+            return f"the queue {paused}; resume it with: postroom resume"
         if reader.run in orders.paused_runs:
             return f"its run is paused; resume it with: postroom resume --run {reader.run[-6:]}"
         if why := orders.paused_why.get(reader.project):
@@ -114,7 +116,7 @@ class Estimator:
         scheduling = reader.scheduling(number)
         if not self._fitting(reader, number):
             if scheduling.gpus > 1 and not any(
-                _gpu_count(agent) >= scheduling.gpus for agent in accepting
+                gpu_count(agent) >= scheduling.gpus for agent in accepting
             ):
                 return (
                     f"{NOBODY_HAS} the {scheduling.gpus} GPUs that it needs; start one with: "
@@ -125,12 +127,12 @@ class Estimator:
             ):
                 return (
                     f"{NOBODY_HAS} a GPU like {scheduling.require!r}; start an agent on one, or "
-                    "submit the job again with another --require"
+                    "change the job: postroom edit JOB --require KIND"
                 )
             memory = from_mib(scheduling.memory_mib)
             return (
                 f"{NOBODY_HAS} a GPU with the {memory} that it needs; start an agent on a larger "
-                "GPU, or submit the job again with a smaller --memory"
+                "GPU, or change the job: postroom edit JOB --memory SIZE"
             )
         if limited := self._why_limited(reader, scheduling):
             return limited
@@ -172,7 +174,7 @@ class Estimator:
             for agent in self._base_state.agents
             if agent.state not in _GONE
             and agent.agent not in self._base_state.orders.drained
-            and (scheduling.gpus <= 1 or scheduling.gpus <= _gpu_count(agent))
+            and (scheduling.gpus <= 1 or scheduling.gpus <= gpu_count(agent))
             and scheduling.memory_mib <= agent.memory_mib
             and will_do(scheduling.require, agent.gpu_name, agent.memory_mib)
         ]
@@ -240,7 +242,3 @@ class Estimator:
                 with contextlib.suppress(BadFileError, OSError):
                     seconds.append(reader.read_outcomes(first).seconds[number - first])
         return fmean(seconds) if seconds else None
-
-
-def _gpu_count(agent: AgentStatus) -> int:
-    return 0 if agent.gpu in ("", "cpu") else agent.gpu.count(",") + 1

@@ -19,7 +19,6 @@ from .job_rows import read_sheet
 from .queue_view import QueueView
 from .run_reader import RunReader, name_of
 
-LAST = "@"
 _BACK = re.compile(r"@(?:~(\d{1,9}))?", re.ASCII)
 _NUMBERS = re.compile(r"\d{1,9}(?:-\d{1,9})?", re.ASCII)
 DAY = len("20261116")

@@ -21,6 +21,7 @@ from ..parcel.sheets import FAILED_FLAG, SCHEDULING_FLAG, Failure, JobSheet, Out
 from ..parcel.trailer import TRAILER_SIZE, read_trailer
 from ..store.append_log import AppendLogReader, Record, RecordReader
 from ..store.base import Base, attempt_of
+from ..store.edited_jobs import list_edited, read_edited
 from ..store.files import Files
 from ..store.job_ids import JobId
 from ..store.runs import RunInfo, gaps, list_firsts, read_parcel_bytes, read_run_info
@@ -96,6 +97,7 @@ class RunReader:
         self._newest: tuple[int, list[int]] = (0, [])
         self._scheduling: dict[int, SchedulingOptions] = {}
         self._scheduling_read: set[int] = set()
+        self._edited: set[int] = set()  # jobs that were changed while they waited
 
     def refresh(self) -> None:
         """Read what is new: jobs first, then results."""
@@ -113,6 +115,17 @@ class RunReader:
                 found = attempt_of(name)
                 if found is not None:
                     self.attempts[found[0]] = max(self.attempts.get(found[0], 0), found[1])
+
+        if self.info.queue and self._changed(self._base.run_folder(self.run)):
+            self._list_edited()
+
+    def _list_edited(self) -> None:
+        self._edited = set(list_edited(self._files, self._base, self.run))
+        for job in self._edited:
+            if self.result_of(job) is None:
+                with contextlib.suppress(BadFileError, FileNotFoundError, ValueError):
+                    asked = self.read_jobs(job).scheduling(job)
+                    self._scheduling[job] = SchedulingOptions.decode(asked)
 
     @property
     def pending(self) -> int:
@@ -250,6 +263,10 @@ class RunReader:
 
     def read_jobs(self, job: int) -> JobSheet:
         """The sheet that holds a job; raises BadFileError or OSError when it cannot be read."""
+        if job in self._edited:
+            edited = read_edited(self._files, self._base, self.run, job)
+            if edited is not None:
+                return edited
         index = bisect.bisect_right(self.firsts, job) - 1
         if index < 0:
             raise BadFileError(self._base.append_log(self.run), f"has no job {job} any more")
@@ -314,7 +331,7 @@ class RunReader:
             sheet = reader.open_record(record)
             for job in range(first, stop):
                 scheduling = sheet.scheduling(job)
-                if scheduling:
+                if scheduling and job not in self._edited:
                     with contextlib.suppress(ValueError):
                         self._scheduling[job] = SchedulingOptions.decode(scheduling)
 

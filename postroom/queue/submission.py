@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -35,6 +34,7 @@ from ..store.runs import (
     user_name,
 )
 from ..store.scheduling import check_priority
+from ..system.processes import host_name
 from ..system.shortage import explain
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def _open_run(
         embedded=False,
         durable=True,
         created_at=time.time(),
-        host=socket.gethostname(),
+        host=host_name(),
         user=user_name(),
         kernels={COMMAND: ""},
         one_job_per_letter=True,

@@ -12,11 +12,13 @@ job gets the next one.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..dispatch.send_order import NO_RUN, JobKey, RunAge, run_age, turn_key
 from .run_reader import RunReader
+
+NO_LEVELS: Mapping[str, int] = {}
 
 
 @dataclass
@@ -27,6 +29,11 @@ class WaitingRun:
     priority: int  # of the jobs in `ranges`
     ranges: list[tuple[int, int]]  # of jobs without options
     single: dict[int, list[JobKey]] = field(default_factory=dict)  # other jobs, by priority
+
+    @property
+    def project(self) -> str:
+        """The project whose queue it is; empty for any other run."""
+        return self.reader.info.project if self.reader.info.queue else ""
 
     @property
     def age(self) -> RunAge:
@@ -58,25 +65,35 @@ class WaitingRun:
         return (key[2] for key in heapq.merge(single, keys))
 
 
-def in_order(runs: Sequence[WaitingRun]) -> Iterator[tuple[RunReader, int]]:
-    """The waiting jobs of some runs, as they will be sent."""
+def in_order(
+    runs: Sequence[WaitingRun], level: Mapping[str, int] = NO_LEVELS
+) -> Iterator[tuple[RunReader, int]]:
+    """The waiting jobs of some runs, as they will be sent.
+
+    `level` is how much each project has used (`store.project_shares`). What jobs will use that are
+    not sent yet is not known: those of a project that has used more are listed behind the others.
+    """
     by_priority: dict[int, list[WaitingRun]] = {}
     for run in runs:
         for priority in run.priorities():
             by_priority.setdefault(priority, []).append(run)
     last = NO_RUN
     for priority in sorted(by_priority, reverse=True):
-        among = sorted(by_priority[priority], key=lambda run: turn_key(priority, run.age, last))
-        left = [(run, run.numbers(priority)) for run in among]
-        while left:
-            for turn in list(left):
-                run, numbers = turn
-                number = next(numbers, None)
-                if number is None:
-                    left.remove(turn)
-                else:
-                    last = run.age
-                    yield run.reader, number
+        by_level: dict[int, list[WaitingRun]] = {}
+        for run in by_priority[priority]:
+            by_level.setdefault(level.get(run.project, 0), []).append(run)
+        for used in sorted(by_level):
+            among = sorted(by_level[used], key=lambda run: turn_key(priority, run.age, last))
+            left = [(run, run.numbers(priority)) for run in among]
+            while left:
+                for turn in list(left):
+                    run, numbers = turn
+                    number = next(numbers, None)
+                    if number is None:
+                        left.remove(turn)
+                    else:
+                        last = run.age
+                        yield run.reader, number
 
 
 def without(spans: Sequence[tuple[int, int]], jobs: Iterable[int]) -> list[tuple[int, int]]:

@@ -72,6 +72,12 @@ def main(arguments: list[str] | None = None) -> int:
         help="hold the GPU only while there are jobs (POSTROOM_REST: for how long after the last)",
     )
     parser.add_argument(
+        "--yield",
+        dest="yields",
+        action="store_true",
+        help="with --rest: stop the running job when it is another user's turn; it is queued again",
+    )
+    parser.add_argument(
         "--kept",
         action="store_true",
         help="stop after the running job when the base does not want this agent any more",
@@ -111,6 +117,7 @@ def _serve(
     lazy: bool = False,
     exclusive: bool = False,
     rest: bool = False,
+    yields: bool = False,
     kept: bool = False,
     while_pid: int | None = None,
     private: bool = False,
@@ -135,7 +142,8 @@ def _serve(
     )
     owner_ended = False
     try:
-        guardian = Guardian(base, slot, lease, rest_s=rest_s() if rest else None, kept=kept)
+        after_s = rest_s() if rest else None
+        guardian = Guardian(base, slot, lease, rest_s=after_s, kept=kept, yields=yields)
         warm = bool(slot.preload)
         with exclusive_mode(slot.gpu, wanted=exclusive, warm=warm, lazy=lazy, say=say):
             try:

@@ -4,7 +4,7 @@
         |                  |--SIGTERM, Ctrl-C--> DRAINING --worker ends--> gone
         |                  |--again------------> worker killed ----------> gone
         |                  |--the out-of-memory killer ends the worker--> pause --> STARTING
-        |                  |--another user's turn: after the job, or with POSTROOM_YIELD now--.
+        |                  |--another user's turn: after the job, or with --yield now--.
         |                  '--nothing to do for a while--> worker ends --> RESTING, without its GPU
         |                                                  RESTING --called, has its GPU--> STARTING
         '-- three workers in a row die with different jobs, or three before they are ready: gone
@@ -42,7 +42,7 @@ from ..store.mailbox import read_in_hand, read_letter
 from ..store.requests import read_stop
 from ..store.runs import Note, close_outboxes, read_run_info, take_back_letter, write_note
 from ..store.snapshot import living_agents
-from ..store.wanted_agents import is_unwanted
+from ..store.wanted_agents import is_to_yield, is_unwanted
 from ..system import cgroups
 from ..system.absence import may_pass
 from ..system.file_events import listen
@@ -66,7 +66,7 @@ from .card_lease import CardLease
 from .command_relay import LOST, CommandRelay
 from .forked_worker import fork_worker
 from .process_state import SPOILT
-from .rest import Bell, IdleWatch, yields
+from .rest import Bell, IdleWatch, told_to_yield
 from .task_output import TaskOutput
 from .timeouts import job_in_hand
 
@@ -114,15 +114,18 @@ class Guardian:
         *,
         rest_s: float | None = None,
         kept: bool = False,
+        yields: bool = False,
         talk: bool = True,
     ) -> None:
         """`rest_s`: give the lease back after so long without work; None: hold it all the time.
-        `kept`: leave when the base does not want this agent any more."""
+        `kept`: leave when the base does not want this agent any more. `yields`: give the lease to
+        another user whose turn it is in the middle of a job, which goes on later."""
         self._files = LocalFiles()
         self._base = base
         self._slot = slot
         self._lease = lease
         self._kept = kept
+        self._yields = yields or told_to_yield()
         self._talk = talk
         self._journal = Journal(base, f"guardian {slot.agent_id}")
         self._mark = mark_of(base.root, slot.agent_id)
@@ -471,7 +474,7 @@ class Guardian:
     def _give_way(self) -> None:
         """Rest after the running job if it is another user's turn to have the GPU.
 
-        With POSTROOM_YIELD, the running job is stopped: it may save its state, and is requeued.
+        An agent that yields stops the running job: it may save its state, and is requeued.
         """
         if not self._rests or self._worker is None or not self._ready or self._lease is None:
             return
@@ -487,7 +490,7 @@ class Guardian:
         self._say(f"{self._slot.gpu_name} is given back: {why}")
         self._journal.event("gives way", agent=self._slot.agent_id, why=why)
         self._tell_worker(b"stop\n")
-        if yields():
+        if self._yields or (self._kept and is_to_yield(self._files, self._base)):
             self._stop_running_job(f"its GPU is given back: {why}")
 
     def _stop_running_job(self, reason: str) -> None:

@@ -30,6 +30,7 @@ from ..gpus.devices.out_of_memory import says_out_of_memory
 from ..parcel.container import Buffer
 from ..parcel.sheets import Failure, JobEnd, JobSheet, Outcome
 from ..store.base import Base
+from ..store.edited_jobs import read_edited
 from ..store.files import Files
 from ..store.journal import Journal
 from ..store.runs import RunInfo, read_note
@@ -155,6 +156,13 @@ class JobRunner:
 
     def run_job(self, info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> JobEnd | None:
         """Run one job, alone on its GPU if it asks for that."""
+        if info.queue:
+            try:
+                sheet = read_edited(self._files, self._base, info.run, job) or sheet
+            except OtherVersionError:
+                raise
+            except BadFileError as error:
+                return JobEnd(failure=Failure(Outcome.FAILED, type(error).__name__, str(error)))
         if self.sharing is None:
             return self._run(info, sheet, job, attempt)
         again = self._ran_out_of_memory(info, sheet, job, attempt)

@@ -33,8 +33,8 @@ def rest_s() -> float | None:
         raise PostroomError(f"{VARIABLE}={text!r}: write 30s, 10m, or never") from None
 
 
-def yields() -> bool:
-    """Whether a session stops its running job when it is somebody else's turn to use the GPU."""
+def told_to_yield() -> bool:
+    """Whether the environment has a session stop its job when it is somebody else's turn."""
     return os.environ.get(YIELD, "") not in ("", "0", "no")
 
 

@@ -125,7 +125,7 @@ class Sessions:
     def _wait_until_ready(self, agent: str, pid: str) -> None:
         process = self._processes.get(agent)
         give_up_at = time.monotonic() + READY_S
-        while not self._files.exists(self.base.mailbox(agent)):
+        while not any(map(self._files.exists, (self.base.mailbox(agent), self.base.rest(agent)))):
             if process is None and living_agents(self._files, self.base, agent) is None:
                 raise PostroomError(f"agent {agent} died before it was ready")
             if process is not None and process.poll() is not None:
@@ -348,7 +348,7 @@ class Sessions:
     def _spawn(self, slot: SlotSpec, *, outlive: bool = False) -> SessionProcess:
         words = []
         for name, value in self._options_of(slot, outlive=outlive).items():
-            option = f"--{name.replace('_', '-')}"
+            option = f"--{'yield' if name == 'yields' else name.replace('_', '-')}"
             words += [option] if value is True else [option, str(value)]
         with _open_log(self.base.session_log(slot.agent), os.O_TRUNC) as log:
             return start_detached("postroom.session", slot.gpu, self.base.root, *words, log=log)

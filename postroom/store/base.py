@@ -27,6 +27,7 @@ base/
   data.lock                      shared file lock of those who begin a run that refers to data
   control/                       requests to the acting Master, and the orders in force
   control/agents.json            which agents the base is to have
+  control/use.json               how much GPU time each project has used lately
   runs/<run>/<job>/              the files of a queued command: INFO, .OUT, SUCCESS or FAILURE
   runs/<run>/output.<agent>      what the kernels of a run have printed
   log/postroom.log               one log for every process (JSON lines)
@@ -49,13 +50,12 @@ import itertools
 import os
 import pwd
 import shlex
-import socket
 import stat
 import time
 
 from ..errors import BaseFolderError
 from ..system.network_filesystem import network_filesystem
-from ..system.processes import boot_id
+from ..system.processes import boot_id, host_name
 from ..system.regular_file import open_regular
 from ..system.shortage import explain
 from .files import new_token
@@ -93,6 +93,7 @@ CLOSED = "closed"
 LET_GO = "let_go"
 READER = "reader."
 APPEND_LOG = "jobs.log"
+EDITED = ".edit"
 
 _TOKEN = new_token(12)
 _serials = itertools.count()
@@ -125,6 +126,7 @@ class Base:
         self.master_lock = f"{self.root}/master.lock"
         self.master_info = f"{self.root}/master.json"
         self.wanted_agents = f"{self.root}/control/agents.json"
+        self.project_shares = f"{self.root}/control/use.json"
         self.page_lock = f"{self.root}/page.lock"
         self.page_info = f"{self.root}/page.json"
         self.pilots = f"{self.root}/pilots"
@@ -211,6 +213,10 @@ class Base:
     def parcel(self, run: str, name: str) -> str:
         """A file with the arguments of some jobs; the append log holds its name."""
         return f"{self.job_pool}/{run}/{name}{SUFFIX}"
+
+    def edited(self, run: str, job: int) -> str:
+        """What a job is since somebody edited it, instead of what its record says."""
+        return f"{self.job_pool}/{run}/{job}{EDITED}"
 
     def environment(self, run: str, name: str) -> str:
         """The environment of some commands of a run, named by its content."""
@@ -408,7 +414,7 @@ def _check_host(base: Base) -> None:
     started again, or has a new name, is still the only one.
     """
     host, boot = _named_host(base)
-    if boot in ("", boot_id()) or host == socket.gethostname():
+    if boot in ("", boot_id()) or host == host_name():
         return
     kind = network_filesystem(base.root)
     if kind:
@@ -422,7 +428,7 @@ def _check_host(base: Base) -> None:
 
 def _name_host(base: Base) -> None:
     """Write which host a base belongs to, if that is not what it says."""
-    mine = socket.gethostname(), boot_id()
+    mine = host_name(), boot_id()
     if _named_host(base) == mine:
         return
     temporary = base.temporary()

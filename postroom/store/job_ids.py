@@ -16,6 +16,7 @@ from .runs import list_runs
 _TARGET = re.compile(r"([A-Za-z0-9_-]+)(?:/(\d{1,9})(?:-(\d{1,9}))?)?")
 _SPAN = re.compile(r"([^/]+)/([0-9]{1,9})(?:-([0-9]{1,9}))?", re.ASCII)
 SHORT = 6
+LAST = "@"  # means the job that was submitted last
 # One request is about at most this many jobs: a few bytes must not claim to be endless work.
 MOST_JOBS = 1_000_000
 

@@ -13,6 +13,7 @@ job has ended.
 
 from __future__ import annotations
 
+import binascii
 import contextlib
 import enum
 import re
@@ -34,6 +35,8 @@ ORDERS_LIMIT = 1 << 30
 STOP_LIMIT = 4096
 MOST_TEXT = 1000
 NO_JOBS = JobIds()
+# What agents do with their running job when it is another user's turn; None: as before.
+YIELDS = {"yield": True, "keep": False, None: None}
 GPUS = re.compile(r"[A-Za-z0-9][A-Za-z0-9,;/_-]{0,9999}")
 
 
@@ -44,15 +47,17 @@ class RequestVerb(enum.Enum):
     HOLD = "hold"  # jobs
     RELEASE = "release"  # jobs
     PRIORITY = "priority"  # jobs or runs; value: the number
+    EDIT = "edit"  # jobs that wait; value: for each of them a parcel with what it is to be, base64
     MOVE = "move"  # jobs; value: "first", "last" or the job to put them before
     PAUSE = "pause"  # runs, projects, or everything; preempt: stop running jobs, which go on later
     LIMIT = "limit"  # projects; value: how many of their jobs may run at once; 0: any number
+    FAILURES = "failures"  # projects, or everything; value: so many failures in a row pause it
     RESUME = "resume"  # runs, projects, or everything
     DRAIN = "drain"  # agents: no more letters; preempt: stop what they run
     FILL = "fill"  # agents: letters again
     ADD = "add"  # agents; value: their GPUs, as in "0,0,1": they are wanted from now on
     REMOVE = "remove"  # agents: they are not wanted any more; preempt: stop what they run
-    UP = "up"  # everything: the agents that are wanted are to live
+    UP = "up"  # everything: the agents that are wanted are to live; value: see `YIELDS`
     DOWN = "down"  # everything: none of them is to live for now; preempt: stop what they run
 
 
@@ -99,12 +104,25 @@ class Request(JsonRecord):
             if type(self.value) is not int:
                 raise PostroomError("a priority is a whole number")
             check_priority(self.value)
-        if self.verb is RequestVerb.LIMIT and (type(self.value) is not int or self.value < 0):
+        counts = self.verb in (RequestVerb.LIMIT, RequestVerb.FAILURES)
+        if counts and (type(self.value) is not int or self.value < 0):
             raise PostroomError("a limit is a whole number; 0 removes it")
         if self.verb is RequestVerb.ADD and not GPUS.fullmatch(str(self.value)):
             raise PostroomError("write GPUs as 0,0,1 or all or cpu")
+        if self.verb is RequestVerb.UP and self.value not in YIELDS:
+            raise PostroomError("agents yield, or keep their GPU until the end of the job")
+        if self.verb is RequestVerb.EDIT:
+            self.parcels()
         if self.verb is RequestVerb.MOVE and self.value not in ("first", "last"):
             JobId.parse(str(self.value)[:MOST_TEXT])
+
+    def parcels(self) -> dict[JobId, bytes]:
+        """What each job is to be, of a request to edit them."""
+        words = str(self.value).split()
+        if len(words) != len(self.jobs):
+            raise PostroomError(f"it edits {len(self.jobs)} jobs, and has {len(words)} parcels")
+        parcels = [binascii.a2b_base64(word, strict_mode=True) for word in words]
+        return dict(zip(self.jobs, parcels, strict=True))
 
 
 _TARGETS = {
@@ -112,9 +130,11 @@ _TARGETS = {
     RequestVerb.HOLD: ("jobs",),
     RequestVerb.RELEASE: ("jobs",),
     RequestVerb.PRIORITY: ("jobs", "runs"),
+    RequestVerb.EDIT: ("jobs",),
     RequestVerb.MOVE: ("jobs",),
     RequestVerb.PAUSE: ("runs", "projects", "everything"),
     RequestVerb.LIMIT: ("projects",),
+    RequestVerb.FAILURES: ("projects", "everything"),
     RequestVerb.RESUME: ("runs", "projects", "everything"),
     RequestVerb.DRAIN: ("agents", "everything"),
     RequestVerb.FILL: ("agents", "everything"),
@@ -194,6 +214,8 @@ class Orders(JsonRecord):
     killed: dict[JobId, str] = field(default_factory=dict)  # by whom
     limits: dict[str, int] = field(default_factory=dict)  # of a project's jobs, so many at once
     paused_why: dict[str, str] = field(default_factory=dict)  # of projects that paused themselves
+    # After so many failures in a row a project pauses itself; "": the whole queue.
+    failure_limits: dict[str, int] = field(default_factory=dict)
 
     def is_paused(self, run: str, project: str) -> bool:
         """Whether nothing more of a run is to be begun."""

@@ -28,6 +28,7 @@ class WantedAgents(JsonRecord):
 
     agents: dict[str, str] = field(default_factory=dict)  # agent: its GPUs, such as "0" or "0,1"
     up: bool = True  # False: none of them for now; see `postroom down`
+    yields: bool = False  # they stop their running job when it is another user's turn
 
     def check(self) -> None:
         """Refuse ids that cannot be an agent's."""
@@ -53,6 +54,14 @@ def is_unwanted(files: Files, base: Base, agent_id: str) -> bool:
     with contextlib.suppress(BadFileError, OtherVersionError, OSError):
         wanted = read_wanted(files, base)
         return wanted is not None and agent_id not in wanted.living
+    return False
+
+
+def is_to_yield(files: Files, base: Base) -> bool:
+    """Whether the agents that are wanted give their GPU away in the middle of a job."""
+    with contextlib.suppress(BadFileError, OtherVersionError, OSError):
+        wanted = read_wanted(files, base)
+        return wanted is not None and wanted.yields
     return False
 
 

@@ -16,7 +16,6 @@ that from its host page by page, at a tenth of the speed of a copy. There are tw
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import fcntl
 import mmap
@@ -26,7 +25,10 @@ import weakref
 from collections import deque
 from collections.abc import Iterator
 from functools import cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import ctypes  # late: `postroom submit` handles no large file, and runs in shell loops
 
 # Smaller files are not worth it.
 LARGE = 4 << 20
@@ -240,6 +242,8 @@ def map_file(fd: int, size: int) -> memoryview:
 
 def _region(fd: int, size: int) -> tuple[ctypes.Array[ctypes.c_char], int]:
     """Map a file for reading; return the mapping and its address."""
+    import ctypes
+
     address = _libc().mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
     if address == ctypes.c_void_p(-1).value:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
@@ -280,6 +284,8 @@ def give_back(fd: int, end: int) -> None:
 
 @cache
 def _libc() -> ctypes.CDLL:
+    import ctypes
+
     libc = ctypes.CDLL(None, use_errno=True)
     offset = ctypes.c_int64
     libc.mmap.restype = ctypes.c_void_p

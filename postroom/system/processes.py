@@ -9,6 +9,11 @@ from typing import Any, NamedTuple
 FIRST_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO of Linux, the same on every machine
 
 
+def host_name() -> str:
+    """The name of this host, as `socket.gethostname` says it; that module takes 4 ms to import."""
+    return os.uname().nodename
+
+
 class Process(NamedTuple):
     """One process; no other process of any boot or container is equal to it."""
 

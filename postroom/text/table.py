@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 
 from .safe_text import printable
@@ -41,4 +40,6 @@ def html_table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _escaped(cell: str) -> str:
+    import html  # it loads a table of all entities
+
     return html.escape(printable(cell))

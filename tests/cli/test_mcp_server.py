@@ -65,7 +65,7 @@ def test_an_assistant_that_may_submits_and_kills(base: Base) -> None:
         ("submit_job", {"command": "true", "cwd": "/nowhere"}),
     ]
     names, said = ask(base, *calls, options=("--allow-submit",))
-    assert {"submit_job", "kill_jobs", "rerun_jobs"} <= names
+    assert {"submit_job", "edit_job", "kill_jobs", "rerun_jobs"} <= names
     assert said[0] in said[1]
     assert "does not exist" in said[2]
 

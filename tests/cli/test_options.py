@@ -27,6 +27,7 @@ ARGUMENTS = {
     "doctor": [],
     "down": [],
     "drain": [],
+    "edit": [JOB, "-p", "1"],
     "hold": [JOB],
     "jobs": [],
     "kill": [JOB],

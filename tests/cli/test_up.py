@@ -144,11 +144,11 @@ time.sleep(600)
 
 
 def test_an_agent_that_yields_saves_its_job_for_a_neighbour_and_finishes_it_later(
-    queue: Base, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    queue: Base, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("POSTROOM_YIELD", "1")
     (tmp_path / "train.py").write_text(YIELDING)
     postroom("up", "--gpus", "0", "--no-page")
+    postroom("up", "--yield", "--no-page")  # those that live do, too
     job = postroom("submit", sys.executable, str(tmp_path / "train.py")).strip()
     wait_until(lambda: "begun" in postroom("logs", job), folder=queue.root)
     # The neighbour waits for this GPU: it is not their turn for the first ten seconds.

@@ -483,6 +483,33 @@ class TestMistakes:
         order = room.order(room.dispatcher(), room.inbox(run_job=run_command))
         assert len(order) == 15
 
+    def test_a_project_pauses_after_as_many_failures_in_a_row_as_were_set(
+        self, room: QueueRoom
+    ) -> None:
+        room.ask(RequestVerb.FAILURES, projects=("p",), value=2)
+        room.queue("false", "good", "false", "false", "false")
+        room.queue("a", project="other")
+        dispatcher = room.dispatcher()
+        inbox = room.inbox(run_job=run_command)
+        assert sorted(room.order(dispatcher, inbox)) == ["a"] + ["false"] * 3 + ["good"]
+        orders = read_orders(room.files, room.base)
+        assert orders.paused_projects == {"p"}
+        assert orders.paused_why["p"].startswith("2 jobs in a row failed, the last with")
+        room.ask(RequestVerb.RESUME, projects=("p",))
+        assert room.order(dispatcher, inbox) == ["false"]  # counted anew
+
+    def test_the_queue_pauses_after_failures_of_any_project(self, room: QueueRoom) -> None:
+        room.ask(RequestVerb.FAILURES, everything=True, value=3)
+        for project in "pqrs":
+            room.queue("false", project=project)
+        dispatcher = room.dispatcher()
+        inbox = room.inbox(run_job=run_command)
+        assert room.order(dispatcher, inbox) == ["false"] * 3
+        assert "3 jobs in a row" in read_orders(room.files, room.base).paused_why[""]
+        room.ask(RequestVerb.RESUME, everything=True)
+        assert room.order(dispatcher, inbox) == ["false"]
+        assert read_orders(room.files, room.base).paused_why == {}
+
     def test_the_rest_of_an_array_is_held_after_its_failures(self, room: QueueRoom) -> None:
         jobs = room.queue(*["false"] * 6, group="g", group_failures=2)
         room.queue("good")

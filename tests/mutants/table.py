@@ -1382,8 +1382,8 @@ MUTANTS = [
     Mutant(
         "runs of equal priority take turns",
         "postroom/dispatch/send_order.py",
-        "return -priority, age <= last, age",
-        "return -priority, False, age",
+        "return -priority, level, age <= last, age",
+        "return -priority, level, False, age",
         "tests/queue/test_waiting_order.py",
     ),
     Mutant(
@@ -1958,8 +1958,50 @@ MUTANTS = [
     Mutant(
         "equal failures pause their project",
         REQUEST_EXECUTOR,
-        "                self.orders.paused_projects.add(project)\n",
+        "            orders.paused_projects.add(project)\n",
+        "            pass\n",
+        "tests/dispatch/test_request_executor.py",
+    ),
+    Mutant(
+        "fair: a project that has used less goes first",
+        "postroom/dispatch/send_order.py",
+        "return -priority, level, age <= last, age",
+        "return -priority, 0, age <= last, age",
+        "tests/store/test_project_shares.py",
+    ),
+    Mutant(
+        "fair: what a project's running jobs use counts",
+        "postroom/dispatch/dispatcher.py",
+        "used_s[active.project] = used_s.get(active.project, 0.0) + running_s",
+        "pass",
+        "tests/store/test_project_shares.py",
+    ),
+    Mutant(
+        "a job that has begun is not edited",
+        REQUEST_EXECUTOR,
+        " or not queue.is_here(job.number)",
         "",
+        "tests/cli/test_edit.py",
+    ),
+    Mutant(
+        "a session runs a job as it was edited",
+        "postroom/session/job_runner.py",
+        "sheet = read_edited(self._files, self._base, info.run, job) or sheet",
+        "pass",
+        "tests/session/test_job_runner.py",
+    ),
+    Mutant(
+        "an edited job is in one heap only",
+        "postroom/dispatch/project_queue.py",
+        "        heap[:] = [key for key in heap if key[2] != job]\n",
+        "",
+        "tests/cli/test_edit.py",
+    ),
+    Mutant(
+        "a success ends a row of failures",
+        REQUEST_EXECUTOR,
+        "self._in_a_row.pop(project, None)\n                self._in_a_row.pop(WHOLE_QUEUE",
+        "self._in_a_row.pop(WHOLE_QUEUE",
         "tests/dispatch/test_request_executor.py",
     ),
     Mutant(

@@ -81,8 +81,8 @@ def test_gpus_and_memory_that_no_agent_has_are_named(base: Base, view: QueueView
         "no agent has the 2 GPUs that it needs; start one with: postroom agents add BASE '0-1;'"
     )
     assert why(base_state, large) == (
-        "no agent has a GPU with the 40G that it needs; start an agent on a larger GPU, or submit "
-        "the job again with a smaller --memory"
+        "no agent has a GPU with the 40G that it needs; start an agent on a larger GPU, or change "
+        "the job: postroom edit JOB --memory SIZE"
     )
     base_state = with_agents(view, agent("0", gpu="u0,u1", memory_mib=48 << 10))
     assert why(base_state, two) == "it is next"

@@ -22,6 +22,7 @@ from postroom.session.inbox import TryAgain
 from postroom.session.job_runner import JobRunner
 from postroom.session.tasks import CACHE_IDLE_S, SHARED_IDLE_S
 from postroom.store.base import create_base
+from postroom.store.edited_jobs import write_edited
 from postroom.store.files import LocalFiles
 from postroom.store.journal import NullJournal
 from postroom.store.runs import Note, write_note
@@ -52,18 +53,24 @@ class Turn:
         self.lingered += 1
 
 
-def run(tmp_path: Path, job: Job, minder: Minder) -> JobEnd | None:
+def run(tmp_path: Path, job: Job, minder: Minder, edited: Job | None = None) -> JobEnd | None:
     class Guardian:
         def say(self, **fields: Any) -> None:
             raise AssertionError("a command's time limit is its minder's to keep")
 
-    names = [job.name] if job.name else None
-    data = b"".join(map(bytes, pack_jobs(0, job.task, job.settings, names, [job.arguments])))
+    def packed(job: Job) -> bytes:
+        names = [job.name] if job.name else None
+        return b"".join(map(bytes, pack_jobs(0, job.task, job.settings, names, [job.arguments])))
+
     settings = {"gpu": "cpu", "gpu_name": "CPU"}
     base = create_base(tmp_path / "base")
     runner = JobRunner(LocalFiles(), base, settings, Guardian(), NullJournal(), minder.run)
     runner.turn = turn = Turn()
-    done = runner.run_job(info(), JobSheet("parcel", data), 0, 2)
+    if edited is not None:
+        os.mkdir(base.run_folder("r"))
+        write_edited(LocalFiles(), base, "r", 0, packed(edited))
+    queued = info(queue=True)
+    done = runner.run_job(queued, JobSheet("parcel", packed(job)), 0, 2)
     assert turn.lingered == len(minder.attempts)
     return done
 
@@ -74,6 +81,14 @@ def test_a_command_goes_to_the_minder_with_all_that_is_asked(tmp_path: Path) -> 
     assert run(tmp_path, spec.to_job(), minder) is None
     folder = create_base(tmp_path / "base").job_folder("r", 0)
     assert minder.attempts == [CommandAttempt(spec.but(folder=folder), "r", 0, 2, 1)]
+
+
+def test_a_command_that_was_edited_runs_as_it_is_now(tmp_path: Path) -> None:
+    before, now = CommandSpec("true", "one", "/"), CommandSpec("false", "two", "/", timeout_s=5.0)
+    minder = Minder(None)
+    run(tmp_path, before.to_job(), minder, now.to_job())
+    (attempt,) = minder.attempts
+    assert (attempt.spec.command, attempt.spec.name, attempt.spec.timeout_s) == ("false", "two", 5)
 
 
 def test_a_folder_that_is_asked_for_is_kept(tmp_path: Path) -> None:

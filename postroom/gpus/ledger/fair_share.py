@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from .protocol import LeaseEntry
+if TYPE_CHECKING:
+    from .protocol import LeaseEntry
 
 CHARGE_S = 600.0  # what each card counts for from the first moment
 

@@ -1,0 +1,137 @@
+"""What can be asked for one command: the options that `submit` and `edit` share."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import click
+
+from ..commands.spec import GRACE_S, CommandSpec
+from ..errors import PostroomError
+from ..store.job_ids import JobId
+from ..store.scheduling import check_require
+from ..text.memory_sizes import to_mib
+from ..text.option_values import environment
+from .job_options import complete_jobs
+from .options import duration, moment
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+OPTIONS = [
+    click.option("-n", "--name", default="", help="Name of the job."),
+    click.option("-p", "--priority", type=int, default=0, help="Higher goes first.  [default: 0]"),
+    click.option(
+        "-g",
+        "--gpus",
+        type=click.IntRange(0),
+        default=1,
+        show_default=True,
+        metavar="N",
+        help="GPUs that its session must have.",
+    ),
+    click.option(
+        "--where",
+        type=click.Choice(["local", "slurm", "ray"]),
+        help="Only on this host, or only on such pilots.",
+    ),
+    click.option("-m", "--memory", metavar="SIZE", help="Memory that each GPU must have: 40G."),
+    click.option(
+        "-t", "--time-limit", type=duration, metavar="TIME", help="End it after 90s, 30m, 2h."
+    ),
+    click.option(
+        "--retries", type=click.IntRange(0), default=0, help="How often to retry after a failure."
+    ),
+    click.option(
+        "--grace",
+        type=duration,
+        metavar="TIME",
+        help="Time from SIGTERM to SIGKILL.  [default: 10s]",
+    ),
+    click.option(
+        "-a",
+        "--after",
+        multiple=True,
+        metavar="JOB",
+        shell_complete=complete_jobs,
+        help="Start after JOB has succeeded; cancel if it fails.",
+    ),
+    click.option(
+        "--after-any",
+        multiple=True,
+        metavar="JOB",
+        shell_complete=complete_jobs,
+        help="Start after JOB has ended, successfully or not.",
+    ),
+    click.option(
+        "--begin", type=moment, metavar="WHEN", help="Not before 22:00, 'fri 20:00', now+2h."
+    ),
+    click.option(
+        "--require", default="", metavar="KIND", help="Only on GPUs like 'A100|H100', or '24G'."
+    ),
+    click.option(
+        "-C", "--cwd", type=click.Path(), help="Folder to run in.  [default: this folder]"
+    ),
+    click.option(
+        "-e", "--env", multiple=True, metavar="NAME=VALUE", help="Set an environment variable."
+    ),
+    click.option("--shell", default="bash", show_default=True, help="The shell that runs it."),
+    click.option(
+        "--container", default="", metavar="IMAGE", help="Run it in a container: see docs/queue.md."
+    ),
+]
+OPTION_NAMES = (
+    "name", "priority", "gpus", "where", "memory", "time_limit", "retries", "grace", "after",
+    "after_any", "begin", "require", "cwd", "env", "shell", "container",
+)  # fmt: skip
+
+
+def spec_options(function: F) -> F:
+    """Add the options of one command."""
+    for option in reversed(OPTIONS):
+        function = option(function)
+    return function
+
+
+def with_options(
+    spec: CommandSpec, given: Mapping[str, Any], named: Callable[[Sequence[str]], Sequence[JobId]]
+) -> CommandSpec:
+    """A command with what the given options say; what is not among them stays as it is.
+
+    `named` finds the jobs that words mean.
+    """
+    own: dict[str, Any] = {}
+    scheduling: dict[str, Any] = {}
+    for option, value in given.items():
+        match option:
+            case "name" | "retries" | "shell" | "container":
+                own[option] = value
+            case "cwd":
+                own["cwd"] = os.path.abspath(value) if value else spec.cwd
+            case "env":
+                own["env"] = {**spec.env, **environment(value)}
+            case "time_limit":
+                own["timeout_s"] = value
+            case "grace":
+                own["grace_s"] = GRACE_S if value is None else value
+            case "priority" | "gpus":
+                scheduling[option] = value
+            case "where":
+                scheduling["where"] = value or ""
+            case "memory":
+                scheduling["memory_mib"] = to_mib(value) if value else 0
+            case "require":
+                scheduling["require"] = check_require(value)
+            case "begin":
+                scheduling["begin_at"] = value if value and value > time.time() else 0.0
+            case "after" | "after_any":
+                scheduling[option] = tuple(named(value)) if value else ()
+            case _:
+                raise PostroomError(f"{option!r} is not an option of a command")
+    spec = replace(spec, **own)
+    # How long it can take: a job is begun before a reservation only if that is known.
+    lasts_s = 0.0 if spec.timeout_s is None else spec.timeout_s + spec.grace_s
+    return replace(spec, scheduling=replace(spec.scheduling, **scheduling, lasts_s=lasts_s))

@@ -1,0 +1,74 @@
+"""How much GPU time each project of a queue has used lately: `control/use.json`.
+
+Projects whose jobs have the same priority share the GPUs as users do in the ledger's line: who has
+used less goes first, and what was used fades in the same way (`gpus.ledger.fair_share`). The acting
+Master counts the time of every letter, from sending it until the agent is free again, and writes
+the file now and then. What is lost with a killed Master is a few seconds of use, no job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from ..errors import BadFileError
+from ..gpus.ledger.fair_share import Account
+from ..gpus.ledger.ledger_rules import HALF_LIFE_S
+from .base import Base
+from .files import Files
+from .records import JsonRecord
+
+# Projects take turns while what they have used differs by less than this.
+ALIKE_S = 60.0
+LIMIT = 16 << 20
+# What has faded to less than this is forgotten.
+_LEAST_S = 1.0
+
+
+@dataclass
+class ProjectShares(JsonRecord):
+    """The accounts of all projects."""
+
+    CALLED: ClassVar[str] = "what projects have used"
+
+    accounts: dict[str, tuple[float, float]] = field(default_factory=dict)  # as `Account`
+
+    def add(self, project: str, seconds: float, now: float) -> None:
+        """A project has used GPUs for so many seconds."""
+        before = Account(*self.accounts.get(project, (0.0, now)))
+        after = before.plus(max(0.0, seconds), now, HALF_LIFE_S)
+        self.accounts[project] = after.seconds, after.at
+
+    def used_s(self, now: float) -> dict[str, float]:
+        """What each project has used, as it counts now."""
+        return {name: Account(*one).faded(now, HALF_LIFE_S) for name, one in self.accounts.items()}
+
+    def forget_faded(self, now: float) -> None:
+        """Drop the projects that have used nothing for a long time."""
+        used = self.used_s(now)
+        self.accounts = {name: a for name, a in self.accounts.items() if used[name] >= _LEAST_S}
+
+
+def levels(used_s: Mapping[str, float], projects: set[str]) -> dict[str, int]:
+    """Sorts projects: the lowest has its turn, and equal ones take turns.
+
+    The runs of Python programs belong to no project, "": they take turns with whoever is next.
+    """
+    found = {name: int(used_s.get(name, 0.0) // ALIKE_S) for name in projects if name}
+    return {"": min(found.values(), default=0), **found}
+
+
+def read_use(files: Files, base: Base) -> ProjectShares:
+    """What projects have used; a file that cannot be read says that nobody has used anything."""
+    try:
+        return ProjectShares.decode(base.project_shares, files.read(base.project_shares, LIMIT))
+    except (FileNotFoundError, BadFileError):
+        return ProjectShares()
+
+
+def write_use(files: Files, base: Base, use: ProjectShares) -> None:
+    """Write it, for the next Master and for listings; only the acting Master does this."""
+    temporary = base.temporary()
+    files.write_new(temporary, [use.encode()])
+    files.move(temporary, base.project_shares)
