@@ -28,7 +28,7 @@ from ..store.runs import user_name
 from ..text.durations import format_duration
 from .base_state import BaseState
 from .cleaning import QUIET_S, find_over, runs_in_use
-from .job_rows import read_sheet
+from .job_rows import read_sheet, spec_of
 from .queue_view import QueueView
 from .rows import FAILED
 from .run_reader import RunReader, command_fields, scheduling_in
@@ -36,6 +36,7 @@ from .submission import check
 from .submission import rerun as submit_again
 
 POLL_S = 0.02
+MOST_LIMIT = 1_000_000
 SECOND = len("20261116-030703")  # of a run's id: two runs may be made in the same second
 
 
@@ -76,7 +77,7 @@ class ActionInput:
     jobs: Sequence[JobId] = ()
     scope: QueueScope = QueueScope()
     agents: Sequence[str] = ()
-    value: int | str | None = None  # a priority, a place in the queue, or GPUs
+    value: int | str | None = None  # a priority, a limit, a place in the queue, or GPUs
     preempt: bool = False
 
 
@@ -242,7 +243,7 @@ def rerun(view: QueueView, jobs: Sequence[JobId]) -> ActionResult:
     known = _known(base_state, jobs)
     tasks = [job for job in known if not _reader(base_state, job).info.queue]
     left = [job for job in known if job not in set(tasks)]
-    specs = {job: _spec_of(_reader(base_state, job), job.number) for job in left}
+    specs = {job: spec_of(_reader(base_state, job), job.number) for job in left}
     new = _rerun_tasks(view, base_state, tasks)
     # A job that waited for another of them now waits for its new copy: those copies go first.
     while left:
@@ -476,6 +477,7 @@ ACTIONS = {
     "rerun": Action("jobs", "Rerun", lambda view, what: rerun(view, what.jobs)),
     "pause": Action("queue", "Pause", lambda view, what: pause(view, what.scope, what.preempt)),
     "resume": Action("queue", "Resume", lambda view, what: resume(view, what.scope)),
+    "limit": Action("queue", "Set limit", lambda view, what: limit(view, *_limit_of(what))),
     "drain": Action("agents", "Drain", lambda view, what: drain(view, what.agents, what.preempt)),
     "fill": Action("agents", "Undo drain", lambda view, what: fill(view, what.agents)),
     "remove": Action(
@@ -487,8 +489,15 @@ ACTIONS = {
 
 def _number(what: ActionInput) -> int:
     if type(what.value) is not int:
-        raise PostroomError("a priority is a whole number")
+        raise PostroomError("a priority, or a limit, is a whole number")
     return what.value
+
+
+def _limit_of(what: ActionInput) -> tuple[str, int]:
+    most = _number(what)
+    if len(what.scope.projects) != 1 or not 0 <= most <= MOST_LIMIT:
+        raise PostroomError(f"a limit is for one project, and a number from 0 to {MOST_LIMIT}")
+    return what.scope.projects[0], most
 
 
 def _place(what: ActionInput) -> str | JobId:
@@ -613,16 +622,6 @@ def _waiting(
 
 def _count(jobs: Collection[JobId]) -> str:
     return f"job {next(iter(jobs)).short}" if len(jobs) == 1 else f"{len(jobs)} jobs"
-
-
-def _spec_of(reader: RunReader, number: int) -> CommandSpec:
-    """The spec of a job, so that it can be submitted again."""
-    job = reader.job_id(number)
-    try:
-        sheet = reader.read_jobs(number)
-        return CommandSpec.of_job(sheet, number)
-    except (BadFileError, OSError, TypeError) as error:
-        raise PostroomError(f"job {job.short} cannot be read: {error}") from None
 
 
 def _awaited_by(base_state: BaseState, job: JobId) -> tuple[JobId, ...]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from ..errors import PostroomError
 from ..gpus.cards.inventory import CardWatch
-from ..gpus.ledger.card_overview import overview
+from ..gpus.ledger.card_overview import CardStatus, overview
 from ..gpus.ledger.protocol import open_ledger
 from ..store.snapshot import AgentStatus
 from .base_state import BaseState
-from .rows import AgentView, CardView
+from .rows import AgentView, CardHolder, CardView
 
 
 def card_views(base_state: BaseState, watch: CardWatch) -> list[CardView]:
@@ -18,7 +18,7 @@ def card_views(base_state: BaseState, watch: CardWatch) -> list[CardView]:
     except (PostroomError, OSError) as error:
         return [CardView("", 0, "?", 0, None, None, None, None, str(error), [], "")]
     agents = {agent.agent: agent for agent in base_state.agents if agent.state != "dead"}
-    ours = {(agent.pid, agent.pid_namespace) for agent in agents.values()}
+    ours = {(agent.pid, agent.pid_namespace): agent.agent for agent in agents.values()}
     found = []
     for view in views:
         card = view.card
@@ -44,9 +44,27 @@ def card_views(base_state: BaseState, watch: CardWatch) -> list[CardView]:
                 problem=card.problem or view.reason,
                 agents=[a for a, agent in agents.items() if card.uuid in agent.gpu.split(",")],
                 holder=holder,
+                holders=_holders(view, ours),
             )
         )
     return found
+
+
+def _holders(view: CardStatus, ours: dict[tuple[int, str], str]) -> list[CardHolder]:
+    """Everybody who has a GPU: those with a lease, then those without."""
+    leased = [
+        CardHolder(
+            lease.user,
+            lease.name,
+            lease.process.pid,
+            ours.get((lease.process.pid, lease.process.pid_namespace), ""),
+            lease.granted_at or lease.asked_at,
+            lease.memory_mib,
+        )
+        for lease in view.leases
+    ]
+    others = [CardHolder(one.user, "", one.pid, "", None, None) for one in view.foreign]
+    return leased + others
 
 
 def agent_views(base_state: BaseState) -> list[AgentView]:

@@ -7,7 +7,7 @@ import contextlib
 from ..errors import BadFileError
 from .base_state import BaseState
 from .rows import ENDED, Interval
-from .run_reader import RunReader, name_of
+from .run_reader import RunReader, command_text, name_of
 
 # A chart cannot show more.
 MOST = 5000
@@ -78,6 +78,8 @@ def _ended(reader: RunReader, first: int) -> Interval | None:
 
 
 def _name(reader: RunReader, number: int) -> str:
+    """The name of a job; its command, where it has none."""
     with contextlib.suppress(BadFileError, OSError, IndexError):
-        return name_of(reader.read_jobs(number), number)
+        sheet = reader.read_jobs(number)
+        return name_of(sheet, number) or command_text(sheet, number)
     return ""

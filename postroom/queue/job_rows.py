@@ -7,14 +7,14 @@ import itertools
 import os
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
 from ..commands.job_environment import read_environment
 from ..commands.job_folder import JobFolder, working_folder
-from ..commands.spec import COMMAND
-from ..errors import BadFileError, OtherVersionError
+from ..commands.spec import COMMAND, CommandSpec
+from ..errors import BadFileError, OtherVersionError, PostroomError
 from ..parcel.sheets import JobSheet
 from ..store.base import Base
 from ..store.files import Files
@@ -35,7 +35,11 @@ from .run_reader import (
     scheduling_in,
 )
 
+# What a list of jobs can be sorted by.
+SORTS = ("name", "priority", "submitted", "duration")
+ListedJob = tuple[RunReader, int, str]
 _EXIT = re.compile(r"exit code (\d+)")
+_NUMBERS = re.compile(r"([0-9]+)")  # "arr.9" comes before "arr.10"
 
 
 class JobRows:
@@ -88,6 +92,32 @@ class JobRows:
         # A page or a terminal that cannot show one of them would show none.
         fields |= {key: encodable(v) for key, v in fields.items() if isinstance(v, str)}
         return JobView(**fields)
+
+    def in_order(self, jobs: Iterable[ListedJob], sort: str) -> list[ListedJob]:
+        """Jobs sorted by name, priority, submission or duration; those without one come last."""
+        by = sort.removeprefix("-")
+        if by not in SORTS:
+            raise PostroomError(f"{by[:20]!r} is no order of jobs: use one of {', '.join(SORTS)}")
+        keyed = [(self._key(by, *job), job) for job in jobs]
+        known = [(key, job) for key, job in keyed if key is not None]
+        known.sort(key=lambda pair: pair[0], reverse=sort.startswith("-"))
+        return [job for _, job in known] + [job for key, job in keyed if key is None]
+
+    def _key(self, by: str, reader: RunReader, number: int, state: str) -> Any:
+        if by == "priority":
+            return self._base_state.priority(reader, number)
+        if by == "submitted":
+            return reader.submitted_at(number)
+        if by == "name":
+            sheet = read_sheet(reader, number)
+            text = name_of(sheet, number) or (command_text(sheet, number) if sheet else "")
+            return [int(part) if part.isdigit() else part for part in _NUMBERS.split(text.lower())]
+        if state in PENDING:
+            return None
+        agent = self._base_state.running.get(reader.job_id(number))
+        if agent is not None:
+            return time.time() - agent.job_since if agent.job_since else None
+        return _ending(reader, number, is_command=True).get("seconds")
 
     def detail(self, reader: RunReader, number: int) -> JobDetail:
         """All details of a job."""
@@ -186,6 +216,16 @@ def read_sheet(reader: RunReader, number: int) -> JobSheet | None:
     with contextlib.suppress(BadFileError, OSError, IndexError):
         return reader.read_jobs(number)
     return None
+
+
+def spec_of(reader: RunReader, number: int) -> CommandSpec:
+    """The spec of a job, so that it can be submitted again."""
+    job = reader.job_id(number)
+    try:
+        sheet = reader.read_jobs(number)
+        return CommandSpec.of_job(sheet, number)
+    except (BadFileError, OSError, TypeError) as error:
+        raise PostroomError(f"job {job.short} cannot be read: {error}") from None
 
 
 def _asked(sheet: JobSheet | None, number: int) -> dict[str, Any]:

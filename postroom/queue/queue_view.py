@@ -8,10 +8,12 @@ and of sizes (`result_cache`, `store.usage`), and needs no other process.
 from __future__ import annotations
 
 import itertools
+import re
 import sys
 import time
 from collections.abc import Iterable
 
+from ..commands.spec import CommandSpec
 from ..errors import PostroomError
 from ..gpus.cards import inventory
 from ..store.base import Base
@@ -22,21 +24,31 @@ from .base_state import BaseState, BaseStateReader
 from .disk_usage import look, usage_line
 from .gpu_rows import agent_views, card_views
 from .history import intervals
-from .job_rows import JobRows, read_sheet
+from .job_rows import JobRows, read_sheet, spec_of
 from .rows import (
-    ENDED,
     FAILED,
+    PENDING,
     RUNNING,
     STATES,
+    EqualFailures,
     Interval,
     JobDetail,
     JobPage,
+    JobView,
     Overview,
     ProjectView,
 )
 from .run_reader import RunReader, command_text, name_of
 
 SHOWN = 20
+# Of so many failed jobs, the newest, equal ones are grouped.
+GROUPED = 60
+# A list is sorted by reading its jobs: so many at most.
+MOST_SORTED = 10_000
+# Errors that differ in such words alone are equal: numbers, and what holds some, but no exit code.
+_VARYING = re.compile(
+    r"""(?<!exit code )(?<![^\s'"(),:;=])[^\s'"(),:;=]*\d[^\s'"(),:;=]*""", re.ASCII
+)
 HOUR_S = 3600.0
 
 
@@ -83,6 +95,7 @@ class QueueView:
         now = time.time()
         counts = {reader.run: base_state.counts(reader) for reader in readers}
         usage = self.usage()
+        failed = job_rows.rows(FAILED, readers, GROUPED)
         return Overview(
             base=self.base.root,
             at=now,
@@ -94,8 +107,9 @@ class QueueView:
             counts=_sum(counts.values()),
             running=job_rows.rows(RUNNING, readers, 1000),
             queued=job_rows.rows(("queued",), readers, SHOWN),
-            finished=job_rows.rows(ENDED, readers, SHOWN),
-            failed=job_rows.rows(FAILED, readers, SHOWN),
+            finished=job_rows.rows(("cancelled", "ok"), readers, SHOWN),
+            failed=failed[:SHOWN],
+            failures=group_failures(failed),
             done_today=sum(_ended_since(reader, today) for reader in readers),
             failed_today=sum(_failed_since(reader, today) for reader in readers),
             rate_per_hour=float(sum(_ended_since(reader, now - HOUR_S) for reader in readers)),
@@ -117,34 +131,48 @@ class QueueView:
         run: str = "",
         text: str = "",
         user: str = "",
+        sort: str = "",
         first: int = 0,
         count: int = 50,
     ) -> JobPage:
         """A page of jobs: running, then the queue in its order, then ended jobs, newest first.
 
-        `state` may name several, with commas; `text` is searched in ids, names and commands.
+        `state` may name several, with commas; `text` is searched in ids, names and commands. `sort`
+        is one of `SORTS`, or with a minus before it for the reverse; it reads the first 10,000.
         """
         base_state = self.read_state()
         states = _states(state)
-        readers = [
-            reader
-            for reader in base_state.readers.values()
-            if project in ("", reader.project)
-            and (not run or reader.run.endswith(run))
-            and user in ("", reader.info.user)
-        ]
+        readers = _readers(base_state, project, run, user)
         job_rows = JobRows(self.files, self.base, base_state)
         found = base_state.jobs_in(states, readers)
         total = None
         if text:
             found = (job for job in found if _mentions(*job[:2], text.casefold()))
+        if sort:
+            found = iter(job_rows.in_order(itertools.islice(found, MOST_SORTED), sort))
         first = min(first, sys.maxsize - count - 1)  # what `islice` takes
         chosen = itertools.islice(found, first, first + count + 1)
         page = [job_rows.row(*job) for job in chosen]
+        counted = _sum(base_state.counts(reader) for reader in readers)
         if not text:
-            counted = _sum(base_state.counts(reader) for reader in readers)
             total = sum(counted.get(state, 0) for state in states)
-        return JobPage(page[:count], first, total, more=len(page) > count)
+        return JobPage(page[:count], first, total, more=len(page) > count, counts=counted)
+
+    def matching(
+        self, *, state: str = "", project: str = "", run: str = "", text: str = "", most: int
+    ) -> list[JobId]:
+        """All jobs that a list would show, on all its pages; more than `most` are an error."""
+        base_state = self.read_state()
+        found = base_state.jobs_in(_states(state), _readers(base_state, project, run))
+        chosen = [
+            reader.job_id(number)
+            for reader, number, _ in itertools.islice(
+                (job for job in found if not text or _mentions(*job[:2], text.casefold())), most + 1
+            )
+        ]
+        if len(chosen) > most:
+            raise PostroomError(f"more than {most} jobs match: narrow the filter")
+        return chosen
 
     def job(self, job: JobId) -> JobDetail:
         """All details of one job; the end of its run's id is enough."""
@@ -152,6 +180,13 @@ class QueueView:
         job = base_state.find(job)
         rows = JobRows(self.files, self.base, base_state)
         return rows.detail(base_state.readers[job.run], job.number)
+
+    def command(self, job: JobId) -> tuple[JobId, CommandSpec, str]:
+        """What was asked for a command, so that it can be submitted again, and its project."""
+        base_state = self.read_state()
+        job = base_state.find(job)
+        reader = base_state.readers[job.run]
+        return job, spec_of(reader, job.number), reader.project if reader.info.queue else ""
 
     def environment(self, job: JobId) -> dict[str, str]:
         """The environment that a job was submitted with."""
@@ -172,17 +207,50 @@ class QueueView:
         return intervals(self.read_state(), since, until)
 
 
+def _readers(base_state: BaseState, project: str, run: str, user: str = "") -> list[RunReader]:
+    return [
+        reader
+        for reader in base_state.readers.values()
+        if project in ("", reader.project)
+        and (not run or reader.run.endswith(run))
+        and user in ("", reader.info.user)
+    ]
+
+
 def _projects(base_state: BaseState, counts: dict[str, dict[str, int]]) -> list[ProjectView]:
+    """Those with running jobs first, then those with waiting ones, then by their last change."""
+    orders = base_state.orders
     by_name: dict[str, list[RunReader]] = {}
     for reader in base_state.readers.values():
         by_name.setdefault(reader.project, []).append(reader)
-    return [
+    found = [
         ProjectView(
             name,
             _sum(counts[reader.run] for reader in readers),
-            paused=base_state.orders.paused_all or name in base_state.orders.paused_projects,
+            paused=orders.paused_all or name in orders.paused_projects,
+            limit=orders.limits.get(name, 0),
+            active_at=max(max(reader.asked_at, reader.changed_at) for reader in readers),
+            paused_why=orders.paused_why.get(name, ""),
         )
         for name, readers in sorted(by_name.items())
+    ]
+    return sorted(found, key=_activity)
+
+
+def _activity(project: ProjectView) -> tuple[bool, bool, float]:
+    counts = project.counts
+    pending = any(counts.get(state) for state in PENDING)
+    return not any(counts.get(state) for state in RUNNING), not pending, -project.active_at
+
+
+def group_failures(failed: Iterable[JobView]) -> list[EqualFailures]:
+    """Jobs of one project whose errors differ in nothing but numbers, together."""
+    alike: dict[tuple[str, str, str], list[JobView]] = {}
+    for job in failed:
+        alike.setdefault((job.project, job.state, _VARYING.sub("#", job.error)), []).append(job)
+    return [
+        EqualFailures(jobs[0].project, jobs[0].state, jobs[0].error, jobs)
+        for jobs in alike.values()
     ]
 
 

@@ -111,6 +111,29 @@ class JobPage:
     first: int
     total: int | None  # None: not counted
     more: bool
+    counts: dict[str, int] = field(default_factory=dict)  # by state, of whatever state is asked for
+
+
+@dataclass(frozen=True)
+class EqualFailures:
+    """Jobs of one project that failed lately, with equal errors."""
+
+    project: str
+    state: str
+    error: str  # of the newest
+    jobs: list[JobView]  # newest first
+
+
+@dataclass(frozen=True)
+class CardHolder:
+    """Somebody who has a GPU, or a part of it."""
+
+    user: str
+    name: str  # of the lease; "": it has none
+    pid: int
+    agent: str  # of this base; "": it is somebody else
+    since: float | None  # None: without a lease
+    memory_mib: int | None  # None: the whole GPU
 
 
 @dataclass(frozen=True)
@@ -128,6 +151,7 @@ class CardView:
     problem: str
     agents: list[str]
     holder: str  # who else uses it: not an agent of this base
+    holders: list[CardHolder] = field(default_factory=list)  # everybody who has it, of any user
 
 
 @dataclass(frozen=True)
@@ -153,6 +177,9 @@ class ProjectView:
     name: str
     counts: dict[str, int]
     paused: bool
+    limit: int = 0  # so many of its jobs run at once; 0: as many as there are agents
+    active_at: float = 0.0  # when a job of it was submitted or ended last
+    paused_why: str = ""  # why it paused itself
 
 
 @dataclass(frozen=True)
@@ -169,13 +196,14 @@ class Overview:
     counts: dict[str, int]
     running: list[JobView]
     queued: list[JobView]  # the first few
-    finished: list[JobView]  # the newest few
-    failed: list[JobView]
+    finished: list[JobView]  # the newest few that did not fail
+    failed: list[JobView]  # the newest few that did
     done_today: int
     failed_today: int
     rate_per_hour: float
     projects: list[ProjectView]
     troubles: list[str]  # files that cannot be read, and what to do
+    failures: list[EqualFailures] = field(default_factory=list)  # newest first
     disk: str = ""  # what takes space, and what will go, in one line
     disk_bytes: dict[str, int] = field(default_factory=dict)  # by kind, when it was last measured
 

@@ -10,7 +10,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from ..errors import PostroomError
-from ..queue.actions import ActionInput, QueueScope, verbs_for
+from ..queue.actions import MOST_LIMIT, ActionInput, QueueScope, verbs_for
 from ..queue.rows import AgentView, Interval, JobDetail, JobPage, Overview, ProjectView
 from ..store.job_ids import JobId
 from ..store.scheduling import MOST_PRIORITY
@@ -53,11 +53,12 @@ class JobsAction(_Strict):
 
 
 class QueueAction(_Strict):
-    """A verb for the whole queue, or for one project or run."""
+    """A verb for the whole queue, or for one project or run. `value`: the limit of a project."""
 
     verb: str = Field(json_schema_extra={"enum": [*verbs_for("queue")]})
     project: Annotated[str, Field(max_length=200)] = ""
     run: Annotated[str, Field(max_length=100)] = ""
+    value: Annotated[int, Field(ge=0, le=MOST_LIMIT)] | None = None
     preempt: bool = False
 
 
@@ -113,6 +114,7 @@ async def jobs(
     run: Word = "",
     text: Word = "",
     user: Word = "",
+    sort: Word = "",
     first: Annotated[int, Query(ge=0, le=10**9)] = 0,
     count: Annotated[int, Query(ge=1, le=MOST_ON_PAGE)] = 50,
 ) -> JobPage:
@@ -124,6 +126,7 @@ async def jobs(
             run=run,
             text=text,
             user=user,
+            sort=sort,
             first=first,
             count=count,
         )
@@ -201,9 +204,9 @@ async def act_on_jobs(context: Context, wanted: JobsAction) -> ActionReply:
 
 @api.post("/requests/queue")
 async def act_on_queue(context: Context, wanted: QueueAction) -> ActionReply:
-    """Pause or resume the queue, a project or a run."""
+    """Pause or resume the queue, a project or a run, or limit a project."""
     scope = scope_of(wanted.project, wanted.run)
-    what = ActionInput(scope=scope, preempt=wanted.preempt)
+    what = ActionInput(scope=scope, value=wanted.value, preempt=wanted.preempt)
     return await _act(context, "queue", wanted.verb, what)
 
 
@@ -246,10 +249,8 @@ async def _history(context: Context, since: float | None, until: float | None) -
 
 
 async def _submit(context: Context, wanted: Commands | Sweep) -> Queued:
-    asks = await context.queue.query(
-        lambda _: specs_of(context.queue.files, context.base, wanted, context.here)
-    )
+    asks = await context.queue.query(lambda view: specs_of(view, wanted, context.here))
     ids: list[str] = []
     if not wanted.dry_run:
-        ids = [str(job) for job in await context.queue.submit(asks, wanted.project)]
+        ids = [str(job) for job in await context.queue.submit(asks, wanted)]
     return Queued(dry_run=wanted.dry_run, jobs=ids, commands=[ask.command for ask in asks])

@@ -63,6 +63,7 @@ class AppContext:
         note = self._notes.pop(request.query_params.get("note", ""), None)
         text = self._templates.get_template(template).render(
             form_key=self.token.form_key,
+            may_act=True,
             note=note,
             path=request.url.path,
             base_name=os.path.basename(self.base.root),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 from ..store.job_ids import JobId
@@ -45,6 +46,11 @@ def count(number: int | None) -> str:
     return NONE if number is None else f"{number:,}".replace(",", "\u202f")
 
 
+def among(counts: Mapping[str, int], states: Iterable[str]) -> int:
+    """How many of the counted jobs are in one of some states."""
+    return sum(counts.get(state, 0) for state in states)
+
+
 def kind(state: str) -> str:
     """The CSS class of a state."""
     return "state-" + state.replace(" ", "-")
@@ -71,6 +77,7 @@ FILTERS = {
     "since": since,
     "memory": memory,
     "count": count,
+    "among": among,
     "kind": kind,
     "sentence": sentence,
     "short": short,

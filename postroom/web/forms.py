@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from urllib.parse import urlencode
+from typing import Annotated
+from urllib.parse import parse_qs, urlencode
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import RedirectResponse, Response
 
 from ..errors import PostroomError
 from ..queue.actions import ACTIONS, ActionInput
 from ..store.job_ids import JobId
-from .api import scope_of
+from .api import MOST_NAMED, scope_of
 from .context import AppContext, Context
 from .format import sentence
 from .request_guard import fields_of
-from .submit_plan import Commands, Sweep, commands_of, specs_of, sweep_of
+from .submit_plan import SHELL, Commands, Sweep, commands_of, form_of, specs_of, sweep_of
 
 forms = APIRouter(include_in_schema=False)
 
@@ -32,20 +33,40 @@ DEFAULTS = {
     "project": "",
     "cwd": "",
     "env": "",
-    "timeout": "",
+    "time_limit": "",
+    "grace": "",
     "retries": "0",
     "priority": "0",
     "gpus": "1",
     "memory": "",
+    "only_on": "",
+    "require": "",
+    "begin": "",
     "after": "",
-    "held": "",
+    "after_any": "",
+    "hold": "",
+    "array": "",
+    "limit": "",
+    "stop_after_failures": "",
+    "snapshot": "",
+    "shell": SHELL,
+    "split_output": "",
+    "notify": "",
+    "whole": "",  # all lines are one command
+    "again": "",  # the job that this one is like
 }
 
 
 @forms.get("/submit")
-async def submit_form(request: Request, context: Context) -> Response:
-    """The form that queues commands."""
-    return await _form_page(context, request, "submit.html", {})
+async def submit_form(
+    request: Request, context: Context, again: Annotated[str, Query(max_length=200)] = ""
+) -> Response:
+    """The form that queues commands; filled in with those of an earlier job, to edit them."""
+    fields = {}
+    if again:
+        job, spec, project = await context.queue.query(lambda view: view.command(_job(again)))
+        fields = {**form_of(spec, project), "again": str(job)}
+    return await _form_page(context, request, "submit.html", fields)
 
 
 @forms.get("/sweep")
@@ -76,7 +97,7 @@ async def act(request: Request, context: Context) -> Response:
     back = _back(fields, _PAGE_OF[target])
     try:
         what = ActionInput(
-            jobs=[JobId.parse(text) for text in fields.get("job", [])],
+            jobs=await _chosen(context, fields),
             scope=scope_of(_one(fields, "project"), _one(fields, "run")),
             agents=fields.get("agent", []),
             value=value or _value(verb, _one(fields, "value").strip()),
@@ -104,6 +125,22 @@ async def login(request: Request, context: Context) -> Response:
     return answer
 
 
+async def _chosen(context: AppContext, fields: Mapping[str, list[str]]) -> list[JobId]:
+    """The jobs that are selected one by one, or all that match the filter of the list."""
+    if "every" not in fields:
+        return [JobId.parse(text) for text in fields.get("job", [])]
+    asked = {name: texts[0] for name, texts in parse_qs(_one(fields, "every")).items()}
+    return await context.queue.query(
+        lambda view: view.matching(
+            state=asked.get("state", ""),
+            project=asked.get("project", ""),
+            run=asked.get("run", ""),
+            text=asked.get("text", ""),
+            most=MOST_NAMED,
+        )
+    )
+
+
 async def _submit(
     context: AppContext,
     request: Request,
@@ -113,13 +150,12 @@ async def _submit(
     fields = {name: texts[0] for name, texts in fields_of(await request.body()).items()}
     try:
         wanted = read(fields)
-        asks = await context.queue.query(
-            lambda _: specs_of(context.queue.files, context.base, wanted, context.here)
-        )
+        asks = await context.queue.query(lambda view: specs_of(view, wanted, context.here))
         if fields.get("action") != "queue":
             plan = {"asks": asks[:SHOWN], "count": len(asks), "project": wanted.project}
             return await _form_page(context, request, template, fields, plan=plan)
-        ids = await context.queue.submit(asks, wanted.project)
+        again = _job(fields["again"]) if fields.get("again") else None
+        ids = await context.queue.submit(asks, wanted, again)
     except PostroomError as error:
         return await _form_page(context, request, template, fields, error=sentence(error))
     if len(ids) == 1:
@@ -138,11 +174,13 @@ async def _form_page(
     error: str = "",
 ) -> Response:
     projects = await context.queue.query(lambda view: view.projects())
+    defaults = {**DEFAULTS, "cwd": context.here}
     return context.page(
         request,
         template,
         status=400 if error else 200,
-        fields={**DEFAULTS, "cwd": context.here, **fields},
+        fields={**defaults, **fields},
+        defaults=defaults,
         projects=projects,
         plan=plan,
         error=error,
@@ -150,12 +188,21 @@ async def _form_page(
 
 
 def _value(verb: str, text: str) -> int | str | None:
-    """The value field: a number for a priority; else as it was written."""
-    if verb != "priority" or not text:
+    """The value field: a number for a priority or a limit; else as it was written."""
+    if verb == "limit":
+        text = text or "0"
+    if verb not in ("priority", "limit") or not text:
         return text or None
     if not re.fullmatch(r"-?\d{1,7}", text, re.ASCII):
-        raise PostroomError(f"{text[:20]!r} is not a priority: it is a whole number")
+        raise PostroomError(f"{text[:20]!r} is not a {verb}: it is a whole number")
     return int(text)
+
+
+def _job(text: str) -> JobId:
+    try:
+        return JobId.parse(text)
+    except ValueError as error:
+        raise PostroomError(str(error)) from None
 
 
 def _one(fields: Mapping[str, list[str]], name: str) -> str:

@@ -174,7 +174,7 @@ def reading_of(card: CardView) -> Reading:
 
 def fingerprint(overview: Overview) -> str:
     """Changes when the overview does, apart from GPU readings and durations."""
-    cards = [(card.uuid, card.problem, card.agents, card.holder) for card in overview.cards]
+    cards = [(card.uuid, card.problem, card.agents, card.holders) for card in overview.cards]
     running = [_timeless(job) for job in overview.running]
     rest = dataclasses.replace(overview, at=0.0, cards=[], rate_per_hour=0.0, running=running)
     return _digest((cards, rest))

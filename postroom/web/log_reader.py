@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import BinaryIO
 
 from ..text.safe_text import complete_length, final_text, strip_escapes
 
@@ -32,24 +34,41 @@ def last_of(printed: str) -> LogChunk:
     return LogChunk(final_text(printed[-FIRST_BYTES:]), "", fresh=True, size=len(printed))
 
 
-def read_log(root: str, path: str, mark: str = "", *, most: int = FIRST_BYTES) -> LogChunk:
-    """What was added to a log after a mark; without a valid mark, the end of the log."""
+def open_log(root: str, path: str) -> BinaryIO | None:
+    """Open a log of this user; None: not possible."""
     fd = _open_below(root, path)
     if fd is None:
+        return None
+    status = os.fstat(fd)
+    if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
+        return os.fdopen(fd, "rb", buffering=0)
+    os.close(fd)
+    return None
+
+
+def chunks(file: BinaryIO) -> Iterator[bytes]:
+    """All of a log, up to the size that it has now; closes it."""
+    with file:
+        left = os.fstat(file.fileno()).st_size
+        while left > 0 and (data := file.read(min(MOST_BYTES, left))):
+            left -= len(data)
+            yield data
+
+
+def read_log(root: str, path: str, mark: str = "", *, most: int = FIRST_BYTES) -> LogChunk:
+    """What was added to a log after a mark; without a valid mark, the end of the log."""
+    file = open_log(root, path)
+    if file is None:
         return NOTHING
-    try:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
-            return NOTHING
+    with file:
+        status = os.fstat(file.fileno())
         size = status.st_size
         inode, _, read = mark.partition("-")
         known = inode == str(status.st_ino) and read.isascii() and read.isdigit()
         # A new attempt has a new file. A long log is truncated, so it may have become shorter.
         fresh = not known or not 0 <= size - int(read) <= MOST_BYTES
         start = max(0, size - most) if fresh else int(read)
-        data = os.pread(fd, min(size - start, MOST_BYTES), start)
-    finally:
-        os.close(fd)
+        data = os.pread(file.fileno(), min(size - start, MOST_BYTES), start)
     if fresh and start:
         cut = data.find(b"\n") + 1
         if 0 < cut < len(data):

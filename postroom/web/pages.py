@@ -4,26 +4,46 @@ from __future__ import annotations
 
 import re
 import time
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, BinaryIO, Literal
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import RedirectResponse, Response, StreamingResponse
 
 from ..errors import PostroomError
 from ..pilots.pilot_view import view_pilots
-from ..queue.rows import ENDED, PENDING, RUNNING, STATES, JobDetail
+from ..queue.rows import ENDED, FAILED, PENDING, RUNNING, Interval, JobDetail
 from ..store.job_ids import JobId, find_job
 from ..store.kernel_output import read_output
 from .api import LONGEST_HISTORY_S, LogMark, Moment, Number, Run
 from .context import Context
 from .gantt import LABELS, WIDTH, chart, timeline
 from .live_updates import Listener, fingerprint, fingerprint_of_job
-from .log_reader import NOTHING, LogChunk, last_of, read_log
+from .log_reader import NOTHING, LogChunk, chunks, last_of, open_log, read_log
 
 pages = APIRouter(include_in_schema=False)
 
 ON_PAGE = 50
+PLAIN = "text/plain; charset=utf-8"
 SPANS = {"1h": 3600.0, "6h": 6 * 3600.0, "1d": 86400.0, "7d": 7 * 86400.0, "30d": 30 * 86400.0}
+TABS: dict[str, Sequence[str]] = {
+    "All": (),
+    "Running": RUNNING,
+    "Pending": PENDING,
+    "Failed": FAILED,
+    "Cancelled": ("cancelled",),
+    "Succeeded": ("ok",),
+}
+SORTED_BY = {
+    "": "queue order",
+    "-submitted": "newest first",
+    "submitted": "oldest first",
+    "-duration": "longest first",
+    "duration": "shortest first",
+    "-priority": "highest priority first",
+    "name": "name",
+}
+ENOUGH = 10  # attempts, to look at
 Text = Annotated[str, Query(max_length=200)]
 _JOB = re.compile(r"[A-Za-z0-9_-]+/\d{1,9}")
 
@@ -32,7 +52,16 @@ _JOB = re.compile(r"[A-Za-z0-9_-]+/\d{1,9}")
 async def overview(request: Request, context: Context) -> Response:
     """GPUs, running jobs, the queue, and ended jobs."""
     found = await context.queue.overview()
-    return context.page(request, "overview.html", overview=found, seen=fingerprint(found))
+    return context.page(
+        request,
+        "overview.html",
+        overview=found,
+        seen=fingerprint(found),
+        running=RUNNING,
+        blocked=[state for state in PENDING if state != "queued"],
+        failed=FAILED,
+        ended=ENDED,
+    )
 
 
 @pages.get("/jobs")
@@ -43,6 +72,7 @@ async def jobs(
     project: Text = "",
     run: Text = "",
     text: Text = "",
+    sort: Text = "",
     first: Annotated[int, Query(ge=0, le=10**9)] = 0,
 ) -> Response:
     """A page of the list of jobs; a search for an id leads to that job."""
@@ -56,7 +86,13 @@ async def jobs(
             pass  # not the id of a job: search for it as text
     page = await context.queue.query(
         lambda view: view.jobs(
-            state=state, project=project, run=run, text=text, first=first, count=ON_PAGE
+            state=state,
+            project=project,
+            run=run,
+            text=text,
+            sort=sort,
+            first=first,
+            count=ON_PAGE,
         )
     )
     projects = await context.queue.query(lambda view: view.projects())
@@ -65,10 +101,20 @@ async def jobs(
         "jobs.html",
         page=page,
         projects=projects,
-        states=STATES,
-        asked={"state": state, "project": project, "run": run, "text": text},
+        tabs=_tabs(state),
+        sorts=SORTED_BY,
+        asked={"state": state, "project": project, "run": run, "text": text, "sort": sort},
         on_page=ON_PAGE,
     )
+
+
+def _tabs(state: str) -> list[tuple[str, Sequence[str], bool]]:
+    """The tabs of the list: name, states (none: all), and whether it is the one that is shown."""
+    asked = {word.strip() for word in state.split(",") if word.strip()}
+    found = [(name, states, asked == set(states)) for name, states in TABS.items()]
+    if not any(shown for _, _, shown in found):
+        found.append((", ".join(sorted(asked)).capitalize(), sorted(asked), True))
+    return found
 
 
 @pages.get("/jobs/{run}")
@@ -119,11 +165,46 @@ async def attempt(
     return context.page(request, "attempt.html", job=detail.job, attempt=found, out=out, err=err)
 
 
+@pages.get("/jobs/{run}/{number}/log/{stream}")
+async def download(
+    context: Context,
+    run: Run,
+    number: Number,
+    stream: Literal["out", "err"],
+    attempt: Annotated[int | None, Query(ge=0, le=10**9)] = None,
+) -> Response:
+    """A whole log, as a file; without an attempt, that of the last one."""
+
+    def find(detail: JobDetail) -> tuple[str, str | BinaryIO | None]:
+        tries = [one for one in detail.attempts if one.number == attempt]
+        log = tries[0] if tries else detail
+        path = log.out_path if stream == "out" else log.err_path
+        if not detail.out_path and stream == "out":
+            return detail.job.short, read_output(context.base, run, number)
+        return detail.job.short, open_log(context.base.root, path)
+
+    short, found = await context.queue.query(lambda view: find(view.job(JobId(run, number))))
+    if found is None:
+        raise PostroomError(f"job {short} has no such log, or it is outside the base")
+    name = f"{short.replace('/', '-')}.{stream}.txt"
+    headers = {"content-disposition": f'attachment; filename="{name}"'}
+    if isinstance(found, str):
+        return Response(found.encode(errors="replace"), media_type=PLAIN, headers=headers)
+    return StreamingResponse(chunks(found), media_type=PLAIN, headers=headers)
+
+
 @pages.get("/projects")
 async def projects(request: Request, context: Context) -> Response:
     """All projects, with their jobs counted by state."""
     found = await context.queue.query(lambda view: view.projects())
-    return context.page(request, "projects.html", projects=found, states=STATES)
+    return context.page(
+        request,
+        "projects.html",
+        projects=found,
+        running=RUNNING,
+        pending=PENDING,
+        failed=FAILED,
+    )
 
 
 @pages.get("/agents")
@@ -137,13 +218,17 @@ async def agents(request: Request, context: Context) -> Response:
 
 @pages.get("/history")
 async def history(
-    request: Request, context: Context, span: Text = "1d", until: Moment = None
+    request: Request, context: Context, span: Text = "", until: Moment = None
 ) -> Response:
     """Which job ran on which GPU, and when."""
-    length = SPANS.get(span, SPANS["1d"])
     end = time.time() if until is None else max(until, LONGEST_HISTORY_S)
     await context.queue.overview()  # for the names of the GPUs
+    length = SPANS.get(span, max(SPANS.values()))
     intervals = await context.queue.query(lambda view: view.history(since=end - length, until=end))
+    if span not in SPANS:
+        span = telling_span(intervals, end)
+        length = SPANS[span]
+        intervals = [one for one in intervals if _ends_after(one, end - length)]
     return context.page(
         request,
         "history.html",
@@ -151,7 +236,7 @@ async def history(
         intervals=sorted(intervals, key=lambda one: -one.started_at)[:ON_PAGE],
         total=len(intervals),
         spans=list(SPANS),
-        span=span if span in SPANS else "1d",
+        span=span,
         since=end - length,
         until=end,
         is_now=until is None,
@@ -159,6 +244,19 @@ async def history(
         width=WIDTH,
         labels=LABELS,
     )
+
+
+def telling_span(intervals: Sequence[Interval], end: float) -> str:
+    """The shortest time range with enough in it to look at; a day where nothing ran."""
+    enough = min(len(intervals), ENOUGH)
+    for span, length in SPANS.items():
+        if enough and sum(_ends_after(one, end - length) for one in intervals) >= enough:
+            return span
+    return "1d"
+
+
+def _ends_after(interval: Interval, at: float) -> bool:
+    return interval.ended_at is None or interval.ended_at >= at
 
 
 @pages.get("/events")

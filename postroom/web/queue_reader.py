@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TypeVar
 
+from ..commands.code_snapshot import take_snapshot
+from ..commands.job_environment import read_environment
 from ..commands.spec import CommandSpec
 from ..queue.actions import ActionInput, ActionResult, find_action, wait_settled
+from ..queue.notices import notify_of
 from ..queue.queue_view import QueueView
 from ..queue.rows import Overview
 from ..queue.submission import submit
 from ..store.base import Base
 from ..store.files import Files, LocalFiles
 from ..store.job_ids import JobId
+from ..store.runs import appending
+from .submit_plan import SubmitForm
 
 T = TypeVar("T")
 # Requests within this time share one overview.
@@ -54,9 +61,38 @@ class QueueReader:
         self._overview = None
         return result, done
 
-    async def submit(self, asks: Sequence[CommandSpec], project: str) -> list[JobId]:
-        """Queue commands; when this returns, they are on disk."""
-        found = await self.query(lambda _: submit(self.files, self.base, asks, project=project))
+    async def submit(
+        self, asks: Sequence[CommandSpec], wanted: SubmitForm, again: JobId | None = None
+    ) -> list[JobId]:
+        """Queue commands; when this returns, they are on disk. `again`: like that job, edited."""
+
+        def queue(view: QueueView) -> list[JobId]:
+            specs, environment = list(asks), None
+            with contextlib.ExitStack() as stack:
+                if again is not None:
+                    job, spec, _ = view.command(again)
+                    specs = [replace(one, rerun_of=job) for one in asks]
+                    stack.enter_context(appending(self.files, self.base, job.run))
+                    if spec.environment:
+                        environment = read_environment(
+                            self.files, self.base, job.run, spec.environment
+                        )
+                snapshot = None
+                if wanted.snapshot:
+                    snapshot = stack.enter_context(take_snapshot(specs[0].cwd, self.base))
+                found = submit(
+                    self.files,
+                    self.base,
+                    specs,
+                    project=wanted.project,
+                    environment=environment,
+                    snapshot=snapshot,
+                )
+            for target in wanted.notify:
+                notify_of(self.files, self.base, found, target)
+            return found
+
+        found = await self.query(queue)
         self._overview = None
         return found
 

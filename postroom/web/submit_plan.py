@@ -5,31 +5,44 @@ from __future__ import annotations
 import io
 import itertools
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..commands.command_source import read_lines
-from ..commands.spec import CommandSpec
+from ..commands.spec import GRACE_S, CommandSpec
 from ..commands.sweep import sweep
 from ..errors import PostroomError
+from ..queue.job_words import jobs_named
+from ..queue.notify import check_target
+from ..queue.queue_view import QueueView
 from ..queue.submission import DEFAULT_PROJECT, check
-from ..store.base import Base
-from ..store.files import Files
-from ..store.job_ids import JobId, find_jobs
+from ..store.files import new_token
+from ..store.job_ids import JobId
 from ..store.runs import MOST_PROJECT
-from ..store.scheduling import MOST_PRIORITY, SchedulingOptions
+from ..store.scheduling import (
+    MOST_PRIORITY,
+    PROJECT_GROUP,
+    SchedulingOptions,
+    check_require,
+)
 from ..text.durations import parse_duration
 from ..text.memory_sizes import to_mib
+from ..text.moments import parse_moment
+from ..text.option_values import parse_limited_array
 
 MOST_AT_ONCE = 10_000
 MOST_TRIED = 200_000
 
 Text = Annotated[str, Field(max_length=10_000)]
 Word = Annotated[str, Field(max_length=200)]
+Seconds = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0, le=1_000_000)]
 T = TypeVar("T", bound=BaseModel)
+SHELL = "bash"
 
 
 class PlanError(PostroomError):
@@ -45,13 +58,25 @@ class SubmitForm(BaseModel):
     project: Annotated[str, Field(min_length=1, max_length=MOST_PROJECT)] = DEFAULT_PROJECT
     cwd: Annotated[str, Field(max_length=4000)] = ""
     env: dict[Word, Text] = Field(default_factory=dict, max_length=1000)
-    timeout_s: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)] | None = None
+    shell: Annotated[str, Field(min_length=1, max_length=200)] = SHELL
+    timeout_s: Seconds | None = None
+    grace_s: Seconds = GRACE_S
     retries: Annotated[int, Field(ge=0, le=1000)] = 0
     priority: Annotated[int, Field(ge=-MOST_PRIORITY, le=MOST_PRIORITY)] = 0
     gpus: Annotated[int, Field(ge=0, le=1000)] = 1
     memory_mib: Annotated[int, Field(ge=0, le=1 << 40)] = 0
+    only_on: Literal["", "local", "slurm", "ray"] = ""
+    require: Word = ""
+    begin: Word = Field("", description="Not before: 22:00, fri 20:00, now+2h.")
     after: list[Word] = Field(default_factory=list, max_length=1000)
+    after_any: list[Word] = Field(default_factory=list, max_length=1000)
     held: bool = False
+    array: Word = Field("", description="Each command once for each number: 1-100%4.")
+    limit: Count = 0
+    stop_after_failures: Count = 0
+    snapshot: bool = False
+    split_output: bool = False
+    notify: list[Text] = Field(default_factory=list, max_length=10)
     dry_run: bool = False
 
 
@@ -86,40 +111,67 @@ class Sweep(SubmitForm):
         return found
 
 
-def specs_of(files: Files, base: Base, wanted: Commands | Sweep, here: str) -> list[CommandSpec]:
+def specs_of(view: QueueView, wanted: Commands | Sweep, here: str) -> list[CommandSpec]:
     """The commands as they would be queued; one that could never run is an error."""
-    after: list[JobId] = []
-    for word in wanted.after:
-        after += find_jobs(files, base, word)
     if not wanted.project.strip() or not wanted.project.isprintable():
         raise PlanError("a project's name is one line, and not empty")
     bad = [name for name in wanted.env if not name.isidentifier() or not name.isascii()]
     if bad:
         raise PlanError(f"{bad[0]!r} is no name of an environment variable: write NAME=VALUE")
+    for target in wanted.notify:
+        check_target(target)
+    numbers, at_once = parse_limited_array(wanted.array) if wanted.array else (None, 0)
+    specs = wanted.specs()
+    count = len(specs) * len(numbers or [0])
+    if count > MOST_AT_ONCE:
+        raise PlanError(f"that is more than {MOST_AT_ONCE} jobs at once: submit them in parts")
+    limit = wanted.limit or at_once
+    group = limit or wanted.stop_after_failures
     common = CommandSpec(
         "",
         cwd=wanted.cwd or here,
         env=wanted.env,
         timeout_s=wanted.timeout_s,
         retries=wanted.retries,
+        grace_s=wanted.grace_s,
+        shell=wanted.shell,
+        merged=not wanted.split_output,
         scheduling=SchedulingOptions(
             priority=wanted.priority,
             held=wanted.held,
-            after=tuple(after),
+            after=_named(view, wanted.after),
+            after_any=_named(view, wanted.after_any),
             gpus=wanted.gpus,
             memory_mib=wanted.memory_mib,
+            where=wanted.only_on,
+            require=check_require(wanted.require),
+            begin_at=parse_moment(wanted.begin, time.time()) if wanted.begin else 0.0,
+            lasts_s=wanted.timeout_s + wanted.grace_s if wanted.timeout_s else 0.0,
+            group="" if not group else PROJECT_GROUP if count == 1 else new_token(6),
+            group_limit=limit,
+            group_failures=wanted.stop_after_failures,
         ),
     )
-    specs = wanted.specs()
-    return [
-        check(replace(spec.with_defaults(common), name=_name(wanted.name, place, len(specs))))
-        for place, spec in enumerate(specs, 1)
-    ]
+    found = []
+    for place, spec in enumerate(specs, 1):
+        for number in numbers or [place]:
+            name = _name(wanted.name, number if numbers else place, count)
+            full = replace(spec.with_defaults(common), name=name, number=number)
+            found.append(check(full))
+    return found
+
+
+def _named(view: QueueView, words: Sequence[str]) -> tuple[JobId, ...]:
+    return tuple(dict.fromkeys(job for word in words for job in jobs_named(view, word)))
 
 
 def commands_of(fields: Mapping[str, str]) -> Commands:
     """Read the form that queues commands."""
-    commands = [line.command for line in read_lines(io.StringIO(fields.get("commands", "")))]
+    text = fields.get("commands", "").replace("\r\n", "\n")
+    if fields.get("whole") == "on":
+        commands = [text.strip("\n")] if text.strip() else []
+    else:
+        commands = [line.command for line in read_lines(io.StringIO(text))]
     if not commands:
         raise PlanError("write at least one command")
     return _valid(Commands, {**_common(fields), "commands": commands})
@@ -150,13 +202,49 @@ def _common(fields: Mapping[str, str]) -> dict[str, Any]:
         "project": text("project") or DEFAULT_PROJECT,
         "cwd": text("cwd"),
         "env": env,
-        "timeout_s": parse_duration(text("timeout")) if text("timeout") else None,
+        "shell": text("shell") or SHELL,
+        "timeout_s": parse_duration(text("time_limit")) if text("time_limit") else None,
+        "grace_s": parse_duration(text("grace")) if text("grace") else GRACE_S,
         "retries": _number(text("retries"), "retries", 0),
         "priority": _number(text("priority"), "priority", 0),
         "gpus": _number(text("gpus"), "GPUs", 1),
         "memory_mib": to_mib(text("memory")) if text("memory") else 0,
+        "only_on": text("only_on"),
+        "require": text("require"),
+        "begin": text("begin"),
         "after": text("after").replace(",", " ").split(),
-        "held": text("held") == "on",
+        "after_any": text("after_any").replace(",", " ").split(),
+        "held": text("hold") == "on",
+        "array": text("array"),
+        "limit": _number(text("limit"), "at once", 0),
+        "stop_after_failures": _number(text("stop_after_failures"), "failures", 0),
+        "snapshot": text("snapshot") == "on",
+        "split_output": text("split_output") == "on",
+        "notify": [line.strip() for line in fields.get("notify", "").splitlines() if line.strip()],
+    }
+
+
+def form_of(spec: CommandSpec, project: str) -> dict[str, str]:
+    """The fields of a form that would queue a command like this one."""
+    scheduling = spec.scheduling
+    return {
+        "commands": spec.command,
+        "whole": "on",
+        "name": spec.name,
+        "project": project,
+        "cwd": spec.source or spec.cwd,
+        "env": "\n".join(f"{name}={value}" for name, value in spec.env.items()),
+        "shell": spec.shell,
+        "time_limit": f"{spec.timeout_s:g}s" if spec.timeout_s else "",
+        "grace": f"{spec.grace_s:g}s" if spec.grace_s != GRACE_S else "",
+        "retries": str(spec.retries or 0),
+        "priority": str(scheduling.priority),
+        "gpus": str(scheduling.gpus),
+        "memory": f"{scheduling.memory_mib}M" if scheduling.memory_mib else "",
+        "only_on": scheduling.where,
+        "require": scheduling.require,
+        "snapshot": "on" if spec.snapshot else "",
+        "split_output": "on" if spec.merged is False else "",
     }
 
 

@@ -38,9 +38,9 @@ from tests.queue.kit import FAILURE, FILES, end, make_old, queue
 
 
 def test_every_request_has_its_verb_and_only_rerun_needs_no_request() -> None:
-    # To go up or down is not for a page, which would go down, too; limits are for the command line,
-    # and what is edited has a form of its own.
-    others = {"up", "down", "limit", "failures", "edit"}
+    # To go up or down is not for a page, which would go down, too; what is edited has a form of
+    # its own.
+    others = {"up", "down", "failures", "edit"}
     assert {verb.value for verb in RequestVerb} - others == set(ACTIONS) - {"rerun"}
 
 
@@ -52,10 +52,11 @@ def test_the_command_line_has_a_command_for_every_verb() -> None:
 
 def test_each_verb_writes_the_request_of_its_name(base: Base, view: QueueView) -> None:
     (job,) = queue(base, "a")
-    values = {"priority": 5, "move": "first", "add": "0,1"}
+    values = {"priority": 5, "move": "first", "add": "0,1", "limit": 2}
     for verb, action in ACTIONS.items():
         if action.target != "agents" and verb != "rerun":
-            what = ActionInput(jobs=[job], value=values.get(verb))
+            scope = QueueScope(projects=("default",)) if verb == "limit" else QueueScope()
+            what = ActionInput(jobs=[job], scope=scope, value=values.get(verb))
             assert action.act(view, what).request is not None
     written = [read_request(FILES, base, name) for name in pending(FILES, base)]
     assert [request.verb.value for request in written] == [

@@ -9,10 +9,12 @@ from typing import Any
 import httpx
 import pytest
 
+from postroom.commands.job_environment import JobEnvironment
 from postroom.commands.spec import CommandSpec
 from postroom.queue.queue_view import QueueView
 from postroom.queue.submission import submit
 from postroom.store.files import LocalFiles
+from postroom.store.job_ids import JobId
 from postroom.store.requests import Request, pending, read_request
 
 from .conftest import SCRIPT, Page
@@ -87,8 +89,12 @@ def test_the_queue_a_project_and_agents(page: Page, browser: httpx.Client) -> No
     post(page, browser, "/act", verb="resume", project=SCRIPT)
     post(page, browser, "/act", verb="pause", run=page.jobs[0].run)
     post(page, browser, "/act", verb="add", value="0,cpu")
+    post(page, browser, "/act", verb="limit", project=SCRIPT, value="2")
+    post(page, browser, "/act", verb="limit", project=SCRIPT, value="")
     requests = asked(page, known)
-    assert [request.verb.value for request in requests] == ["pause", "resume", "pause", "add"]
+    verbs = [request.verb.value for request in requests]
+    assert verbs == ["pause", "resume", "pause", "add", "limit", "limit"]
+    assert [(one.projects, one.value) for one in requests[4:]] == [((SCRIPT,), 2), ((SCRIPT,), 0)]
     assert (requests[0].everything, requests[0].preempt) == (True, True)
     assert requests[1].projects == (SCRIPT,)
     assert requests[2].runs == (page.jobs[0].run,)
@@ -97,10 +103,12 @@ def test_the_queue_a_project_and_agents(page: Page, browser: httpx.Client) -> No
         {"verb": "drain", "agent": "9"},
         {"verb": "add", "value": "0;rm -rf /"},
         {"verb": "add", "value": "9-1"},
+        {"verb": "limit", "value": "2"},
+        {"verb": "limit", "project": SCRIPT, "value": "-1"},
     ):
         _, note = post(page, browser, "/act", **fields)
         assert note
-    assert len(asked(page, known)) == 4
+    assert len(asked(page, known)) == 6
 
 
 @pytest.mark.parametrize(
@@ -128,6 +136,43 @@ def test_a_bulk_action_leads_back_to_the_same_filtered_page(
         answer, note = post(page, browser, "/act", verb=verb, job=str(jobs[-1]), back=back)
         assert jobs[-1].run[-6:] in note
         assert answer.headers["location"].startswith(f"{filtered}&note=")
+
+
+def test_an_action_on_all_that_match_reaches_other_pages_too(
+    page: Page, browser: httpx.Client
+) -> None:
+    known = pending(FILES, page.base)
+    asks = [CommandSpec(f"echo {n % 2}", name=f"{n % 2}", cwd="/") for n in range(140)]
+    jobs = submit(FILES, page.base, asks, project="every & each")
+    shown = browser.get("/jobs?project=every%20%26%20each&state=queued&text=echo%201").text
+    every = html.unescape(re.findall(r'name="every" id="every" value="([^"]*)"', shown)[0])
+    post(page, browser, "/act", verb="hold", every=every, job=str(jobs[0]))
+    (request,) = asked(page, known)
+    assert set(request.jobs) == set(jobs[1::2])
+
+
+def test_a_job_is_edited_and_run_again_with_the_environment_that_it_had(
+    page: Page, browser: httpx.Client
+) -> None:
+    environment = JobEnvironment({"SHELL_OF": "that day"}, 0o22)
+    spec = CommandSpec("echo 1\necho 2", name="old", cwd="/", env={"A": "1"})
+    (job,) = submit(FILES, page.base, [spec], project="edited", environment=environment)
+    shown = browser.get(f"/submit?again={job}").text
+    fields = {
+        "commands": html.unescape(re.findall(r"<textarea[^>]*>(.*?)</textarea>", shown, re.S)[0]),
+        **dict.fromkeys(re.findall(r'type="checkbox" name="(\w+)" checked', shown), "on"),
+        **dict(re.findall(r'name="(again|name|project|cwd)" value="([^"]*)"', shown)),
+    }
+    assert (fields["commands"], fields["again"], fields["whole"]) == (spec.command, str(job), "on")
+    changed = {**fields, "name": "new", "env": "A=2"}
+    answer, _ = post(page, browser, "/submit", action="queue", **changed)
+    with QueueView(page.base) as view:
+        new, asked_for, project = view.command(
+            JobId.parse(answer.headers["location"].split("?")[0].removeprefix("/jobs/"))
+        )
+        assert view.environment(new) == {"SHELL_OF": "that day", "A": "2"}
+    assert (asked_for.name, asked_for.rerun_of, project) == ("new", job, "edited")
+    assert browser.get("/submit?again=nonsense").status_code == 400
 
 
 @pytest.mark.parametrize(

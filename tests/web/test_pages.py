@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import httpx
 
 from postroom.commands.spec import CommandSpec
+from postroom.queue.rows import Interval
 from postroom.queue.submission import submit
 from postroom.store.files import LocalFiles
 from postroom.store.pilot_records import PilotRecord, PilotState, write_pilot
+from postroom.store.scheduling import SchedulingOptions
+from postroom.web.pages import telling_span
 
 from .conftest import Page
 
@@ -22,6 +28,49 @@ def test_pages_of_jobs_lead_on_and_back(page: Page, browser: httpx.Client) -> No
     assert 'rel="next"' not in last
     assert "There are no more jobs" in browser.get("/jobs?project=many&first=500").text
     assert "No job matches" in browser.get("/jobs?text=nothing-like-that").text
+
+
+def test_a_list_is_sorted_and_its_tabs_count_its_project(page: Page, browser: httpx.Client) -> None:
+    asks = [
+        CommandSpec("true", name=f"job-{n}", cwd="/", scheduling=SchedulingOptions(priority=n % 3))
+        for n in range(1, 12)
+    ]
+    submit(LocalFiles(), page.base, asks, project="sorted")
+
+    def names(sort: str) -> list[str]:
+        shown = browser.get(f"/jobs?project=sorted&sort={sort}").text
+        return re.findall(r">(job-\d+)</a>", shown)
+
+    assert names("name") == [f"job-{n}" for n in range(1, 12)]
+    assert names("-name") == names("name")[::-1]
+    assert names("-priority")[0] == "job-2" and names("priority")[0] == "job-3"
+    assert set(names("duration")) == set(names("name"))  # none has one
+    assert browser.get("/jobs?sort=beauty").status_code == 400
+    shown = re.sub(r"<[^>]*>", "", browser.get("/jobs?project=sorted").text)
+    assert "All 11" in shown and "Pending 11" in shown and "Failed 0" in shown
+
+
+def test_a_log_is_downloaded_whole_and_only_from_inside_the_base(
+    page: Page, browser: httpx.Client
+) -> None:
+    answer = browser.get(f"/jobs/{page.jobs[0]}/log/out")
+    assert answer.content == Path(page.base.job_folder(page.jobs[0].run, 0), "0.OUT").read_bytes()
+    assert answer.headers["content-type"].startswith("text/plain")
+    short = page.jobs[0].short.replace("/", "-")
+    assert answer.headers["content-disposition"] == f'attachment; filename="{short}.out.txt"'
+    assert browser.get(f"/jobs/{page.jobs[1]}/log/out").status_code == 400
+    assert browser.get(f"/jobs/{page.jobs[0]}/log/passwd").status_code == 422
+
+
+def test_history_opens_on_the_shortest_span_that_has_something_in_it() -> None:
+    def ran(hours_ago: float) -> Interval:
+        at = 1e9 - hours_ago * 3600
+        return Interval("r/0", "r/0", "", "p", "0", "", 1, at - 60, at, "ok")
+
+    assert telling_span([], 1e9) == "1d"
+    assert telling_span([ran(0.5)], 1e9) == "1h"
+    assert telling_span([ran(100)], 1e9) == "7d"
+    assert telling_span([ran(0.5)] + [ran(4)] * 10, 1e9) == "6h"
 
 
 def test_a_search_for_an_id_leads_to_the_job(page: Page, browser: httpx.Client) -> None:
@@ -49,7 +98,8 @@ def test_every_page_names_its_actions_in_the_words_of_the_table(
     shown = browser.get(f"/jobs/{page.jobs[0]}").text
     for label in ("Kill", "Hold", "Move to front", "Rerun"):
         assert f">{label}</button>" in shown
-    assert ">stdout and stderr</h3>" in shown
+    assert ">Output</h3>" in shown
+    assert shown.index('id="logs"') < shown.index('id="details"')  # the log comes first
     assert "Scheduler stopped" in browser.get("/").text
 
 

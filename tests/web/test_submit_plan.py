@@ -6,16 +6,21 @@ from pathlib import Path
 
 import pytest
 
+from postroom.cli.submit import command
 from postroom.commands.spec import CommandSpec
 from postroom.errors import PostroomError
+from postroom.queue.queue_view import QueueView
 from postroom.queue.submission import submit
 from postroom.store.base import create_base
 from postroom.store.files import LocalFiles
-from postroom.web.submit_plan import Commands, Sweep, commands_of, specs_of, sweep_of
+from postroom.store.scheduling import PROJECT_GROUP
+from postroom.web.forms import DEFAULTS
+from postroom.web.submit_plan import Commands, Sweep, commands_of, form_of, specs_of, sweep_of
 
 
 def asks(tmp_path: Path, wanted: Commands | Sweep) -> list[CommandSpec]:
-    return specs_of(LocalFiles(), create_base(tmp_path / "base"), wanted, "/")
+    with QueueView(create_base(tmp_path / "base")) as view:
+        return specs_of(view, wanted, "/")
 
 
 def test_each_line_is_a_job_and_comments_are_none(tmp_path: Path) -> None:
@@ -36,14 +41,38 @@ def test_all_options_of_a_form_arrive(tmp_path: Path) -> None:
         "project": "p",
         "cwd": "/tmp",
         "env": "A=1\nB=x=y",
-        "timeout": "1.5h",
+        "time_limit": "1.5h",
+        "grace": "30s",
+        "shell": "zsh",
         "retries": "2",
         "priority": "-3",
         "gpus": "2",
         "memory": "20G",
+        "only_on": "local",
+        "require": "A100|24G",
+        "begin": "now+2h",
         "after": earlier.short,
-        "held": "on",
+        "after_any": "@",
+        "hold": "on",
+        "array": "",
+        "limit": "3",
+        "stop_after_failures": "4",
+        "snapshot": "on",
+        "split_output": "on",
+        "notify": "true\nhttps://ntfy.example/x",
     }
+    # Each option of the command line, but those for a terminal; commands are a field, not a file.
+    names = {str(option.name) for option in command.params}
+    here = {"only_on" if name == "where" else name for name in names}
+    assert set(fields) - {"commands"} == here - {
+        "words",
+        "file",
+        "wait",
+        "dry_run",
+        "json_",
+        "base",
+    }
+    assert set(fields) <= set(DEFAULTS)
     wanted = commands_of(fields)
     (ask,) = asks(tmp_path, wanted)
     assert wanted.project == "p"
@@ -52,6 +81,38 @@ def test_all_options_of_a_form_arrive(tmp_path: Path) -> None:
     scheduling = ask.scheduling
     assert (scheduling.priority, scheduling.gpus, scheduling.memory_mib) == (-3, 2, 20480)
     assert (scheduling.after, scheduling.held) == ((earlier,), True)
+    assert (scheduling.after_any, scheduling.where) == ((earlier,), "local")
+    assert (scheduling.require, scheduling.lasts_s) == ("A100|24G", 5430.0)
+    assert scheduling.begin_at > 1e9
+    assert (scheduling.group, scheduling.group_limit) == (PROJECT_GROUP, 3)
+    assert scheduling.group_failures == 4
+    assert (ask.grace_s, ask.shell, ask.merged) == (30.0, "zsh", False)
+    assert (wanted.snapshot, wanted.notify) == (True, ["true", "https://ntfy.example/x"])
+
+
+def test_an_array_is_each_command_once_for_each_number(tmp_path: Path) -> None:
+    fields = {"commands": "train", "name": "a", "array": "1-9:4%2"}
+    found = asks(tmp_path, commands_of(fields))
+    assert [(one.number, one.name) for one in found] == [(1, "a-1"), (5, "a-5"), (9, "a-9")]
+    assert {one.scheduling.group_limit for one in found} == {2}
+    assert len({one.scheduling.group for one in found}) == 1
+
+
+def test_a_form_that_edits_a_job_asks_for_the_same_job(tmp_path: Path) -> None:
+    fields = {
+        "commands": "for i in 1 2\ndo echo $i  # twice\n\ndone",
+        "whole": "on",
+        "name": "loop",
+        "cwd": "/tmp",
+        "env": "A=1",
+        "time_limit": "90m",
+        "memory": "20G",
+        "require": "A100",
+    }
+    (ask,) = asks(tmp_path, commands_of(fields))
+    assert ask.command == fields["commands"]
+    (again,) = asks(tmp_path, commands_of(form_of(ask, "p")))
+    assert again == ask
 
 
 def test_a_sweep_is_every_combination_but_those_left_out(tmp_path: Path) -> None:
@@ -67,7 +128,13 @@ def test_a_sweep_is_every_combination_but_those_left_out(tmp_path: Path) -> None
         ({"commands": "# nothing"}, "at least one command"),
         ({"commands": "x", "env": "A"}, "NAME=VALUE"),
         ({"commands": "x", "env": "A B=1"}, "NAME=VALUE"),
-        ({"commands": "x", "timeout": "soon"}, "90s, 30m"),
+        ({"commands": "x", "time_limit": "soon"}, "90s, 30m"),
+        ({"commands": "x", "begin": "someday"}, "someday"),
+        ({"commands": "x", "array": "some"}, "array"),
+        ({"commands": "x\ny", "array": "1-9000"}, "more than 10000"),
+        ({"commands": "x", "only_on": "moon"}, "only_on"),
+        ({"commands": "x", "require": "|"}, "kind of GPU"),
+        ({"commands": "x", "notify": "ftp://x"}, "http"),
         ({"commands": "x", "retries": "many"}, "no whole number"),
         ({"commands": "x", "priority": "9999999"}, "priority"),
         ({"commands": "x", "memory": "much"}, "write 8G"),

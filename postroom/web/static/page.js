@@ -114,7 +114,7 @@
     const button = event.submitter;
     if (!button || !button.dataset.sure || asked === button) return;
     event.preventDefault();
-    one("#sure-text").textContent = button.dataset.sure;
+    one("#sure-text").textContent = button.dataset.sure.replace("{n}", chosen());
     one("#sure-yes").textContent = button.dataset.yes || "Yes";
     dialog.onclose = () => {
       if (dialog.returnValue !== "yes") return;
@@ -124,9 +124,34 @@
     dialog.returnValue = "no";
     dialog.showModal();
   });
+  // How many jobs are selected, in words; "" when none is.
+  function chosen() {
+    const every = one("#every");
+    const count = every && every.checked ? one("#matching").dataset.total || "" :
+      String(document.querySelectorAll('input[name="job"]:checked').length);
+    if (count === "") return "all jobs that match";
+    return count === "0" ? "" : count === "1" ? "1 job" : count + " jobs";
+  }
+  function count() {
+    if (!one("#selected")) return;
+    const words = chosen();
+    one("#selected").textContent = words ? words + " selected" : "Select jobs";
+    for (const button of document.querySelectorAll(".chosen button")) button.disabled = !words;
+  }
   document.addEventListener("change", (event) => {
-    if (event.target.id !== "all") return;
-    for (const box of document.querySelectorAll('input[name="job"]')) box.checked = event.target.checked;
+    if (event.target.id === "all") {
+      for (const box of document.querySelectorAll('input[name="job"]')) box.checked = event.target.checked;
+    }
+    count();
+  });
+  document.body.addEventListener("htmx:afterSettle", count);
+  addEventListener("pageshow", count);
+  // On a phone, the menu and the filters unfold.
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("[data-fold]");
+    if (!button) return;
+    const open = one("#" + button.dataset.fold).classList.toggle("open");
+    button.setAttribute("aria-expanded", String(open));
   });
   document.addEventListener("click", (event) => {
     const bar = event.target.closest("[data-href]");
