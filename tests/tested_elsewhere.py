@@ -61,6 +61,7 @@ TESTED_ELSEWHERE = {
     "pilots/letter_files": "pilots/test_stand_in.py (files): it sends what letters need",
     "pilots/local_engine": "pilots/test_pilots.py (local): it starts processes",
     "pilots/ray_bridge": "pilots/test_ray_engine.py: it is a process",
+    "pilots/group_verbs": "cli/test_pilots_verb.py (pilots): the verbs of the command line",
     "pilots/pilot_view": "cli/test_pilots_verb.py (pilots): what the verb prints",
     "cli/pilots": "cli/test_pilots_verb.py: the plain name is that of the folder",
     "queue/disk_usage": "store/test_usage.py: it shows what is measured there",

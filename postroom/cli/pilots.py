@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
-import time
-from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TextIO
 
@@ -14,6 +12,7 @@ import click
 
 from ..errors import PostroomError
 from ..pilots.engine import open_engine
+from ..pilots.group_verbs import change_pilots
 from ..pilots.pilot_view import GroupRow, PilotRow, view_pilots
 from ..session.sessions import Sessions
 from ..store.base import create_base, open_base
@@ -245,7 +244,7 @@ def drain(words: tuple[str, ...], base: str) -> None:
       postroom pilots drain ./base          all groups
       postroom pilots drain ./base slurm    one of them
     """
-    _change(words, base, lambda group: setattr(group, "drained", True), "drained")
+    _act("drain", words, base)
 
 
 @command.command()
@@ -257,11 +256,7 @@ def resume(words: tuple[str, ...], base: str) -> None:
     \b
       postroom pilots resume ./base
     """
-
-    def go_on(group: PilotGroup) -> None:
-        group.drained, group.paused, group.forgiven_at = False, "", time.time()
-
-    _change(words, base, go_on, "on again")
+    _act("resume", words, base)
 
 
 @command.command()
@@ -273,11 +268,7 @@ def stop(words: tuple[str, ...], base: str) -> None:
     \b
       postroom pilots stop ./base
     """
-
-    def end(group: PilotGroup) -> None:
-        group.drained = group.stopped = True
-
-    _change(words, base, end, "stopped")
+    _act("stop", words, base)
 
 
 @command.command()
@@ -289,44 +280,12 @@ def remove(words: tuple[str, ...], base: str) -> None:
     \b
       postroom pilots remove ./base slurm
     """
+    _act("remove", words, base)
+
+
+def _act(verb: str, words: tuple[str, ...], base: str) -> None:
     folder, names = split_base(base, words)
-
-    def change(groups: PilotGroups) -> None:
-        for name in _named(groups, names):
-            del groups.groups[name]
-
-    change_groups(LocalFiles(), open_base(folder), change)
-    click.echo("removed: their pilots end after their jobs")
-
-
-def _change(
-    words: tuple[str, ...], base: str, change: Callable[[PilotGroup], None], said: str
-) -> None:
-    folder, names = split_base(base, words)
-    changed: list[str] = []
-
-    def every(groups: PilotGroups) -> None:
-        for name in _named(groups, names):
-            if not said.startswith("stop"):
-                groups.groups[name].stopped = False
-            change(groups.groups[name])
-            changed.append(name)
-
-    opened = open_base(folder)
-    change_groups(LocalFiles(), opened, every)
-    Sessions(opened).keep_pilots()
-    click.echo(f"{', '.join(changed)}: {said}")
-
-
-def _named(groups: PilotGroups, names: Sequence[str]) -> list[str]:
-    """The groups of these names; all, if none is named."""
-    for name in names:
-        if name not in groups.groups:
-            known = ", ".join(groups.groups) or "none"
-            raise PostroomError(f"there is no group {name!r} of pilots; there are: {known}")
-    if not names and not groups.groups:
-        raise PostroomError("this base has no pilots: postroom pilots add")
-    return list(names) or list(groups.groups)
+    click.echo(change_pilots(open_base(folder), verb, names))
 
 
 def _group_row(row: GroupRow) -> list[str]:

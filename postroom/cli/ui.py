@@ -8,6 +8,7 @@ import os
 import socket
 import sys
 import time
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,6 +19,9 @@ from ..store.files import LocalFiles, LocalLock
 from ..system.own_python import check_alive, start_detached
 from ..system.processes import alive, myself
 from .options import CONTEXT, base_argument
+
+if TYPE_CHECKING:
+    from ..web.access_token import AccessToken
 
 PORT = 8631
 VARIABLE = "POSTROOM_UI_TOKEN"
@@ -53,6 +57,12 @@ START_S = 30.0
     show_envvar=True,
     help="Use this token instead of a random one. `ps` shows it: prefer the variable.",
 )
+@click.option(
+    "--read-only",
+    "shared",
+    is_flag=True,
+    help="Print a second address, for colleagues: it shows everything, and changes nothing.",
+)
 @click.option("--detach", is_flag=True, help="Run in the background; survives the terminal.")
 @click.option(
     "--listener", type=int, hidden=True, help="The socket that a detached page listens on."
@@ -63,6 +73,7 @@ def command(
     host: str,
     names: tuple[str, ...],
     token: str,
+    shared: bool,
     detach: bool,
     listener: int | None,
 ) -> None:
@@ -73,6 +84,7 @@ def command(
 
     \b
       postroom ui ./base
+      postroom ui ./base --read-only         also prints an address for colleagues
       ssh -L 8631:localhost:8631 gpu-machine
     """
     try:
@@ -86,7 +98,7 @@ def command(
         ) from None
     opened = open_base(base)
     known = read_page_info(LocalFiles(), opened)
-    access = AccessToken(token or (known.token if known is not None else ""))
+    access = AccessToken(token or (known.token if known is not None else ""), shared=shared)
     os.environ.pop(VARIABLE, None)
     address = host or "127.0.0.1"
     try:
@@ -100,6 +112,9 @@ def command(
     if listener is None:
         click.echo(f"the page of {opened.root}:", err=True)
         click.echo(f"http://{shown}:{line.getsockname()[1]}/?token={access.secret}")
+        if shared:
+            click.echo("for those who may only look:", err=True)
+            click.echo(f"http://{shown}:{line.getsockname()[1]}/?token={access.read_secret}")
         if not _is_loopback(address):
             click.echo(
                 f"warning: others may reach {shown}, and the connection is not encrypted: anybody "
@@ -107,21 +122,21 @@ def command(
                 err=True,
             )
     if detach:
-        again = ["--host", host] if host else []
+        again = (["--host", host] if host else []) + (["--read-only"] if shared else [])
         for name in names:
             again += ["--name", name]
         _detach(opened, line, again, access.secret)
         return
     click.echo("Ctrl-C stops the page; jobs keep running.", err=True)
     sys.stdout.flush()
-    lock = _be_the_page(opened, f"http://{shown}:{line.getsockname()[1]}", access.secret)
+    lock = _be_the_page(opened, f"http://{shown}:{line.getsockname()[1]}", access)
     app = create_app(opened, access, hosts={*LOOPBACK, shown, *names}, here=os.getcwd())
     make_server(app).run(sockets=[line])
     if lock is not None:
         lock.release()
 
 
-def _be_the_page(base: Base, address: str, token: str) -> LocalLock | None:
+def _be_the_page(base: Base, address: str, access: AccessToken) -> LocalLock | None:
     """Say where this page is, unless the base has one: `postroom up` finds it, and its token."""
     files = LocalFiles()
     lock = files.try_lock(base.page_lock)
@@ -129,12 +144,13 @@ def _be_the_page(base: Base, address: str, token: str) -> LocalLock | None:
         me = myself()
         info = PageInfo(
             address,
-            token,
+            access.secret,
             me.pid,
             me.started_ticks,
             me.boot_id,
             me.pid_namespace,
             socket.gethostname(),
+            access.read_secret,
         )
         temporary = base.temporary()
         files.write_new(temporary, [info.encode()])
@@ -142,8 +158,11 @@ def _be_the_page(base: Base, address: str, token: str) -> LocalLock | None:
     return lock
 
 
-def open_page(base: Base, *, port: int | None = None) -> None:
-    """Serve the page in the background, on the port of last time, the usual one, or a free one."""
+def open_page(base: Base, *, port: int | None = None, shared: bool = False) -> None:
+    """Serve the page in the background, on the port of last time, the usual one, or a free one.
+
+    A page that had a second token has it again.
+    """
     try:
         from ..web.access_token import AccessToken
         from ..web.server import listen
@@ -151,11 +170,12 @@ def open_page(base: Base, *, port: int | None = None) -> None:
         raise PostroomError(f"it needs {error.name}: pip install 'postroom[web]'") from None
     known = read_page_info(LocalFiles(), base)
     access = AccessToken(os.environ.get(VARIABLE) or (known.token if known is not None else ""))
+    options = ["--read-only"] if shared or (known is not None and known.read_token) else []
     last = int(known.address.rpartition(":")[2]) if known is not None else PORT
     for choice in (last, PORT, 0) if port is None else (port,):
         with contextlib.suppress(OSError):
             with listen("127.0.0.1", choice) as line:
-                _wait_for_page(base, _detach(base, line, [], access.secret))
+                _wait_for_page(base, _detach(base, line, options, access.secret))
             return
     raise PostroomError(f"port {port} is in use: choose another --port")
 

@@ -43,6 +43,7 @@ class Standing:
     base: Base
     page: bool = True
     port: int | None = None
+    shared: bool = False  # the page has a second token, for looking
 
     def start_missing(self) -> None:
         """Start the scheduler and the page, where they do not live."""
@@ -58,7 +59,7 @@ class Standing:
         from .ui import open_page  # the page is an extra
 
         try:
-            open_page(self.base, port=self.port)
+            open_page(self.base, port=self.port, shared=self.shared)
         except PostroomError as error:
             talk(f"no page: {error}")
 
@@ -80,6 +81,9 @@ class Standing:
 )
 @click.option("--no-page", is_flag=True, help="Do not serve the web page.")
 @click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="Port of the page.")
+@click.option(
+    "--read-only", "shared", is_flag=True, help="Also print an address of the page for colleagues."
+)
 @click.option("--wait", "stay", is_flag=True, help="Stay, and keep all alive: for a service.")
 @click.option("--install", "installs", is_flag=True, help="Be back after a reboot, from now on.")
 @click.option("--uninstall", "uninstalls", is_flag=True, help="Be back no more.")
@@ -89,6 +93,7 @@ def up(
     yields: bool | None,
     no_page: bool,
     port: int | None,
+    shared: bool,
     stay: bool,
     installs: bool,
     uninstalls: bool,
@@ -111,7 +116,10 @@ def up(
         uninstall(base)
         return
     opened = create_base(base)
-    standing = Standing(opened, page=not no_page, port=port)
+    standing = Standing(opened, page=not no_page, port=port, shared=shared)
+    page = page_of(opened) if shared and not no_page else None
+    if page is not None and not page.read_token:
+        raise PostroomError(f"the page runs without --read-only: kill {page.pid}, then try again")
     if installs:
         install(opened.root, gpus=gpus, yields=yields, page=not no_page, port=port)
     if stay:
@@ -163,6 +171,9 @@ def _report(base: Base) -> None:
     page = page_of(base)
     if page is not None:
         click.echo(page.link)
+        if page.read_token:
+            talk("for those who may only look:")
+            click.echo(page.read_link)
     named = "" if base.root == os.path.abspath(own_queue()) else f" -b {shlex.quote(base.root)}"
     talk(f"queue a command: postroom submit{named} python train.py")
 

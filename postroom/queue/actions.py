@@ -232,7 +232,7 @@ def edit_project(
 def _spec_now(base_state: BaseState, job: JobId) -> CommandSpec:
     """A waiting job as it is, with the priority that it has been given since."""
     reader = _reader(base_state, job)
-    spec = _spec_of(reader, job.number)
+    spec = spec_of(reader, job.number)
     priority = base_state.priority(reader, job.number)
     return replace(spec, scheduling=replace(spec.scheduling, priority=priority))
 

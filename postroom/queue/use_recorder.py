@@ -1,4 +1,4 @@
-"""Records what a standing queue sees: which held GPUs compute, and what its projects have run.
+"""Records what a standing queue sees: the curves of GPUs, who computes, what projects have run.
 
 `postroom master` has one, in a thread of its own: a driver that does not answer must not stop the
 scheduler. It reads the journal, so no job waits for it. What it writes is in the ledger
@@ -25,9 +25,14 @@ from ..store.agents import read_agent_info
 from ..store.base import Base
 from ..store.files import LocalFiles
 from ..store.runs import read_run_info
+from .card_curves import CurveRecorder
 
 LOOK_S = 10.0
 WRITE_S = 60.0
+# While nobody holds a GPU, a process is started for each look at them: seldom, and where there is
+# none, hardly ever.
+IDLE_S = 60.0
+NO_CARDS_S = 600.0
 _MOST_AT_ONCE = 4 << 20  # bytes of the journal
 
 
@@ -57,6 +62,8 @@ class UseRecorder:
         # What an earlier Master has seen is counted already.
         self._offset = journal_size(base) if journal_from is None else journal_from
         self._written_at = 0.0
+        self._curves = CurveRecorder(LocalFiles(), base)
+        self._idle_look_at = 0.0
         self._changed = False
 
     def step(self, now: float) -> None:
@@ -64,12 +71,19 @@ class UseRecorder:
         self._ledger.tidy()
         held = self._ledger.holders(squatters=False)
         if held:
+            cards = self._look()
             mine = [entry for entry in held if entry.uid == os.geteuid()]
-            self.meter.step(now, mine, self._look())
+            self.meter.step(now, mine, cards)
+            self._curves.add(now, cards)
             self._changed = True
-        elif self._watch is not None:
-            self._watch.close()  # nobody holds a GPU: no process has to wait for us
-            self._watch = None
+        else:
+            if now >= self._idle_look_at:
+                cards = self._look()
+                self._curves.add(now, cards)
+                self._idle_look_at = now + (IDLE_S if cards else NO_CARDS_S)
+            if self._watch is not None:
+                self._watch.close()  # nobody holds a GPU: no process has to wait for us
+                self._watch = None
         self._read_journal()
         if self._changed and now - self._written_at >= WRITE_S:
             self.write(now)

@@ -94,11 +94,17 @@ class PageInfo(JsonRecord, _NamesProcess):
     boot_id: str
     pid_namespace: str
     host: str
+    read_token: str = ""  # for those who may only look; "": there is none
 
     @property
     def link(self) -> str:
         """What to open in a browser."""
         return f"{self.address}/?token={self.token}"
+
+    @property
+    def read_link(self) -> str:
+        """What those open who may only look."""
+        return f"{self.address}/?token={self.read_token}"
 
 
 def read_page_info(files: Files, base: Base) -> PageInfo | None:

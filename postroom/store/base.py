@@ -32,6 +32,7 @@ base/
   runs/<run>/output.<agent>      what the kernels of a run have printed
   log/postroom.log               one log for every process (JSON lines)
   log/events.jsonl               the journal of every state change
+  log/curves.jsonl               memory and load of the GPUs lately, for the page; may be deleted
   log/usage.json                 a cache of how much space each run takes; may be deleted, too
   log/results.<run>.json         a cache of what results say; may be deleted at any time
   rejected/  trash/  tmp/        bad files and why; runs being removed; files being written
@@ -123,6 +124,7 @@ class Base:
         self.programs = f"{self.root}/programs"
         self.retention = f"{self.root}/retention.json"
         self.usage = f"{self.root}/log/usage.json"
+        self.curves = f"{self.root}/log/curves.jsonl"
         self.master_lock = f"{self.root}/master.lock"
         self.master_info = f"{self.root}/master.json"
         self.wanted_agents = f"{self.root}/control/agents.json"

@@ -10,13 +10,17 @@ from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from ..errors import PostroomError
+from ..gpus.ledger.protocol import open_ledger
+from ..gpus.ledger.usage_report import UsageLine, read_past, usage_lines
+from ..pilots.group_verbs import GROUP_VERBS, change_pilots
+from ..pilots.pilot_view import PilotView, view_pilots
 from ..queue.actions import MOST_LIMIT, ActionInput, QueueScope, verbs_for
+from ..queue.card_curves import Readings
 from ..queue.rows import AgentView, Interval, JobDetail, JobPage, Overview, ProjectView
 from ..store.job_ids import JobId
 from ..store.scheduling import MOST_PRIORITY
 from .chrome_trace import trace
 from .context import Context
-from .live_updates import Reading
 from .log_reader import MOST_BYTES, LogChunk, read_log
 from .metrics import metrics
 from .submit_plan import Commands, Sweep, specs_of
@@ -72,6 +76,15 @@ class AgentsAction(_Strict):
     preempt: bool = False
 
 
+class PilotsAction(_Strict):
+    """A verb for groups of pilots; for all of them, where none is named."""
+
+    verb: str = Field(json_schema_extra={"enum": [*GROUP_VERBS]})
+    groups: list[Annotated[str, Field(min_length=1, max_length=100)]] = Field(
+        default_factory=list, max_length=1000
+    )
+
+
 class NewAgents(_Strict):
     """The GPUs of new agents: `0,1`, `0,0` for two on one GPU, `cpu`, `all`."""
 
@@ -101,9 +114,9 @@ async def overview(context: Context) -> Overview:
 
 
 @api.get("/readings")
-async def readings(context: Context) -> list[tuple[float, dict[str, Reading]]]:
-    """Memory and load of each GPU in per cent, for the time that a page was open lately."""
-    return list(context.live_updates.readings)
+async def readings(context: Context) -> list[Readings]:
+    """Memory and load of each GPU in per cent, in the last hour."""
+    return await context.live_updates.readings()
 
 
 @api.get("/jobs")
@@ -175,6 +188,20 @@ async def history(context: Context, since: Moment = None, until: Moment = None) 
     return await _history(context, since, until)
 
 
+@api.get("/usage")
+async def usage(
+    context: Context,
+    by: Literal["user", "project", "card"] = "user",
+    since: Moment = None,
+    until: Moment = None,
+) -> list[UsageLine]:
+    """Who held GPUs; the last week, unless other times are given."""
+    past = await context.queue.query(lambda _: read_past(open_ledger()))
+    until = past.now if until is None else min(until, past.now)
+    since = until - 7 * 86400 if since is None else since
+    return usage_lines(past, since, until, by=by)
+
+
 @api.get("/trace")
 async def chrome_trace(
     context: Context, since: Moment = None, until: Moment = None
@@ -215,6 +242,21 @@ async def act_on_agents(context: Context, wanted: AgentsAction) -> ActionReply:
     """Drain agents, fill them again, or remove them."""
     what = ActionInput(agents=wanted.agents, preempt=wanted.preempt)
     return await _act(context, "agents", wanted.verb, what)
+
+
+@api.post("/requests/pilots")
+async def act_on_pilots(context: Context, wanted: PilotsAction) -> ActionReply:
+    """Drain, stop, resume or remove groups of pilots."""
+    text = await context.queue.query(
+        lambda view: change_pilots(view.base, wanted.verb, wanted.groups)
+    )
+    return ActionReply(text=text, done=True, jobs=[])
+
+
+@api.get("/pilots")
+async def pilots(context: Context) -> PilotView:
+    """The groups of pilots, and the pilots."""
+    return await context.queue.query(lambda view: view_pilots(view.base))
 
 
 @api.post("/agents")

@@ -15,11 +15,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from ..queue.actions import ACTIONS
 from ..store.base import Base
 from ..text.safe_text import final_text
-from .access_token import AccessToken
+from .access_token import AccessToken, Right
 from .assets import read_assets
 from .format import FILTERS
 from .live_updates import LiveUpdates
 from .queue_reader import QueueReader
+from .request_guard import RIGHT
 
 TEMPLATES = f"{os.path.dirname(os.path.abspath(__file__))}/templates"
 MOST_NOTES = 200
@@ -61,9 +62,10 @@ class AppContext:
     ) -> HTMLResponse:
         """Fill in a template."""
         note = self._notes.pop(request.query_params.get("note", ""), None)
+        may_act = request.scope.get(RIGHT) is not Right.LOOK
         text = self._templates.get_template(template).render(
-            form_key=self.token.form_key,
-            may_act=True,
+            form_key=self.token.form_key if may_act else "",
+            may_act=may_act,
             note=note,
             path=request.url.path,
             base_name=os.path.basename(self.base.root),

@@ -46,6 +46,11 @@ def count(number: int | None) -> str:
     return NONE if number is None else f"{number:,}".replace(",", "\u202f")
 
 
+def hours(seconds: float) -> str:
+    """GPU seconds as hours."""
+    return f"{seconds / 3600:.1f}"
+
+
 def among(counts: Mapping[str, int], states: Iterable[str]) -> int:
     """How many of the counted jobs are in one of some states."""
     return sum(counts.get(state, 0) for state in states)
@@ -78,6 +83,7 @@ FILTERS = {
     "memory": memory,
     "count": count,
     "among": among,
+    "hours": hours,
     "kind": kind,
     "sentence": sentence,
     "short": short,

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import RedirectResponse, Response
 
 from ..errors import PostroomError
+from ..pilots.group_verbs import change_pilots
 from ..queue.actions import ACTIONS, ActionInput
 from ..store.job_ids import JobId
 from .api import MOST_NAMED, scope_of
@@ -45,6 +46,7 @@ DEFAULTS = {
     "after": "",
     "after_any": "",
     "hold": "",
+    "container": "",
     "array": "",
     "limit": "",
     "stop_after_failures": "",
@@ -113,15 +115,27 @@ async def act(request: Request, context: Context) -> Response:
     return _redirect(back, context.leave_note(sentence(result.text)))
 
 
+@forms.post("/pilots")
+async def act_on_pilots(request: Request, context: Context) -> Response:
+    """Do what a button says to a group of pilots."""
+    fields = fields_of(await request.body())
+    try:
+        done = await context.queue.query(
+            lambda view: change_pilots(view.base, _one(fields, "verb"), fields.get("group", []))
+        )
+    except PostroomError as error:
+        return _redirect("/agents", context.leave_note(sentence(error), kind="bad"))
+    return _redirect("/agents", context.leave_note(sentence(done)))
+
+
 @forms.post("/login")
 async def login(request: Request, context: Context) -> Response:
     """Set the cookie for a browser that sent the token."""
     token = _one(fields_of(await request.body()), "token").strip()
     found = re.search(r"[?&]token=([^&\s]+)", token)  # somebody may paste the whole address
-    if not context.token.opens(found[1] if found else token):
-        return RedirectResponse("/", 303)
     answer = RedirectResponse("/", 303)
-    answer.headers["set-cookie"] = context.token.set_cookie()
+    if right := context.token.opens(found[1] if found else token):
+        answer.headers["set-cookie"] = context.token.set_cookie(right)
     return answer
 
 

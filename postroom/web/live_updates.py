@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from ..errors import PostroomError
+from ..queue.card_curves import Reading, Readings, read_curves, reading
 from ..queue.rows import CardView, JobDetail, JobView, Overview
 from ..store.job_ids import JobId
 from .log_reader import read_log
@@ -22,10 +23,9 @@ PING_S = 15.0
 MOST_LISTENERS = 100
 # A browser that is more events behind is disconnected; it reconnects by itself.
 MOST_BEHIND = 60
-# GPU readings of the last ten minutes, for pages that are opened later.
+# GPU readings of the last ten minutes; those before them were recorded by the scheduler.
 MOST_READINGS = 600
-
-Reading = list[float | None]
+CURVES_S = 3600.0
 
 
 @dataclasses.dataclass(eq=False)
@@ -65,7 +65,7 @@ class LiveUpdates:
         self._reader = reader
         self._listeners: set[Listener] = set()
         self._poller: asyncio.Task[None] | None = None
-        self.readings: deque[tuple[float, dict[str, Reading]]] = deque(maxlen=MOST_READINGS)
+        self._readings: deque[Readings] = deque(maxlen=MOST_READINGS)
 
     @property
     def is_full(self) -> bool:
@@ -76,6 +76,12 @@ class LiveUpdates:
     def listeners(self) -> int:
         """How many pages are open."""
         return len(self._listeners)
+
+    async def readings(self) -> list[Readings]:
+        """The readings of the last hour: those of the scheduler, and those for open pages."""
+        since = time.time() - CURVES_S
+        recorded = await self._reader.query(lambda view: read_curves(view.base, since))
+        return sorted([*recorded, *self._readings], key=lambda one: one[0])
 
     async def listen(self, listener: Listener) -> AsyncIterator[bytes]:
         """The event stream of one page, until it closes."""
@@ -124,10 +130,10 @@ class LiveUpdates:
     async def _poll_once(self) -> None:
         overview = await self._reader.overview()
         at = round(time.time(), 1)
-        reading = {card.uuid: reading_of(card) for card in overview.cards}
-        self.readings.append((at, reading))
-        if reading:
-            self._send_all("cards", {"at": at, "cards": reading})
+        cards = {card.uuid: reading_of(card) for card in overview.cards}
+        self._readings.append((at, cards))
+        if cards:
+            self._send_all("cards", {"at": at, "cards": cards})
         seen = fingerprint(overview)
         for listener in self._listeners:
             if listener.job is None and listener.seen != seen:
@@ -167,9 +173,7 @@ class LiveUpdates:
 
 def reading_of(card: CardView) -> Reading:
     """The values of a GPU's chart: memory in use and load, both in per cent."""
-    used, total = card.memory_used_mib, card.memory_total_mib
-    memory = round(100 * used / total, 1) if used is not None and total else None
-    return [memory, card.utilization]
+    return reading(card.memory_used_mib, card.memory_total_mib, card.utilization)
 
 
 def fingerprint(overview: Overview) -> str:

@@ -11,7 +11,11 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import RedirectResponse, Response, StreamingResponse
 
 from ..errors import PostroomError
-from ..pilots.pilot_view import view_pilots
+from ..gpus.ledger.protocol import open_ledger
+from ..gpus.ledger.usage_report import BY, read_past
+from ..pilots.group_verbs import GROUP_VERBS
+from ..pilots.pilot_view import PilotRow, view_pilots
+from ..queue.queue_view import QueueView
 from ..queue.rows import ENDED, FAILED, PENDING, RUNNING, Interval, JobDetail
 from ..store.job_ids import JobId, find_job
 from ..store.kernel_output import read_output
@@ -20,6 +24,7 @@ from .context import Context
 from .gantt import LABELS, WIDTH, chart, timeline
 from .live_updates import Listener, fingerprint, fingerprint_of_job
 from .log_reader import NOTHING, LogChunk, chunks, last_of, open_log, read_log
+from .usage_chart import CHART_HEIGHT, COLUMNS, usage_chart
 
 pages = APIRouter(include_in_schema=False)
 
@@ -184,9 +189,12 @@ async def download(
         return detail.job.short, open_log(context.base.root, path)
 
     short, found = await context.queue.query(lambda view: find(view.job(JobId(run, number))))
+    return _file(found, f"{short.replace('/', '-')}.{stream}.txt")
+
+
+def _file(found: str | BinaryIO | None, name: str) -> Response:
     if found is None:
-        raise PostroomError(f"job {short} has no such log, or it is outside the base")
-    name = f"{short.replace('/', '-')}.{stream}.txt"
+        raise PostroomError(f"there is no {name}, or it is outside the base")
     headers = {"content-disposition": f'attachment; filename="{name}"'}
     if isinstance(found, str):
         return Response(found.encode(errors="replace"), media_type=PLAIN, headers=headers)
@@ -213,7 +221,30 @@ async def agents(request: Request, context: Context) -> Response:
     found = await context.queue.overview()
     pilots = await context.queue.query(lambda view: view_pilots(context.base))
     seen = fingerprint(found)
-    return context.page(request, "agents.html", overview=found, pilots=pilots, seen=seen)
+    return context.page(
+        request, "agents.html", overview=found, pilots=pilots, seen=seen, verbs=GROUP_VERBS
+    )
+
+
+@pages.get("/pilots/{pilot}")
+async def pilot(request: Request, context: Context, pilot: Run) -> Response:
+    """One pilot: what is known of it, and the end of its log."""
+
+    def read(view: QueueView) -> tuple[PilotRow | None, LogChunk]:
+        rows = view_pilots(view.base, ended=1000).pilots
+        row = next((row for row in rows if row.pilot == pilot), None)
+        return row, read_log(view.base.root, row.log) if row else NOTHING
+
+    row, log = await context.queue.query(read)
+    if row is None:
+        raise PostroomError(f"there is no pilot {pilot!r}")
+    return context.page(request, "pilot.html", pilot=row, log=log)
+
+
+@pages.get("/pilots/{pilot}/log")
+async def pilot_log(context: Context, pilot: Run) -> Response:
+    """The whole log of a pilot, as a file."""
+    return _file(open_log(context.base.root, context.base.pilot_log(pilot)), f"{pilot}.log.txt")
 
 
 @pages.get("/history")
@@ -257,6 +288,27 @@ def telling_span(intervals: Sequence[Interval], end: float) -> str:
 
 def _ends_after(interval: Interval, at: float) -> bool:
     return interval.ended_at is None or interval.ended_at >= at
+
+
+@pages.get("/usage")
+async def usage(
+    request: Request, context: Context, span: Text = "7d", by: Text = "user"
+) -> Response:
+    """Who held GPUs, for how long, and how busy they were."""
+    span, by = span if span in COLUMNS else "7d", by if by in BY else "user"
+    await context.queue.overview()  # for the names of the GPUs
+    past = await context.queue.query(lambda _: read_past(open_ledger()))
+    return context.page(
+        request,
+        "usage.html",
+        chart=usage_chart(past, SPANS[span], COLUMNS[span], by, context.gpu_name),
+        spans=list(COLUMNS),
+        span=span,
+        bys=BY,
+        by=by,
+        width=WIDTH,
+        height=CHART_HEIGHT,
+    )
 
 
 @pages.get("/events")

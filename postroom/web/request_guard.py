@@ -7,6 +7,7 @@
 - The token is known: from the address once, which sets a cookie, or as a bearer token.
 - A request that changes something and uses the cookie carries the key of this page's forms.
 - The body is small and arrives in time.
+- Who has the token for looking sends no request that changes something, and gets no form.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from urllib.parse import parse_qs, parse_qsl, urlencode
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .access_token import AccessToken
+from .access_token import AccessToken, Right
 
 READING = ("GET", "HEAD")
 METHODS = (*READING, "POST")
@@ -30,6 +31,8 @@ MOST_BODY = 1 << 20
 MOST_READ = 16 << 20
 BODY_S = 10.0
 MOST_FIELDS = 20_000
+RIGHT = "postroom.right"  # of the sender, in the scope of a request
+FOR_OWNERS = frozenset({"/submit", "/sweep"})  # they show environments, too
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
 FORM = "application/x-www-form-urlencoded"
 _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+)(?::(\d{1,5}))?")
@@ -84,12 +87,17 @@ class RequestGuard:
             if self._is_open(scope["path"]):
                 opened_by = "nothing"
             else:
-                opened_by = self._opened_by(headers)
-                if scope["method"] in READING and (where := self._token_in_address(scope)):
-                    await _redirect(send, where, self._token.set_cookie())
+                opened_by, right = self._opened_by(headers)
+                if scope["method"] in READING and (found := self._token_in_address(scope)):
+                    await _redirect(send, found[0], self._token.set_cookie(found[1]))
                     return
-                if not opened_by:
+                if not right:
                     raise Refused(401, "This page needs its token.")
+                if right is not Right.ACT and (
+                    scope["method"] not in READING or scope["path"] in FOR_OWNERS
+                ):
+                    raise Refused(403, "Your address of this page is for looking only.")
+                scope[RIGHT] = right
             if scope["method"] in READING:
                 _refuse_body(headers)
             else:
@@ -132,22 +140,22 @@ class RequestGuard:
         ):
             raise Refused(403, "Requests from other sites are refused.")
 
-    def _opened_by(self, headers: dict[str, list[str]]) -> str:
-        """How a request proves that it knows the token: "bearer", "cookie", or "" (not at all)."""
+    def _opened_by(self, headers: dict[str, list[str]]) -> tuple[str, Right]:
+        """How a request proves that it knows the token ("bearer", "cookie"), and its right."""
         for value in headers.get("authorization", []):
             kind, _, text = value.partition(" ")
-            if kind.lower() == "bearer" and self._token.opens(text.strip()):
-                return "bearer"
+            if kind.lower() == "bearer" and (right := self._token.opens(text.strip())):
+                return "bearer", right
         for value in headers.get("cookie", []):
             # By hand: `http.cookies` gives up at a cookie of another server that it cannot parse.
             for pair in value.split(";"):
                 name, _, text = pair.strip().partition("=")
-                if name == self._token.cookie_name and self._token.knows_cookie(text):
-                    return "cookie"
-        return ""
+                if name == self._token.cookie_name and (right := self._token.knows_cookie(text)):
+                    return "cookie", right
+        return "", Right.NONE
 
-    def _token_in_address(self, scope: Scope) -> str:
-        """The address without the token, when it holds the right one; "" when it holds none."""
+    def _token_in_address(self, scope: Scope) -> tuple[str, Right] | None:
+        """The address without the token that it holds, and its right; None when it holds none."""
         query = scope["query_string"].decode("latin-1")
         try:
             pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=50)
@@ -155,14 +163,15 @@ class RequestGuard:
             raise Refused(400, "The address has too many fields.") from None
         tokens = [value for name, value in pairs if name == "token"]
         if not tokens:
-            return ""
-        if not all(self._token.opens(token) for token in tokens):
+            return None
+        rights = {self._token.opens(token) for token in tokens}
+        if len(rights) != 1 or Right.NONE in rights:
             raise Refused(401, "This is not the token of this page.")
         rest = urlencode([pair for pair in pairs if pair[0] != "token"])
         path: str = "/" + scope["path"].lstrip("/")  # two slashes would name another host
         if not re.fullmatch(r"[\w/.-]*", path, re.ASCII):
             path = "/"
-        return path + (f"?{rest}" if rest else "")
+        return path + (f"?{rest}" if rest else ""), rights.pop()
 
     def _check_form(self, headers: dict[str, list[str]], body: bytes) -> None:
         given = headers.get("x-form-key", [])

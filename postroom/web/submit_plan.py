@@ -71,6 +71,7 @@ class SubmitForm(BaseModel):
     after: list[Word] = Field(default_factory=list, max_length=1000)
     after_any: list[Word] = Field(default_factory=list, max_length=1000)
     held: bool = False
+    container: Word = Field("", description="The image of a container to run in.")
     array: Word = Field("", description="Each command once for each number: 1-100%4.")
     limit: Count = 0
     stop_after_failures: Count = 0
@@ -136,6 +137,7 @@ def specs_of(view: QueueView, wanted: Commands | Sweep, here: str) -> list[Comma
         grace_s=wanted.grace_s,
         shell=wanted.shell,
         merged=not wanted.split_output,
+        container=wanted.container,
         scheduling=SchedulingOptions(
             priority=wanted.priority,
             held=wanted.held,
@@ -215,6 +217,7 @@ def _common(fields: Mapping[str, str]) -> dict[str, Any]:
         "after": text("after").replace(",", " ").split(),
         "after_any": text("after_any").replace(",", " ").split(),
         "held": text("hold") == "on",
+        "container": text("container"),
         "array": text("array"),
         "limit": _number(text("limit"), "at once", 0),
         "stop_after_failures": _number(text("stop_after_failures"), "failures", 0),
@@ -243,6 +246,7 @@ def form_of(spec: CommandSpec, project: str) -> dict[str, str]:
         "memory": f"{scheduling.memory_mib}M" if scheduling.memory_mib else "",
         "only_on": scheduling.where,
         "require": scheduling.require,
+        "container": spec.container,
         "snapshot": "on" if spec.snapshot else "",
         "split_output": "on" if spec.merged is False else "",
     }

@@ -85,7 +85,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
         folder = base.job_folder(jobs[0].run, jobs[0].number)
         os.makedirs(folder)
         Path(folder, "0.OUT").write_text(f"{SCRIPT}\n\x1b[31mred\x1b[0m \x1b]0;title\x07\n")
-        token = AccessToken(TOKEN)
+        token = AccessToken(TOKEN, shared=True)
         listener = server.listen("127.0.0.1", 0)
         app = create_app(base, token, here="/")
         serving = server.make_server(app)
@@ -109,11 +109,11 @@ def browser(page: Page) -> Iterator[httpx.Client]:
 
 
 def start_page(
-    base: Base, *, port: int = 0, environment: Mapping[str, str] = os.environ
+    base: Base, *options: str, port: int = 0, environment: Mapping[str, str] = os.environ
 ) -> tuple[subprocess.Popen[str], str]:
     """Start `postroom ui`; return its process and the address that it prints."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "postroom", "ui", base.root, "--port", str(port)],
+        [sys.executable, "-m", "postroom", "ui", base.root, "--port", str(port), *options],
         env={**environment, "POSTROOM_UI_TOKEN": TOKEN},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -56,13 +56,16 @@ def values(
     kind = schema.get("type")
     if kind == "object" and "properties" in schema:
         needed = set(schema.get("required", ()))
-        return st.fixed_dictionaries(
-            {name: values(schema["properties"][name], whole, known) for name in needed},
-            optional={
-                name: values(one, whole, known)
-                for name, one in schema["properties"].items()
-                if name not in needed
-            },
+        rest = sorted(set(schema["properties"]) - needed)
+        # A few of them at once: with all, hardly anything would make sense.
+        some = st.lists(st.sampled_from(rest), max_size=2) if rest else st.just([])
+        return some.flatmap(
+            lambda chosen: st.fixed_dictionaries(
+                {
+                    name: values(schema["properties"][name], whole, known)
+                    for name in sorted(needed.union(chosen))
+                }
+            )
         )
     if kind == "object":
         return st.dictionaries(TEXTS, TEXTS, max_size=3)

@@ -13,8 +13,10 @@ from postroom.commands.job_environment import JobEnvironment
 from postroom.commands.spec import CommandSpec
 from postroom.queue.queue_view import QueueView
 from postroom.queue.submission import submit
+from postroom.session.sessions import Sessions
 from postroom.store.files import LocalFiles
 from postroom.store.job_ids import JobId
+from postroom.store.pilot_records import PilotGroup, PilotGroups, change_groups, read_groups
 from postroom.store.requests import Request, pending, read_request
 
 from .conftest import SCRIPT, Page
@@ -109,6 +111,37 @@ def test_the_queue_a_project_and_agents(page: Page, browser: httpx.Client) -> No
         _, note = post(page, browser, "/act", **fields)
         assert note
     assert len(asked(page, known)) == 6
+
+
+def test_buttons_of_pilots_do_what_the_verbs_of_the_command_line_do(
+    page: Page, browser: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[str] = []
+    monkeypatch.setattr(Sessions, "keep_pilots", lambda self: kept.append(self.base.root))
+
+    def add(groups: PilotGroups) -> None:
+        groups.groups["lab"] = PilotGroup("local", 1, 0, 1, None, 60.0, 0)
+
+    def lab() -> PilotGroup:
+        return read_groups(FILES, page.base).groups["lab"]
+
+    change_groups(FILES, page.base, add)
+    _, note = post(page, browser, "/pilots", verb="stop", group="lab")
+    assert (note, lab().drained, lab().stopped) == ("Lab: stopped.", True, True)
+    assert ">Resume<" in browser.get("/agents").text
+    post(page, browser, "/pilots", verb="resume", group="lab")
+    assert (lab().drained, lab().stopped) == (False, False)
+    post(page, browser, "/pilots", verb="drain", group="lab")
+    assert (lab().drained, lab().stopped) == (True, False)
+    for wrong in ({"verb": "explode", "group": "lab"}, {"verb": "stop", "group": "nobody"}):
+        _, note = post(page, browser, "/pilots", **wrong)
+        assert wrong["verb"] in note or wrong["group"] in note
+    asked_for = {"verb": "remove", "groups": ["lab"]}
+    answer = httpx.post(
+        page.address + "/api/requests/pilots", json=asked_for, headers=page.bearer, timeout=60
+    )
+    assert answer.json()["done"] and "lab" not in read_groups(FILES, page.base).groups
+    assert kept == [page.base.root] * 4
 
 
 @pytest.mark.parametrize(

@@ -111,9 +111,14 @@ def test_the_agents_page_shows_pilots_with_their_node_and_why_they_wait(
         "p-7", "p", "slurm", PilotState.SUBMITTED, "x", 1.0, why="<b>Priority</b>", node="node-17"
     )
     write_pilot(files, page.base, record)
+    Path(page.base.pilot_log("p-7")).write_text("srun: job 17 queued\n")
     try:
         shown = browser.get("/agents").text
+        own = browser.get("/pilots/p-7").text
     finally:
         files.remove(page.base.pilot_record("p-7"))
-    assert "node-17" in shown
+    assert "node-17" in shown and 'href="/pilots/p-7"' in shown
     assert "&lt;b&gt;Priority" in shown
+    assert "srun: job 17 queued" in own and "&lt;b&gt;Priority" in own
+    assert browser.get("/pilots/p-7/log").text == "srun: job 17 queued\n"
+    assert browser.get("/pilots/p-8").status_code == 400

@@ -14,6 +14,7 @@ from postroom.store.base import create_base
 from postroom.store.files import LocalFiles
 from postroom.store.requests import pending
 from postroom.web.queue_reader import QueueReader
+from postroom.web.submit_plan import SubmitForm
 
 
 def test_an_action_is_a_request_and_the_next_overview_is_new(tmp_path: Path) -> None:
@@ -23,7 +24,7 @@ def test_an_action_is_a_request_and_the_next_overview_is_new(tmp_path: Path) -> 
         reader = QueueReader(base)
         first = await reader.overview()
         assert await reader.overview() is first
-        jobs = await reader.submit([CommandSpec("true", cwd="/")], "p")
+        jobs = await reader.submit([CommandSpec("true", cwd="/")], SubmitForm(project="p"))
         assert (await reader.overview()).counts == {"queued": 1}
         result, done = await reader.act("jobs", "hold", ActionInput(jobs=jobs))
         assert not done, "no scheduler is there to carry it out"

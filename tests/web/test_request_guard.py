@@ -399,3 +399,37 @@ def test_names_and_output_of_jobs_are_text(page: Page) -> None:
     assert SCRIPT not in found.text
     log = httpx.get(f"{page.address}/api/jobs/{page.jobs[0]}/log", headers=page.bearer)
     assert json.loads(log.text)["text"] == f"{SCRIPT}\nred \n"
+
+
+OWN_PAGES = ["/", "/jobs", "/projects", "/agents", "/history", "/submit", "/sweep"]
+
+
+def test_who_may_only_look_sees_every_page_and_finds_nothing_to_change(page: Page) -> None:
+    with httpx.Client(base_url=page.address, headers={"Accept": "text/html"}, timeout=60) as client:
+        client.get(f"/?token={page.token.read_secret}", follow_redirects=True)
+        for path in [*OWN_PAGES[:5], f"/jobs/{page.jobs[0]}"]:
+            shown = client.get(path)
+            assert shown.status_code == 200, path
+            assert 'method="post"' not in shown.text, path
+            assert page.token.form_key not in shown.text, path
+            assert "you may look, and change nothing" in shown.text
+        for path in OWN_PAGES[5:]:
+            assert client.get(path).status_code == 403
+        assert client.get(f"/submit?again={page.jobs[0]}").status_code == 403
+
+
+def test_who_may_only_look_changes_nothing_whatever_is_sent(page: Page) -> None:
+    description = httpx.get(page.address + "/api/openapi.json", headers=page.bearer).json()
+    posts = [path for path, methods in description["paths"].items() if "post" in methods]
+    before = page.listing()
+    cookie = f"{page.token.cookie_name}={page.token.read_cookie}"
+    for path in [*posts, "/act", "/pilots", "/submit", "/sweep"]:
+        for headers in (
+            {"Authorization": f"Bearer {page.token.read_secret}"},
+            {"Cookie": cookie, "Origin": page.address, "X-Form-Key": page.token.form_key},
+        ):
+            fields = {"verb": "kill", "job": str(page.jobs[0]), "form_key": page.token.form_key}
+            answer = httpx.post(page.address + path, data=fields, headers=headers)
+            assert (answer.status_code, path) == (403, path)
+    assert len(posts) > 5
+    assert page.listing() == before

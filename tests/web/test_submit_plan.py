@@ -54,6 +54,7 @@ def test_all_options_of_a_form_arrive(tmp_path: Path) -> None:
         "after": earlier.short,
         "after_any": "@",
         "hold": "on",
+        "container": "pytorch:2",
         "array": "",
         "limit": "3",
         "stop_after_failures": "4",
@@ -87,6 +88,7 @@ def test_all_options_of_a_form_arrive(tmp_path: Path) -> None:
     assert (scheduling.group, scheduling.group_limit) == (PROJECT_GROUP, 3)
     assert scheduling.group_failures == 4
     assert (ask.grace_s, ask.shell, ask.merged) == (30.0, "zsh", False)
+    assert ask.container == "pytorch:2"
     assert (wanted.snapshot, wanted.notify) == (True, ["true", "https://ntfy.example/x"])
 
 

@@ -1,8 +1,8 @@
-// A small chart for each GPU: memory and load of the last ten minutes.
+// A small chart for each GPU: memory and load of the last hour.
 "use strict";
 (() => {
   if (!document.querySelector("[data-chart]")) return;
-  const SPAN = 600, series = new Map(), plots = new Map();
+  const SPAN = 3600, series = new Map(), plots = new Map();
   const ink = (name) => {
     const mark = document.querySelector(".ink." + name);
     return mark ? getComputedStyle(mark).backgroundColor : "gray";
@@ -12,8 +12,8 @@
       if (!series.has(card)) series.set(card, [[], [], []]);
       const data = series.get(card);
       if (data[0].length && at <= data[0].at(-1)) continue;
-      // Leave a gap in the curve where there were no readings.
-      if (data[0].length && at - data[0].at(-1) > 15) {
+      // Leave a gap in the curve where there were no readings; the scheduler makes one a minute.
+      if (data[0].length && at - data[0].at(-1) > 150) {
         data[0].push(at - 0.1); data[1].push(null); data[2].push(null);
       }
       data[0].push(at); data[1].push(memory); data[2].push(load);

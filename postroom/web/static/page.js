@@ -24,6 +24,21 @@
     missed = true;
     event.preventDefault();
   });
+  // What somebody has unfolded stays so.
+  let unfolded = [];
+  document.body.addEventListener("htmx:beforeSwap", (event) => {
+    if (event.detail.target.id === "live" && busy()) {  // since the refresh was asked for
+      missed = true;
+      event.detail.shouldSwap = false;
+    }
+    unfolded = [...document.querySelectorAll("details[open][id]")].map((one) => one.id);
+  });
+  document.body.addEventListener("htmx:afterSwap", () => {
+    for (const id of unfolded) {
+      const found = document.getElementById(id);
+      if (found) found.open = true;
+    }
+  });
   for (const name of ["htmx:sendError", "htmx:responseError"]) {
     document.body.addEventListener(name, () => { missed = true; });
   }
