@@ -19,7 +19,9 @@ Who holds the lease, and who ends the container:
   which also ends what docker's daemon runs. If the minder is killed, the mark in the environment
   finds the processes of the container (`process_tree.sweep`).
 * The exit code of the launcher is the container's. If the client was killed, the launcher asks the
-  engine for it.
+  engine for it; so the launcher removes the container, and not the engine (`--rm`), which would
+  forget the code. What is left if the launcher of `gpu run` is killed, too, is the engine's entry
+  of a container that has ended; `podman container prune` removes it.
 """
 
 from __future__ import annotations
@@ -129,7 +131,7 @@ def run_words(
         user = ["--userns=keep-id"] if uid else user
         user += [f"--preserve-fds={n_fds}"] if n_fds else []
     return [
-        *engine, "run", "--rm", "-it" if request.terminal else "-i",
+        *engine, "run", "-it" if request.terminal else "-i",
         "--name", request.name, "--label", "postroom", *user,
         *(_podman_gpus(environment) if kind == "podman" else _docker_gpus(environment)),
         *(word for folder in folders for word in ("-v", f"{folder}:{folder}")),
@@ -216,8 +218,7 @@ class Launcher:
         code = self._client.wait()
         if code >= 0:
             self._await_cleaning()
-            return code
-        if not self._told and self._kind != "apptainer":
+        elif not self._told and self._kind in ("podman", "docker"):
             code = self._wait_without_client(code)
         self.end()
         return code if code >= 0 else 128 - code
@@ -243,9 +244,13 @@ class Launcher:
             file=sys.stderr,
             flush=True,
         )
-        done = self._ask("wait", self._request.name)
-        said = done.stdout.split()
-        return int(said[-1]) if done.returncode == 0 and said and said[-1].isdecimal() else code
+        self._ask("wait", self._request.name)
+        self._await_cleaning()
+        asked = "{{.State.Status}} {{.State.ExitCode}}"
+        said = self._ask("inspect", "--format", asked, self._request.name).stdout.split()
+        # A client that was killed while it started the container has not noted that it runs: the
+        # engine then says "created", and a code of 0 that means nothing.
+        return int(said[1]) if said[:1] == ["exited"] and said[1].isdecimal() else code
 
     def _start_guard(self, fds: Sequence[int]) -> None:
         """Leave a process that has the lease until docker's daemon says that it has ended."""

@@ -30,7 +30,7 @@ def options(words: list[str], name: str) -> list[str]:
 
 def test_podman_gets_the_granted_gpus_the_folder_the_locks_and_the_users_own_id() -> None:
     words = words_of("podman --runtime runc", n_fds=2)
-    assert words[:5] == ["podman", "--runtime", "runc", "run", "--rm"]
+    assert words[:4] == ["podman", "--runtime", "runc", "run"]
     assert options(words, "--device") == ["nvidia.com/gpu=GPU-aa", "nvidia.com/gpu=GPU-bb"]
     assert options(words, "-v") == ["/home/al/work:/home/al/work", "/base/runs/r/7:/base/runs/r/7"]
     assert options(words, "-w") == ["/home/al/work"]

@@ -2062,9 +2062,9 @@ MUTANTS = [
     ),
     Mutant(
         "nobody writes down what another has held",
-        "postroom/gpus/ledger/ledger_notes.py",
-        "if one is not None and note.uid in (0, one.uid):",
-        "if one is not None:",
+        "postroom/gpus/ledger/ended_leases.py",
+        "if one is not None and writer in (0, one.uid)]",
+        "if one is not None]",
         "tests/gpus/ledger/test_ended_leases.py",
     ),
     Mutant(

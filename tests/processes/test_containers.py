@@ -48,6 +48,10 @@ def engine() -> Iterator[str]:
         f"{podman} --cgroup-manager=cgroupfs --runtime runc --storage-driver vfs "
         f"--root {place}/root --runroot {place}/run --tmpdir {place}/tmp"
     )
+    # Podman's locks are in memory that all of them share, and a new one frees those of the others.
+    (place / "containers.conf").write_text('[engine]\nlock_type = "file"\n')
+    patch = pytest.MonkeyPatch()
+    patch.setenv("CONTAINERS_CONF", str(place / "containers.conf"))
     with tarfile.open(place / "image.tar", "w") as tar:
         tar.add(busybox, "bin/busybox")
         for name in APPLETS:
@@ -60,6 +64,7 @@ def engine() -> Iterator[str]:
     assert made.returncode == 0, made.stderr
     yield words
     subprocess.run([*shlex.split(words), "rm", "-fa"], check=False, capture_output=True)
+    patch.undo()
     shutil.rmtree(place, ignore_errors=True)
 
 
@@ -73,8 +78,8 @@ def environment(engine: str, monkeypatch: pytest.MonkeyPatch) -> str:
     return engine
 
 
-def names(engine: str) -> list[str]:
-    asked = [*shlex.split(engine), "ps", "-a", "--format", "{{.Names}}"]
+def names(engine: str, *options: str) -> list[str]:
+    asked = [*shlex.split(engine), "ps", "-a", *options, "--format", "{{.Names}}"]
     return subprocess.run(asked, check=True, capture_output=True, text=True).stdout.split()
 
 
@@ -116,6 +121,7 @@ def test_a_job_in_a_container_has_its_log_its_exit_code_and_its_end(
         assert log.read_text() == f"I am 0 in {cwd}\nkernels.py\noh\n"
 
         drive(master, (cwd / "one").exists, what="the second job")
+        wait_until(lambda: names(environment, "--filter", "status=running"))
         (client,) = clients("touch one")
         os.kill(client, signal.SIGKILL)
         wait_until(lambda: not clients("touch one"))

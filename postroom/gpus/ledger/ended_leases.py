@@ -69,3 +69,9 @@ class EndedLease(NamedTuple):
             )
         except (ValueError, TypeError, RecursionError, OverflowError):
             return None
+
+
+def read_ended(text: bytes, writer: int) -> list[EndedLease]:
+    """Read the lines of a user's file; nobody but root can write down what another has held."""
+    found = [EndedLease.decode(line) for line in text.splitlines()]
+    return [one for one in found if one is not None and writer in (0, one.uid)]

@@ -20,7 +20,7 @@ from ...system import processes
 from ...system.shared_folder import SharedFolder
 from . import lease_records
 from .activity import HOUR_S, KEPT_HOURS, Activity
-from .ended_leases import EndedLease
+from .ended_leases import EndedLease, read_ended
 from .fair_share import Account, used_by_lease
 from .project_use import ProjectHours, decode_projects, encode_projects
 from .protocol import LeaseEntry, Quarantine
@@ -158,14 +158,8 @@ class LedgerNotes:
 
     def ended(self) -> list[EndedLease]:
         """Return the leases that have ended, as far as they are written down."""
-        found = []
-        for note in self._read("ended", 2 * LOG_LIMIT):
-            for line in note.text.splitlines():
-                one = EndedLease.decode(line)
-                # Nobody can write down what another has held.
-                if one is not None and note.uid in (0, one.uid):
-                    found.append(one)
-        return found
+        notes = self._read("ended", 2 * LOG_LIMIT)
+        return [one for note in notes for one in read_ended(note.text, note.uid)]
 
     # What observers have seen
 

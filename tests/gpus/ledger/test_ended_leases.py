@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from postroom.gpus.ledger.ended_leases import EndedLease
+from postroom.gpus.ledger.ended_leases import EndedLease, read_ended
 from postroom.gpus.ledger.ledger_notes import LOG_LIMIT, LedgerNotes
 from postroom.system.shared_folder import SharedFolder
 
@@ -47,12 +47,11 @@ def test_a_line_that_makes_no_sense_is_left_out(change: dict[str, object]) -> No
     assert EndedLease.decode(json.dumps([2, *LEASE]).encode()) is None
 
 
-def test_nobody_writes_down_what_another_has_held(tmp_path: Path) -> None:
-    notes = LedgerNotes(SharedFolder(str(tmp_path)))
-    me = os.geteuid()
-    path = Path(notes.folder.mine()) / "ended"
-    path.write_bytes(LEASE._replace(uid=me).encode() + LEASE._replace(uid=me + 1).encode())
-    assert {one.uid for one in notes.ended()} == ({0, 1} if me == 0 else {me})
+def test_nobody_writes_down_what_another_has_held() -> None:
+    text = LEASE.encode() + LEASE._replace(uid=1002).encode() + b"[2]\nnothing\n"
+    assert [one.uid for one in read_ended(text, 1001)] == [1001]
+    assert [one.uid for one in read_ended(text, 1003)] == []
+    assert [one.uid for one in read_ended(text, 0)] == [1001, 1002]  # root clears away for others
 
 
 def test_the_file_is_bounded(tmp_path: Path) -> None:
