@@ -109,6 +109,13 @@ def check_gpus() -> Iterator[CheckStep]:
     yield steps.step("versions", lambda: _versions(cards))
     yield steps.step("container", _container)
     yield steps.step("modes", _modes)
+    if "POSTROOM_FAKE_GPUS" in os.environ and FAKE_DEVICE not in os.environ:
+        words = (
+            "the cards are simulated (POSTROOM_FAKE_GPUS), and no program can use them; with "
+            f"{FAKE_DEVICE}=on and a folder in POSTROOM_FAKE_GPUS_FOLDER a scripted device does"
+        )
+        yield CheckStep("programs on the cards", Verdict.IMPOSSIBLE, words)
+        return
     for card in cards:
         yield from _look_at(card, steps)
     free = _free_card(cards)

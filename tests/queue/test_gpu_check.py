@@ -33,6 +33,12 @@ def verdicts(steps: list[CheckStep]) -> dict[str, Verdict]:
     return {step.name: step.verdict for step in steps}
 
 
+def test_what_no_program_can_use_is_not_called_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("POSTROOM_FAKE_DEVICE")
+    *_, last = check_gpus()
+    assert last.verdict is Verdict.IMPOSSIBLE and "simulated" in last.seen
+
+
 def test_every_step_passes_on_a_card_that_behaves(cards: str) -> None:
     simulated.script(cards, {"FAKE-0": {"driver_mib": 450}})
     steps = list(check_gpus())
