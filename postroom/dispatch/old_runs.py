@@ -7,7 +7,7 @@ the next time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from typing import NamedTuple
 
 from ..errors import BadFileError
@@ -106,9 +106,20 @@ class OldRuns:
                 gone += 1
                 yield from deleting(files, base, going.run)
             yield
+        yield from self._remove_spares(usage)
         yield from remove_dead_programs(files, base)
         if gone:
             remove_unused_data(files, base, now=now)
+
+    def _remove_spares(self, usage: BaseUsage) -> Iterator[None]:
+        """Remove the files that a program would have written over again, if it is gone."""
+        files, base = self._files, self._base
+        for name in files.names(base.tmp):
+            run = base.run_of_spare(name)
+            one = usage.runs.get(run)
+            if run and (one is None or not is_in_use(files, base, run, one.program)):
+                files.remove(f"{base.tmp}/{name}")
+            yield
 
     def _close(self, run: str, one: RunUsage) -> bool:
         def over() -> bool:

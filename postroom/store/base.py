@@ -302,6 +302,12 @@ class Base:
         """How the names of those files begin."""
         return f"spare.{run}."
 
+    @staticmethod
+    def run_of_spare(name: str) -> str:
+        """The run that such a file is for; "": it is another one."""
+        kind, _, rest = name.partition(".")
+        return rest.partition(".")[0] if kind == "spare" else ""
+
     def new_outbox(self, agent_id: str) -> str:
         """A folder in `tmp/` for the files of one worker; once closed, it can publish none."""
         return f"{self.tmp}/{self.outbox_prefix(agent_id)}{new_token(12)}"

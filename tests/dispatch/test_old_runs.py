@@ -106,6 +106,20 @@ class TestWhatGoes:
             remover(room)
             assert runs(room) == []
 
+    def test_files_to_write_over_go_with_the_program_that_had_them(
+        self, room: InOneProcess
+    ) -> None:
+        pool = run(room)
+        spare, other = Path(room.base.spare(pool.run)), Path(room.base.temporary())
+        for path in (spare, other):
+            path.touch()
+        remover(room)
+        assert spare.exists()
+        del pool  # as if its program had been killed
+        gc.collect()
+        remover(room, Retention(None, None))
+        assert not spare.exists() and other.exists()
+
     def test_what_is_unfinished_or_promised_stays(self, room: InOneProcess) -> None:
         keep = room.finish(room.master.submit_all([Job("kernels:double", x=1)], keep=True)).run
         room.inboxes, busy = [], room.inboxes
