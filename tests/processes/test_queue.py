@@ -190,7 +190,7 @@ def test_a_command_past_its_time_may_go_on_too(session: RealSessions) -> None:
         """if test -e $POSTROOM_CHECKPOINT/saved; then exit 0; fi
         trap 'touch $POSTROOM_CHECKPOINT/saved; exit 75' TERM
         while :; do sleep 0.05; done""",
-        timeout_s=0.3,
+        timeout_s=2.0,  # on a busy machine, too, the trap is set by then
     )
     late = queue(session, "trap 'exit 1' TERM; while :; do sleep 0.05; done", timeout_s=0.3)
     with session.master() as master:
