@@ -31,13 +31,13 @@ def test_a_table_is_printed_as_text_csv_and_json(output: str) -> None:
         assert done.exit_code == 0 and "0.2" in done.stdout
 
 
-def test_a_plot_is_written_as_svg_and_as_nothing_else(output: str) -> None:
+def test_a_plot_is_a_picture_and_nothing_else(output: str) -> None:
     words = [output, "--pattern", "loss: (.*)", "--plot", "lr", "loss"]
     assert CliRunner().invoke(command, words).exit_code == 0
     assert Path("plot.svg").read_text().startswith("<svg ")
-    done = CliRunner().invoke(command, [*words, "--svg", "plot.png"])
+    done = CliRunner().invoke(command, [*words, "--svg", "plot.pdf"])
     assert done.exit_code == 2 and "a name that ends in .svg" in done.output
-    assert not Path("plot.png").exists()
+    assert not Path("plot.pdf").exists()
 
 
 def test_a_folder_without_jobs_and_a_plot_that_cannot_be_written_are_said(

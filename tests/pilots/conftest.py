@@ -26,7 +26,7 @@ from postroom.store.pilot_records import (
     read_pilots,
 )
 from postroom.system.process_tree import holders
-from postroom.testing import wait_until
+from postroom.testing import PATIENCE_S, wait_until
 
 
 class Pilots:
@@ -75,8 +75,8 @@ class Pilots:
     def keeper(self) -> list[int]:
         return holders(self.base.pilot_keeper_lock)
 
-    def wait_until(self, condition: Callable[[], object]) -> None:
-        wait_until(lambda: bool(condition()), folder=self.base.root)
+    def wait_until(self, condition: Callable[[], object], timeout_s: float = PATIENCE_S) -> None:
+        wait_until(lambda: bool(condition()), folder=self.base.root, timeout_s=timeout_s)
 
     def close(self) -> None:
         """End everything; fail if something stays."""

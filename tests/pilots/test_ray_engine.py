@@ -20,6 +20,7 @@ import pytest
 
 from postroom.commands.spec import CommandSpec
 from postroom.jobs import Job
+from postroom.master import Master
 from postroom.parcel.sheets import Outcome
 from postroom.pilots.ray_engine import RayEngine
 from postroom.store.pilot_records import PilotGroup
@@ -138,50 +139,69 @@ def actor_above(pid: int) -> int:
     return pid
 
 
-def test_jobs_run_in_actors_and_nodes_and_actors_that_die_cost_no_attempt(
+def begun(master: Master, folder: Path) -> int:
+    """How many jobs have begun, or begun again."""
+    master.step(time.monotonic())
+    return len(list(folder.glob("begun-*")))
+
+
+# Each of these starts a Python or two that imports Ray, on a machine that is busy with other tests.
+PATIENCE_S = 180.0
+
+
+def ledger_of(folder: Path, name: str) -> str:
+    """What a pilot runs first: nodes of one machine have cards of their own."""
+    return f"export POSTROOM_LEDGER={folder}/ledger-{name}\nmkdir -p -m 700 $POSTROOM_LEDGER\n"
+
+
+def test_jobs_run_in_actors_and_one_that_is_killed_costs_no_attempt(
     cluster: RayCluster, pilots: Pilots, tmp_path: Path
 ) -> None:
-    ledger = f"export POSTROOM_LEDGER={tmp_path}/ledger-{{}}\nmkdir -p -m 700 $POSTROOM_LEDGER\n"
-    pilots.add(replace(GROUP, setup=ledger.format("$RANDOM"), address=cluster.address))
+    setup = ledger_of(tmp_path, "$RANDOM")
+    pilots.add(replace(GROUP, setup=setup, address=cluster.address))
     with pilots.master() as master:
         pool = master.run([Job("kernels:double", x=n) for n in range(100)])
         assert list(pool.results()) == [2 * n for n in range(100)]
+        killed = master.submit_all([Job("kernels:hold", folder=str(tmp_path), x=5)])
+        pilots.wait_until(lambda: begun(master, tmp_path) == 1, timeout_s=PATIENCE_S)
+        (worker,) = (int(path.name.rpartition("-")[2]) for path in tmp_path.glob("begun-*"))
+        os.kill(actor_above(worker), signal.SIGKILL)
+        # It is not restarted in silence: another pilot comes.
+        pilots.wait_until(lambda: begun(master, tmp_path) == 2, timeout_s=PATIENCE_S)
+        (tmp_path / "go").touch()
+        master.wait(killed)
+        assert list(killed.results()) == [5]
+    assert read_notes(pilots.files, pilots.base, killed.run) == []
+
+
+@pytest.mark.skipif("CI" in os.environ, reason="it takes CI four minutes: run it by hand")
+def test_a_node_that_dies_costs_no_attempt_and_halves_of_a_card_are_shared(
+    cluster: RayCluster, pilots: Pilots, tmp_path: Path
+) -> None:
+    setup = ledger_of(tmp_path, "$RANDOM")
+    pilots.add(replace(GROUP, setup=setup, address=cluster.address))
+    with pilots.master() as master:
         held = master.submit_all([Job("kernels:hold", folder=str(tmp_path), x=n) for n in range(2)])
-
-        def begun(folder: Path = tmp_path) -> int:
-            master.step(time.monotonic())
-            return len(list(folder.glob("begun-*")))
-
-        pilots.wait_until(lambda: begun() == 2)
+        pilots.wait_until(lambda: begun(master, tmp_path) == 2, timeout_s=PATIENCE_S)
         cluster.kill_node()
-        pilots.wait_until(lambda: begun() == 3)
+        pilots.wait_until(lambda: begun(master, tmp_path) == 3, timeout_s=PATIENCE_S)
         (tmp_path / "go").touch()
         master.wait(held)
         assert list(held.results()) == [0, 1]
-        # An actor that is killed is not restarted in silence: another pilot comes.
-        again = tmp_path / "again"
-        again.mkdir()
-        killed = master.submit_all([Job("kernels:hold", folder=str(again), x=5)])
-        pilots.wait_until(lambda: begun(again) == 1)
-        (worker,) = (int(path.name.rpartition("-")[2]) for path in again.glob("begun-*"))
-        os.kill(actor_above(worker), signal.SIGKILL)
-        pilots.wait_until(lambda: begun(again) == 2)
-        (again / "go").touch()
-        master.wait(killed)
-        assert list(killed.results()) == [5]
         # Pilots with half a card each: commands that say how much memory they need share it.
         pilots.change(drained=True)
         pilots.wait_until(lambda: not pilots.records())
-        half = replace(GROUP, setup=ledger.format("shared"), options=("num_gpus=0.5", "num_cpus=0"))
+        setup = ledger_of(tmp_path, "shared")
+        half = replace(GROUP, setup=setup, options=("num_gpus=0.5", "num_cpus=0"))
         pilots.add(replace(half, address=cluster.address), "half")
         line = "touch {0}/begun-{1}-$$; until [ -e {0}/go ]; do sleep 0.05; done"
         shared = tmp_path / "shared"
         shared.mkdir()
         lines = [CommandSpec(line.format(shared, n), memory_mib=8192, cwd="/") for n in range(2)]
         both = master.submit_all([one.to_job() for one in lines])
-        pilots.wait_until(lambda: begun(shared) == 2)
+        pilots.wait_until(lambda: begun(master, shared) == 2, timeout_s=PATIENCE_S)
         (shared / "go").touch()
         master.wait(both)
         assert [job.outcome for job in both] == [Outcome.OK] * 2
-    for run in (held.run, killed.run, both.run):
+    for run in (held.run, both.run):
         assert read_notes(pilots.files, pilots.base, run) == []

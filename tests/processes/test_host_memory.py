@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from postroom import Job, Outcome
+from postroom import Job
 from postroom.commands.spec import CommandSpec
 from postroom.gpus.ledger.protocol import open_ledger
+from postroom.parcel.sheets import Outcome
 from postroom.queue.base_check import examine
 from postroom.store.files import LocalFiles
 from postroom.store.runs import read_notes

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from postroom import Job, Outcome
+from postroom import Job
+from postroom.parcel.sheets import Outcome
 from postroom.testing import RealSessions
 
 from .conftest import drive, running

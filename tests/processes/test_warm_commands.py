@@ -12,8 +12,9 @@ from typing import Any
 import psutil
 import pytest
 
-from postroom import Job, Outcome
+from postroom import Job
 from postroom.commands.spec import COMMAND
+from postroom.parcel.sheets import Outcome
 from postroom.store.files import LocalFiles
 from postroom.store.runs import read_notes
 from postroom.testing import RealSessions, script_device
