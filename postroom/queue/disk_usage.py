@@ -45,7 +45,7 @@ def usage_line(files: Files, base: Base, usage: BaseUsage) -> str:
         return ""
     kinds = {kind: nbytes for kind, nbytes in usage.by_kind().items() if nbytes >= 1 << 20}
     words = [f"{format_bytes(nbytes)} of {kind}" for kind, nbytes in kinds.items()]
-    line = "disk: " + (", ".join(words) or "less than 1 MiB of anything")
+    line = "disk: " + (", ".join(words) or "less than 1 MiB")
     kept = retention_of(files, base, disk_bytes=files.disk_space(base.root)[1])
     going = plan(usage, kept, now := time.time())
     late = [one for one in going if one.over_limit or one.at <= now]
