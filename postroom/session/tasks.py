@@ -59,6 +59,8 @@ from .task_output import KernelOutput
 LOOK_S = 0.5
 
 _PLAIN = JobOptions()
+# What kernels are passed if they name it.
+_GIVEN = frozenset(("shared", "device", "devices"))
 # In a clone, Postroom itself lies in the project's folder. It is never reloaded.
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -408,8 +410,9 @@ class Tasks:
                 arguments[name] = self._place(arguments[name])
             elif library := kernel.asks_for(name):
                 arguments[name] = each_leaf(arguments[name], converter_to(library))
-        tensors = all_tensors or kernel.wants_tensor("shared")
-        arguments.update(self._given(kernel, info, arguments, tensors=tensors))
+        if kernel.wants_more:
+            tensors = all_tensors or kernel.wants_tensor("shared")
+            arguments.update(self._given(kernel, info, arguments, tensors=tensors))
 
     def _given(
         self, kernel: _Task, info: RunInfo, passed: Collection[str], *, tensors: bool
@@ -641,6 +644,11 @@ class _Task:
         )
         self._tensors: dict[str, bool] = {}
         self._libraries: dict[str, str] = {}
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether it may be passed something beside its arguments."""
+        return not _GIVEN.isdisjoint(self._parameters)
 
     def names(self, name: str) -> bool:
         return name in self._parameters
