@@ -88,11 +88,9 @@ def run(words: Sequence[str]) -> None:
 
 def _is_served(files: Files, base: Base) -> bool:
     """Whether a scheduler and an agent seem to live: a lock is held, a mailbox is up."""
-    if not files.exists(base.master_lock):
-        return False
-    lock = files.try_lock(base.master_lock, shared=True)
-    if lock is not None:
-        lock.release()
+    from ..store.files import is_locked
+
+    if not is_locked(files, base.master_lock):
         return False
     return any(name.endswith((".POOL", ".REST")) for name in files.names(base.agent_pool))
 

@@ -19,7 +19,7 @@ from ..queue import actions
 from ..queue.queue_view import QueueView
 from ..store.agents import PageInfo, read_page_info
 from ..store.base import Base, create_base, open_base, own_queue
-from ..store.files import LocalFiles
+from ..store.files import LocalFiles, is_locked
 from ..store.snapshot import acting_master
 from ..store.wanted_agents import WantedAgents, read_wanted
 from ..system.processes import alive
@@ -180,11 +180,7 @@ def _report(base: Base) -> None:
 
 def page_of(base: Base) -> PageInfo | None:
     """The page of a base, if it lives."""
-    if not FILES.exists(base.page_lock):
-        return None
-    lock = FILES.try_lock(base.page_lock, shared=True)
-    if lock is not None:
-        lock.release()
+    if not is_locked(FILES, base.page_lock):
         return None
     info = read_page_info(FILES, base)
     return info if info is not None and alive(info.process) else None  # else it just starts

@@ -221,6 +221,16 @@ class Files(Protocol):
         """Open an append log for reading; None: there is none."""
 
 
+def is_locked(files: Files, path: str) -> bool:
+    """Whether somebody holds a lock; to ask does not make its file."""
+    if not files.exists(path):
+        return False
+    lock = files.try_lock(path, shared=True)
+    if lock is not None:
+        lock.release()
+    return lock is None
+
+
 class SystemClock:
     """The machine's own clocks."""
 

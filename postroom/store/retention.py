@@ -32,7 +32,7 @@ from ..errors import BadFileError, OtherVersionError, PostroomError
 from ..text.byte_sizes import format_bytes, parse_bytes
 from ..text.durations import format_duration, parse_duration
 from .base import LET_GO, READER, Base, new_program
-from .files import Files, Lock
+from .files import Files, Lock, is_locked
 from .mailbox import is_plain_name
 from .records import JsonRecord
 
@@ -147,12 +147,7 @@ def register_program(files: Files, base: Base) -> tuple[str, Lock | None]:
 
 def program_lives(files: Files, base: Base, token: str) -> bool:
     """Whether a program still holds its lock."""
-    if not is_plain_name(token) or not files.exists(base.program_lock(token)):
-        return False
-    lock = files.try_lock(base.program_lock(token), shared=True)
-    if lock is not None:
-        lock.release()
-    return lock is None
+    return is_plain_name(token) and is_locked(files, base.program_lock(token))
 
 
 def is_in_use(files: Files, base: Base, run: str, program: str) -> bool:

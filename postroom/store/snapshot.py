@@ -12,7 +12,7 @@ from ..text.safe_text import printable
 from .agents import PROTOCOL, AgentInfo, MasterInfo, read_agent_info, read_master_info
 from .append_log import logged_until
 from .base import Base
-from .files import Files, LocalFiles
+from .files import Files, LocalFiles, is_locked
 from .mailbox import InHand, Letter, is_plain_name, read_in_hand, read_letter
 from .runs import (
     count_covered,
@@ -235,11 +235,7 @@ def count_done(files: Files, base: Base, run: str) -> int:
 
 def acting_master(files: Files, base: Base) -> MasterInfo | None:
     """What the acting Master says about itself; None when there is none."""
-    if not files.exists(base.master_lock):
-        return None
-    lock = files.try_lock(base.master_lock, shared=True)
-    if lock is not None:
-        lock.release()
+    if not is_locked(files, base.master_lock):
         return None
     with contextlib.suppress(OtherVersionError):
         return read_master_info(files, base)
