@@ -32,13 +32,13 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ..errors import BadFileError, PostroomError
 from ..parcel.container import PARCEL_LIMIT
 from ..store.agents import read_agent_info
 from ..store.base import Base, create_base
-from ..store.files import Box, LocalFiles
+from ..store.files import Box, Clock, Files, LocalFiles, SystemClock
 from ..store.job_ids import JobId
 from ..store.mailbox import Letter, is_plain_name, read_in_hand
 from ..store.requests import StopOrder, order_stop
@@ -62,7 +62,16 @@ LATE_S = 1.0
 # How long a session may take to end.
 LEAVE_S = 20.0
 PILOT = "POSTROOM_PILOT"
+# Why it ended, if its stand-in did first, or was not heard.
+GONE = "its stand-in is gone"
 FOLDER = "postroom-pilot-"
+
+
+class Heard(Protocol):
+    """What has come over the wire and was not looked at; None: the end."""
+
+    def empty(self) -> bool: ...
+    def get(self) -> Frame | None: ...
 
 
 class LetterPart(NamedTuple):
@@ -77,14 +86,20 @@ class FarEnd:
     """Passes letters to a session, and sends back what comes of them; `step` is one round."""
 
     def __init__(
-        self, wire: Wire, base: Base, agent_id: str, *, alive: Callable[[], bool] = lambda: True
+        self,
+        wire: Wire,
+        base: Base,
+        agent_id: str,
+        *,
+        alive: Callable[[], bool] = lambda: True,
+        files: Files | None = None,
     ) -> None:
         """`alive`: whether the session still runs."""
         self._wire = wire
         self._base = base
         self._agent_id = agent_id
         self._alive = alive
-        self._files = LocalFiles()
+        self._files: Files = files or LocalFiles()
         self._box: Box | None = None
         self._ready = False
         self._waiting: list[LetterPart] = []
@@ -182,35 +197,49 @@ class FarEnd:
             case "run":
                 self._make_run(names[0], frame)
             case "record":
-                run = _plain(words["run"])
-                flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW
-                fd = os.open(base.append_log(run), flags, 0o600)
-                try:
-                    os.pwrite(fd, _load(frame), int(words["at"]))
-                finally:
-                    os.close(fd)
+                log = base.append_log(_plain(words["run"]))
+                self._write_record(log, int(words["at"]), _load(frame))
             case "parcel":
-                _put(frame, base.parcel(*names))
+                self._put(frame, base.parcel(*names))
             case "data":
-                _put(frame, base.data(*names))
+                self._put(frame, base.data(*names))
             case "environment":
-                _put(frame, base.environment(*names))
+                self._put(frame, base.environment(*names))
             case "snapshot":
-                _put(frame, base.code_snapshot(*names))
+                self._put(frame, base.code_snapshot(*names))
             case "edited":
-                _put(frame, base.edited(_plain(words["run"]), int(words["job"])))
+                self._put(frame, base.edited(_plain(words["run"]), int(words["job"])))
             case "note":
                 run, job, attempt = _plain(words["run"]), int(words["job"]), int(words["attempt"])
-                _put(frame, base.attempt(run, job, attempt))
+                self._put(frame, base.attempt(run, job, attempt))
             case "checkpoint":
                 folder = f"{base.job_folder(_plain(words['run']), int(words['job']))}/checkpoint"
-                _put(frame, inside(folder, words["name"]))
+                self._put(frame, inside(folder, words["name"]))
             case "drop":
                 kind, *rest = words["what"]
                 self._drop(kind, [_plain(name) for name in rest])
             case _:
                 return False
         return True
+
+    def _write_record(self, path: str, at: int, record: bytes) -> None:
+        """Put a record of an append log at the byte where it is in the other base."""
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        try:
+            os.pwrite(fd, record, at)
+        finally:
+            os.close(fd)
+
+    def _put(self, frame: Frame, path: str) -> None:
+        """Put the load of a frame where its file belongs."""
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        if frame.path:
+            os.replace(frame.path, path)
+            return
+        half = f"{path}.{os.getpid()}.new"
+        with open(half, "wb") as file:
+            file.write(frame.data)
+        os.replace(half, path)
 
     def _make_run(self, run: str, frame: Frame) -> None:
         data = _load(frame)
@@ -483,17 +512,6 @@ def _load(frame: Frame) -> bytes:
     return data
 
 
-def _put(frame: Frame, path: str) -> None:
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    if frame.path:
-        os.replace(frame.path, path)
-        return
-    half = f"{path}.{os.getpid()}.new"
-    with open(half, "wb") as file:
-        file.write(frame.data)
-    os.replace(half, path)
-
-
 def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
@@ -573,30 +591,34 @@ def _serve(reads: int, writes: int, folder: str) -> int:
     wire.send("hello", version=VERSION, pid=os.getpid(), **_place())
     threading.Thread(target=read, daemon=True).start()
     try:
-        ending = _loop(far, wire, waiter, heard, base)
+        ending = serve_letters(far, wire, waiter, heard, base)
     finally:
         _end_session(session, base, agent_id)
     wire.send("bye", why=ending)
     wire.close(wait_s=LEAVE_S)
-    return 0 if ending in ("drained", "gone") else 1
+    return 0 if ending in ("drained", GONE) else 1
 
 
-def _loop(
+def serve_letters(
     far: FarEnd,
     wire: Wire,
     waiter: Waiter,
-    heard: queue.SimpleQueue[Frame | None],
+    heard: Heard,
     base: Base,
+    *,
+    clock: Clock | None = None,
 ) -> str:
+    """Serve until there is a reason to end, and return it."""
+    clock = clock or SystemClock()
     while not far.ending:
         while not heard.empty():
             frame = heard.get()
             if frame is None:
-                return "gone"
+                return GONE
             far.obey(frame)
-        now = time.monotonic()
+        now = clock.monotonic()
         if now - wire.heard_at > SILENT_S or wire.closed:
-            return "gone"
+            return GONE
         far.step(now)
         if far.ending:
             break

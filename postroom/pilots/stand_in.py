@@ -8,9 +8,10 @@ its letter, empties its mailbox. It imports nobody's code and no torch, so no jo
 what holds the agent's lock publishes: what is far away can not, however long it lives.
 
 How a pilot ends decides what becomes of its job. If the engine says that it took the pilot away
-(cancelled, time limit, preempted, node failed), the job is requeued and nobody is blamed. If the
-far end died by itself, the job in hand is noted as lost, as after the death of a worker. Only a
-stand-in blames a job: whoever finds a stand-in dead requeues its letter, and nobody is blamed.
+(cancelled, time limit, preempted, node failed), or if it does not answer, the job is requeued and
+nobody is blamed. If the far end died by itself, the job in hand is noted as lost, as after the
+death of a worker. Only a stand-in blames a job: whoever finds a stand-in dead requeues its letter,
+and nobody is blamed.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from typing import Any, TypeVar
 from ..errors import BadFileError, PostroomError
 from ..store.agents import AgentInfo
 from ..store.base import Base, open_base
-from ..store.files import Box, LocalFiles, LocalLock
+from ..store.files import Box, Clock, Files, LocalFiles, Lock, SystemClock
 from ..store.journal import Journal
 from ..store.kernel_output import keep_output
 from ..store.mailbox import InHand, Letter, is_plain_name, put_up
@@ -60,7 +61,7 @@ from ..system.absence import may_pass
 from ..system.file_events import Waiter
 from ..system.processes import myself
 from .engine import TAKEN_CODE, Engine, EngineError, Fate, Sighting, open_engine
-from .far_end import PING_S, SILENT_S, VERSION, inside
+from .far_end import GONE, PING_S, SILENT_S, VERSION, inside
 from .letter_files import LetterFiles, Shipment
 from .wire import Frame, Wire, WireError
 
@@ -92,20 +93,27 @@ class StandIn:
         engine: Engine,
         *,
         idle_s: float | None,
+        files: Files | None = None,
+        clock: Clock | None = None,
+        journal: Journal | None = None,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """`idle_s`: end it after so long without a letter; None: never."""
-        self._files = LocalFiles()
+        self._files: Files = files or LocalFiles()
+        self._clock: Clock = clock or SystemClock()
+        self._sleep = sleep
         self._base = base
         self._group = group
         self._engine = engine
         self._idle_s = idle_s
         self._agent_id = record.pilot
-        self._journal = Journal(base, f"stand-in {record.pilot}")
+        self._journal = journal or Journal(base, f"stand-in {record.pilot}")
         self.record = record
         self._lock = self._take_lock(base.agent_lock(record.pilot))
         self._tree = self._take_lock(base.agent_tree(record.pilot))
+        at = self._clock.wall()
         take_back_letter(
-            self._files, base, record.pilot, reason="its stand-in died", at=time.time(), blame=False
+            self._files, base, record.pilot, reason="its stand-in died", at=at, blame=False
         )
         self._outbox = base.new_outbox(record.pilot)
         self._files.make_folder(self._outbox)
@@ -114,7 +122,7 @@ class StandIn:
         self._wire: Wire | None = None
         self._reader: threading.Thread | None = None
         self._ships: LetterFiles | None = None
-        self._waiter = Waiter([base.agent_pool, base.control], spin=False)
+        self._waiter: Waiter | None = None  # while it runs as a process
         self._box: Box | None = None
         self._hand: Box | None = None
         self._letter: Letter | None = None
@@ -127,7 +135,7 @@ class StandIn:
         self._drains = ""  # why it takes no more letters
         self._stopped: set[tuple[int, int]] = set()  # jobs and attempts that were told to stop
         self._look_at = self._ping_at = 0.0
-        self._idle_since = time.monotonic()
+        self._idle_since = self._clock.monotonic()
         self._said = ""  # why the far end left
         self.ended = False
 
@@ -173,21 +181,29 @@ class StandIn:
     def connect(self, reads: int, writes: int) -> None:
         """Talk to a far end over these descriptors."""
         wire = Wire(reads, writes, spool=lambda: self._base.temporary(self._outbox))
-        self._wire = wire
-        self._ships = LetterFiles(self._files, self._base, wire)
 
         def read() -> None:
             try:
                 for frame in wire.frames():
-                    self._heard.put(frame)
-                    self._waiter.wake()
+                    self.hear(frame)
             except Exception as error:
                 self._said = self._said or str(error)
-            self._heard.put(None)
-            self._waiter.wake()
+            self.hear(None)
 
         self._reader = threading.Thread(target=read, name="wire reader", daemon=True)
         self._reader.start()
+        self.attach(wire)
+
+    def hear(self, frame: Frame | None) -> None:
+        """Have the next round hear what has come over the wire; None: its end."""
+        self._heard.put(frame)
+        if self._waiter is not None:
+            self._waiter.wake()
+
+    def attach(self, wire: Wire) -> None:
+        """Talk to a far end over a wire that somebody else reads."""
+        self._wire = wire
+        self._ships = LetterFiles(self._files, self._base, wire)
         wire.send(
             "hello",
             version=VERSION,
@@ -201,19 +217,25 @@ class StandIn:
         """Serve until the pilot ends; return the exit code."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
+        waiter = self._waiter = Waiter([self._base.agent_pool, self._base.control], spin=False)
         self.start()
         while not self.ended:
-            self.step(time.monotonic())
+            self.step(self._clock.monotonic())
             if not self.ended:
                 busy = self._letter is not None
                 if busy:
-                    self._waiter.expect_more(time.monotonic())
-                self._waiter.wait(LOOK_S if busy else 1.0, self._is_due)
+                    waiter.expect_more(self._clock.monotonic())
+                waiter.wait(LOOK_S if busy else 1.0, self._is_due)
         return 0
 
     def _on_signal(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Have it end after its job; told twice, now."""
         self._stops += 1
-        self._waiter.wake()
+        if self._waiter is not None:
+            self._waiter.wake()
 
     def _is_due(self) -> bool:
         if not self._heard.empty():
@@ -228,9 +250,9 @@ class StandIn:
             raise
         except Exception as error:
             # A far end that says what nobody understands may do so for the same job again: that
-            # counts against the job, or it would be sent for ever.
+            # counts against the job, or it would be sent for ever. Trouble of this host does not.
             self._said = f"its stand-in cannot go on: {error!r}"
-            self._cancel(blame=True)
+            self._cancel(blame=not isinstance(error, OSError))
 
     def _step(self, now: float) -> None:
         while not self.ended and not self._heard.empty():
@@ -253,19 +275,20 @@ class StandIn:
             self._reader.join(1.0)
         if self._ships is not None:
             self._ships.close()
-        self._waiter.close()
+        if self._waiter is not None:
+            self._waiter.close()
         for box in (self._box, self._hand):
             if box is not None:
                 box.close()
         self._tree.release()
         self._lock.release()
 
-    def _take_lock(self, path: str) -> LocalLock:
-        give_up_at = time.monotonic() + 2.0
+    def _take_lock(self, path: str) -> Lock:
+        give_up_at = self._clock.monotonic() + 2.0
         while (lock := self._files.try_lock(path)) is None:
-            if time.monotonic() > give_up_at:
+            if self._clock.monotonic() > give_up_at:
                 raise PostroomError(f"pilot {self._agent_id} of {self._base.root} runs already")
-            time.sleep(0.02)
+            self._sleep(0.02)
         return lock
 
     def _note(self, **changes: Any) -> None:
@@ -322,7 +345,7 @@ class StandIn:
                 seen = self._engine.look({self.record.job_name}).get(self.record.job_name)
                 ends_at = seen.ends_at if seen is not None else 0.0
         if not ends_at and self._group.time_s is not None:
-            ends_at = time.time() + self._group.time_s
+            ends_at = self._clock.wall() + self._group.time_s
         self._note(
             state=PilotState.STARTING,
             node=str(words["node"]),
@@ -342,7 +365,7 @@ class StandIn:
             boot_id=me.boot_id,
             pid=me.pid,
             started=me.started_ticks,
-            since=time.time(),
+            since=self._clock.wall(),
             pid_namespace=me.pid_namespace,
             gpus=int(words["gpus"]),
             memory_mib=int(words["memory_mib"]),
@@ -357,14 +380,16 @@ class StandIn:
             self._files.move(temporary, self._base.agent_info(self._agent_id))
             self._files.remove(self._base.in_hand(self._agent_id))
             self._hand = self._files.create_box(self._base.in_hand(self._agent_id))
-            self._write_hand(InHand("idle", since=time.time()))
+            self._write_hand(InHand("idle", since=self._clock.wall()))
             if not self._drains:
                 self._box = put_up(self._files, self._base, self._agent_id)
 
         self._insist(put)
         self._tell_group(info)
-        self._idle_since = time.monotonic()
-        self._note(state=PilotState.SERVING, ready_at=time.time(), idle_since=time.time())
+        self._idle_since = self._clock.monotonic()
+        self._note(
+            state=PilotState.SERVING, ready_at=self._clock.wall(), idle_since=self._clock.wall()
+        )
 
     def _tell_group(self, info: AgentInfo) -> None:
         """Say which GPU there is: for jobs that do not fit it, no pilots are started."""
@@ -478,9 +503,9 @@ class StandIn:
     def _end_letter(self) -> None:
         assert self._box is not None
         self._letter = self._shipment = self._job = None
-        self._idle_since = time.monotonic()
+        self._idle_since = self._clock.monotonic()
         self._box.clear()
-        self._write_hand(InHand("idle", since=time.time(), done=self._done))
+        self._write_hand(InHand("idle", since=self._clock.wall(), done=self._done))
         if self._drains:
             self._take_down()
 
@@ -514,7 +539,7 @@ class StandIn:
         if letter is None or letter.epoch < self._epoch:
             return
         self._epoch = letter.epoch
-        left_s = self.record.ends_at - time.time() if self.record.ends_at else None
+        left_s = self.record.ends_at - self._clock.wall() if self.record.ends_at else None
         try:
             shipment = self._ships.ship(letter, left_s=left_s)
         except (FileNotFoundError, BadFileError) as error:
@@ -557,7 +582,7 @@ class StandIn:
             self._ping_at = now + PING_S
             wire.send("ping")
             if self._letter is None and self.record.state is PilotState.SERVING:
-                idle = time.time() - (now - self._idle_since)
+                idle = self._clock.wall() - (now - self._idle_since)
                 if abs(idle - self.record.idle_since) > 1.0 or self._done != self.record.jobs:
                     self._note(idle_since=idle, jobs=self._done)
         talks = self.record.state is not PilotState.SUBMITTED
@@ -565,7 +590,7 @@ class StandIn:
             self._said = f"nothing was heard of it for {SILENT_S:g} s"
             self._cancel()
             return
-        left_s = self.record.ends_at - time.time() if self.record.ends_at else None
+        left_s = self.record.ends_at - self._clock.wall() if self.record.ends_at else None
         if left_s is not None and talks and left_s < self._margin_s:
             self._drain("its time is nearly over")
         if now >= self._look_at and self._letter is not None:
@@ -620,15 +645,16 @@ class StandIn:
 
     def _cancel(self, *, blame: bool = False) -> None:
         """End it now: tell the engine, close the wire, and only then lay down the letter."""
-        until = time.monotonic() + ASK_S
+        until = self._clock.monotonic() + ASK_S
         while True:
             try:
                 self._engine.cancel(self.record.job_name, self.record.engine_id)
                 break
             except EngineError as error:
                 self._journal.log("error", f"cannot cancel pilot {self._agent_id}: {error}")
-                if time.monotonic() > until:
+                if self._clock.monotonic() > until:
                     break
+                self._sleep(0.5)
         self._finish(self._said or "cancelled", blame=blame)
 
     def _wire_ended(self) -> None:
@@ -649,24 +675,28 @@ class StandIn:
             self._finish(sighting.why or "taken by its engine", blame=False, sighting=sighting)
             return
         why = words or (sighting.why if sighting is not None else "") or self._last_words()
-        self._finish(why or "its far end died", blame=True, sighting=sighting)
+        # It left because we were stopped, or nobody can be asked: then no new pilot can come that
+        # the same job would end.
+        innocent = words == GONE or (sighting is not None and sighting.fate is Fate.UNKNOWN)
+        self._finish(why or "its far end died", blame=not innocent, sighting=sighting)
 
     def _ask_engine(self) -> Sighting | None:
-        """What the engine says became of the pilot; None: it does not know, or does not answer."""
-        until = time.monotonic() + ASK_S
+        """What the engine says became of the pilot; None: it does not know it any more."""
+        said = "its engine does not say that it has ended"
+        until = self._clock.monotonic() + ASK_S
         name = self.record.job_name
-        while time.monotonic() < until:
+        while self._clock.monotonic() < until:
             try:
                 seen = self._engine.look({name}).get(name)
             except EngineError as error:
                 self._journal.log("warning", f"cannot ask about pilot {self._agent_id}: {error}")
-                seen = None
-                time.sleep(0.5)
+                said = str(error)
+                self._sleep(0.5)
                 continue
             if seen is None or seen.fate in (Fate.ENDED, Fate.TAKEN):
                 return seen
-            time.sleep(0.2)
-        return None
+            self._sleep(0.2)
+        return Sighting("", Fate.UNKNOWN, said)
 
     def _last_words(self) -> str:
         """The last line that the engine or the far end has printed."""
@@ -691,7 +721,7 @@ class StandIn:
                 self._base,
                 self._agent_id,
                 reason=reason,
-                at=time.time(),
+                at=self._clock.wall(),
                 blame=blame,
             )
 
@@ -705,7 +735,7 @@ class StandIn:
         self._note(
             state=PilotState.ENDED,
             why=why,
-            ended_at=time.time(),
+            ended_at=self._clock.wall(),
             jobs=self._done,
             fault=fault,
             engine_id=(sighting.engine_id if sighting else "") or self.record.engine_id,
@@ -744,11 +774,11 @@ class StandIn:
                     raise
                 if not told:
                     self._journal.log("error", f"results wait: {error.strerror}")
-                    self._write_hand(InHand("blocked", since=time.time()))
+                    self._write_hand(InHand("blocked", since=self._clock.wall()))
                 told = True
                 if self._stops > 1:
                     return None
-                time.sleep(0.5)
+                self._sleep(0.5)
 
 
 def pack_source(folder: str) -> bytes:

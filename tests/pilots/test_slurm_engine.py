@@ -165,7 +165,10 @@ def test_a_pilot_reaches_its_time_limit_and_the_next_one_goes_on_from_the_checkp
     two = replace(on_nodes(tmp_path, most=1, cpus=4), gpus=2, time_s=60.0)
     pilots.add(two, "two")
     counts = CommandSpec(
-        COUNT.format(go=go), cwd="/", scheduling=SchedulingOptions(gpus=2), grace_s=3.0
+        COUNT.format(go=go),
+        cwd="/",
+        scheduling=SchedulingOptions(gpus=2, where="slurm"),
+        grace_s=3.0,
     )
     long = CommandSpec("true", cwd="/", scheduling=SchedulingOptions(gpus=2, lasts_s=3600.0))
     here = CommandSpec("true", cwd="/", scheduling=SchedulingOptions(where="local"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import time
@@ -15,7 +16,7 @@ from postroom.jobs import Job
 from postroom.master import Master
 from postroom.parcel.sheets import JobEnd, RanBy, pack_outcomes
 from postroom.pilots.engine import EngineError, Fate, Sighting
-from postroom.pilots.far_end import SILENT_S, VERSION
+from postroom.pilots.far_end import GONE, SILENT_S, VERSION
 from postroom.pilots.stand_in import StandIn, pack_source
 from postroom.pilots.wire import Frame, Wire
 from postroom.store.base import create_base
@@ -240,11 +241,7 @@ def test_a_letter_that_is_shortened_there_is_shortened_here(room: Room) -> None:
 def test_how_a_pilot_ended_is_asked_of_the_engine_and_decides_about_blame(
     room: Room, fate: Sighting | None, blamed: int
 ) -> None:
-    room.serve()
-    room.master.submit_all([Job("kernels:double", x=4)])
-    letter = room.letter()
-    room.far.send("hand", letter=letter.letter_id, job=letter.first, since=time.time(), done=0)
-    room.until(lambda: (hand := read_in_hand(room.files, room.base, "p-1")) and hand.job >= 0)
+    letter = begin(room)
     room.engine.fate = fate
     room.engine.fails = 1  # a look that fails means nothing
     room.hang_up()
@@ -254,6 +251,54 @@ def test_how_a_pilot_ended_is_asked_of_the_engine_and_decides_about_blame(
     assert room.record.state is PilotState.ENDED
     assert (fate.why if fate else "") in room.record.why
     assert not room.record.fault  # it was ready
+
+
+def begin(room: Room) -> Letter:
+    """Have the pilot at work."""
+    room.serve()
+    room.master.submit_all([Job("kernels:double", x=4)])
+    letter = room.letter()
+    room.far.send("hand", letter=letter.letter_id, job=letter.first, since=time.time(), done=0)
+    room.until(lambda: (hand := read_in_hand(room.files, room.base, "p-1")) and hand.job >= 0)
+    return letter
+
+
+def test_an_engine_that_does_not_answer_blames_nobody(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("postroom.pilots.stand_in.ASK_S", 0.1)
+    letter = begin(room)
+    room.engine.fails = 1_000_000
+    room.hang_up()
+    room.until(lambda: room.stand_in.ended)
+    assert read_notes(room.files, room.base, letter.run) == []
+    assert "Unable to contact" in room.record.why
+
+
+def test_a_far_end_that_left_because_its_stand_in_was_stopped_blames_nobody(room: Room) -> None:
+    letter = begin(room)
+    room.engine.fate = Sighting("7", Fate.ENDED, "COMPLETED")
+    room.far.send("bye", why=GONE)
+    room.hang_up()
+    room.until(lambda: room.stand_in.ended)
+    assert read_notes(room.files, room.base, letter.run) == []
+
+
+def test_trouble_of_this_host_ends_the_pilot_and_blames_nobody(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    letter = begin(room)
+    files = room.stand_in._files
+
+    def publish(temporary: str, final: str) -> bool:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(files, "publish", publish)
+    monkeypatch.setattr("postroom.pilots.stand_in.may_pass", lambda error: False)
+    room.answer(letter, 8)
+    room.until(lambda: room.stand_in.ended)
+    assert room.engine.cancelled == ["postroom-p-1"]
+    assert read_notes(room.files, room.base, letter.run) == []
 
 
 def test_a_job_that_was_not_begun_is_not_blamed(room: Room) -> None:
