@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import mmap
 import os
 import shutil
-import struct
 import tempfile
 from collections.abc import Iterator
+
+from postroom.system.spread_folder import spread
 
 # /tmp may be memory only.
 ON_DISK = "/var/tmp"
 PLACE = "POSTROOM_BENCH_PLACE"
-
-FS_IOC_GETFLAGS, FS_IOC_SETFLAGS, FS_TOPDIR_FL = 0x80086601, 0x40086602, 0x00020000
 
 
 @contextlib.contextmanager
@@ -27,8 +25,7 @@ def place() -> Iterator[None]:
     is deleted meanwhile, and the folders are spread over the disk.
     """
     folder = _make(os.environ.get("TMPDIR", ON_DISK))
-    with contextlib.suppress(OSError):
-        _spread(folder)
+    spread(folder)
     os.environ[PLACE] = folder
     try:
         yield
@@ -60,13 +57,3 @@ def touch_memory(size: int) -> None:
 
 def _make(where: str) -> str:
     return tempfile.mkdtemp(prefix="postroom-bench-", dir=where)
-
-
-def _spread(folder: str) -> None:
-    """Have ext4 put each folder made in this one into another part of the disk (chattr +T)."""
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        flags = struct.unpack("l", fcntl.ioctl(fd, FS_IOC_GETFLAGS, bytes(8)))[0]
-        fcntl.ioctl(fd, FS_IOC_SETFLAGS, struct.pack("l", flags | FS_TOPDIR_FL))
-    finally:
-        os.close(fd)

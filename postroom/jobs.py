@@ -9,7 +9,6 @@ import enum
 import itertools
 import os
 import shlex
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
@@ -21,9 +20,10 @@ from .parcel.sheets import Failure, JobEnd, JobOptions, Outcome, OutcomeSheet
 from .store.base import Base, default_base
 from .store.files import MAP_FROM_BYTES, Files
 from .store.job_ids import JobId
-from .store.runs import RunInfo, list_firsts, read_parcel_bytes
-from .store.taken import Ranges, ResultRemover
+from .store.runs import RunInfo, gaps, list_firsts, read_parcel_bytes
+from .store.taken import Ranges, ResultRemover, read_taken
 from .system.page_cache import LARGE
+from .system.shortage import explaining
 from .text.safe_text import printable
 from .text.table import html_table, table_lines
 
@@ -31,6 +31,7 @@ from .text.table import html_table, table_lines
 # and runs in shell loops.
 if TYPE_CHECKING:
     from .parcel.failure_groups import FailureGroup
+    from .store.append_log import Record
 
 
 class Driver(Protocol):
@@ -323,8 +324,8 @@ class Finished:
 def _job_failed(pool: JobPool, number: int, failure: Failure) -> JobFailed:
     job = pool.jobs[number]
     name = f" ({job.name})" if job.name is not None else ""
-    what = f"{failure.kind}: {failure.message}"
-    text = f"job {number}{name} {failure.outcome.value}: {what} [see: {pool.how_to_see(number)}]"
+    how = f"{failure.outcome.value}: {failure.text}"
+    text = f"job {number}{name} {how} [see: {pool.how_to_see(number)}]"
     error = JobFailed(printable(text))  # Python prints it on a terminal as it is
     if failure.traceback:
         error.__cause__ = RemoteTraceback(printable(failure.traceback.expandtabs()))
@@ -460,13 +461,15 @@ class JobPool:
         self._sheet_of: dict[int, OutcomeSheet | None] = {}  # by first job; None: read it again
         self._not_taken: dict[int, int] = {}  # by first job: how many results were not dropped
         self._taken = Ranges()  # the jobs whose results were handed out and are not kept
+        self._missed = False  # True: a result came while nobody here could read what was taken
+        self._seen_taken: tuple[list[tuple[int, int]], int] = [], 0  # what others have taken
         self._failed_in: set[int] = set()  # first jobs of parcels with failures
         self._to_remove: list[tuple[int, int]] = []  # parcels of results, by their jobs
         self._to_remove_jobs = self._to_remove_bytes = 0
         self._remover = ResultRemover(
             files, base, info.run, durable=info.durable, hands_on=info.hands_on
         )
-        self._records: deque[tuple[int, int]] | None = None  # of the log: first job, byte
+        self._in_turn = False  # True: results are handed out and not kept
         self._cut: set[int] = set()  # first jobs of parcels that go beyond our last job
         self._first_of: dict[int, int] = {}  # job number: first of its result parcel
         self._failures: dict[int, Failure] = {}
@@ -558,7 +561,8 @@ class JobPool:
             return Status.OK
         from .store.requests import read_orders
 
-        orders, job = read_orders(self._files, self._base), self.id_of(number)
+        with explaining("say where a job is", self._base.root):
+            orders, job = read_orders(self._files, self._base), self.id_of(number)
         if number in self._master.jobs_sent(self):
             return Status.STOPPING if job in orders.killed else Status.RUNNING
         if orders.held.get(job):
@@ -600,9 +604,11 @@ class JobPool:
         known = self._first_of
         if number in self._taken:
             self._finished(number)  # says that it is not kept
-        for _ in self._master.rounds(self, timeout_s, until=lambda: number in known):
+        for _ in self._master.rounds(self, timeout_s, until=lambda: self.has_outcome(number)):
             pass
         if number not in known:
+            if number in self._taken:  # by another program
+                self._finished(number)
             raise TimeoutError(f"job {number} of run {self.run} is not done")
 
     def wait(self, timeout_s: float | None = None) -> JobPool:
@@ -874,7 +880,13 @@ class JobPool:
     # Results
 
     def deliver(self, sheet: OutcomeSheet) -> None:
-        """Add a parcel of results; one that is known already changes nothing."""
+        """Add a parcel of results; one that is known already, or was taken, changes nothing."""
+        if self._learn_taken():
+            self._add(sheet)
+        else:
+            self._missed = True
+
+    def _add(self, sheet: OutcomeSheet) -> None:
         stop = sheet.first + sheet.count
         numbers: Sequence[int] = range(sheet.first, min(stop, len(self.jobs)))
         if not self._first_of.keys().isdisjoint(numbers):
@@ -890,7 +902,7 @@ class JobPool:
         self._first_of.update(dict.fromkeys(numbers, sheet.first))
         failures = {n: one for n, one in sheet.failures.items() if n in numbers}
         self._failures.update(failures)
-        if failures:
+        if sheet.failures:
             self._failed_in.add(sheet.first)
         self._arrived.extend(numbers)
         self._n_done += len(numbers)
@@ -915,7 +927,9 @@ class JobPool:
         sheet = self._sheet_of.pop(first) or self._last
         if self._last is not None and self._last.first == first:
             self._last = None
-        if first in self._failed_in or sheet is None or sheet.first != first:
+        # What holds results of jobs that are not in this pool yet was not handed out as a whole.
+        stays = first in self._failed_in or first in self._cut
+        if stays or sheet is None or sheet.first != first:
             self._failed_in.discard(first)
             return
         self._to_remove.append((first, first + sheet.count))
@@ -941,19 +955,41 @@ class JobPool:
         self._remove_taken()
         self._remover.close()
 
-    def logged(self, number: int, at: int) -> None:
-        """Note where a record of the append log begins, if its space is given back later."""
-        if self._records is not None:
-            self._records.append((number, at))
+    def logged(self, record: Record) -> None:
+        """Note a record of the append log, if its space is given back later."""
+        if self._in_turn:
+            self._remover.logged(record.number, record.stop, record.at, record.end)
 
     def take_in_turn(self) -> None:
         """The results of this pool will be handed out and not kept."""
-        self._records = deque()
+        self._in_turn = True
 
-    def start_behind(self, taken: Iterable[tuple[int, int]]) -> None:
-        """Results of these jobs were handed out before, and are not kept."""
-        self._taken = Ranges(taken)
-        self._n_done = self._taken.total
+    def pass_taken(self, taken: Iterable[tuple[int, int]]) -> None:
+        """Results of these jobs were handed out, here or elsewhere, and are not kept."""
+        for first, stop in taken:
+            known = [(0, first), *self._taken, *((number, number + 1) for number in self._first_of)]
+            for start, end in gaps(min(stop, len(self.jobs)), known):
+                self._taken.add(start, end)
+                self._n_done += end - start
+
+    def catch_up(self) -> None:
+        """See what is not delivered: what other programs have taken."""
+        if self._learn_taken() and self._missed:
+            self._missed = False
+            self.refresh()
+
+    def _learn_taken(self) -> bool:
+        """See what other programs have taken; False: nobody here can read that."""
+        if self._remover.has_begun:
+            return True
+        try:
+            taken = read_taken(self._files, self._base, self.run).ranges
+        except OtherVersionError:
+            return False
+        if (seen := (taken, len(self.jobs))) != self._seen_taken:
+            self.pass_taken(taken)
+            self._seen_taken = seen
+        return True
 
     def _remove_taken(self) -> None:
         """Remove the results that were handed out, unless another process does that."""
@@ -961,21 +997,12 @@ class JobPool:
         if not self._to_remove:
             return
         with contextlib.suppress(OSError):  # on a full disk, say: then they go with the next ones
-            if self._remover.begin():
-                self._remover.remove(self._to_remove, *self._given_back())
+            if not self._remover.has_begun and self._remover.begin():
+                self.pass_taken(self._remover.taken)
+            if self._remover.has_begun:
+                self._remover.remove(self._to_remove)
+                self.jobs.drop(self._taken.prefix, but=self._failures)
             self._to_remove = []
-
-    def _given_back(self) -> tuple[int, int]:
-        """The job, and the byte of the append log, before which all results were taken."""
-        self.jobs.drop(self._taken.prefix, but=self._failures)
-        number = at = 0
-        if self._records:
-            # A failed job may be run again: its record stays, and all behind it.
-            end = min([self._taken.prefix, *self._failures])
-            while len(self._records) > 1 and self._records[1][0] <= end:
-                self._records.popleft()
-            number, at = self._records[0]
-        return number, at
 
     def refresh(self) -> bool:
         """Read new results from disk; True when there are some."""
@@ -984,7 +1011,7 @@ class JobPool:
         listed = list_firsts(self._files, folder)
         fresh = [n for n in listed if n not in self._sheet_of or n in self._cut]
         if self._taken:
-            fresh = [n for n in fresh if n not in self._taken]
+            fresh = [n for n in fresh if n not in self._taken or n in self._cut]
         if fresh and self.info.durable:
             # A result is visible before its name is synced: what is returned must stay.
             self._files.sync_folder(folder)
@@ -995,6 +1022,7 @@ class JobPool:
                 raise
             except BadFileError:
                 pass  # the acting Master puts it aside
+        self._learn_taken()
         return self.n_done > before
 
     def _sheet(self, first: int) -> OutcomeSheet:
@@ -1002,7 +1030,8 @@ class JobPool:
         if sheet is not None:
             return sheet
         if self._last is None or self._last.first != first:
-            before, self._last = self._last, self._read(first)
+            with explaining("read results", self._base.root):
+                before, self._last = self._last, self._read(first)
             if before is not None and before.nbytes >= LARGE:
                 self._files.let_go(before.parcel.path)
         return self._last

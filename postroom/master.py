@@ -10,6 +10,7 @@ so an idle program never keeps others from working. It may be used from any thre
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import sys
@@ -23,8 +24,7 @@ from typing import TYPE_CHECKING, Any
 from .dispatch.background_writer import THREADS, BackgroundWriter
 from .dispatch.dispatcher import Dispatcher
 from .dispatch.feeder import Feeder, Window
-from .dispatch.few_jobs import MOST_JOBS as MOST_FEW
-from .dispatch.few_jobs import FewJobs
+from .dispatch.few_jobs import FewJobs, is_small_call
 from .dispatch.job_writer import Batch, log_jobs, pack_batch, put_data, referring_to_data
 from .dispatch.old_runs import STEP_S, OldRuns
 from .dispatch.pool_progress import PoolProgress
@@ -41,7 +41,6 @@ from .futures.in_order import results_in_order
 from .jobs import Job, JobList, JobPool, check_job
 from .parcel.sheets import FAILED_FLAG, OutcomeSheet
 from .parcel.trailer import TRAILER_SIZE, read_trailer
-from .store.agent_list import AgentList
 from .store.agents import MasterInfo, list_agents, read_agent_info
 from .store.append_log import (
     AppendLogWriter,
@@ -52,7 +51,7 @@ from .store.append_log import (
     read_sheets,
 )
 from .store.base import Base, create_base, new_run_id
-from .store.files import Clock, Files, LocalFiles, LocalLock, Lock, SystemClock
+from .store.files import Clock, Files, LocalFiles, LocalLock, Lock, SystemClock, replace_file
 from .store.job_ids import JobId, JobIds
 from .store.journal import Journal
 from .store.mailbox import read_letter
@@ -71,13 +70,13 @@ from .store.runs import (
     user_name,
     want,
 )
-from .store.snapshot import count_done
+from .store.snapshot import AgentList, count_done
 from .store.taken import read_taken
 from .store.task_source import check_kernel, program_folder, source_version
 from .store.task_source import import_folder as folder_of_tasks
 from .system.file_events import FolderWatcher, Waiter
 from .system.processes import myself
-from .system.shortage import explain
+from .system.shortage import cannot, explaining
 from .text.safe_text import printable
 
 if TYPE_CHECKING:
@@ -176,7 +175,7 @@ class Master:
         self._program: tuple[str, Lock | None] | None = None  # what runs name, until it is free
         self._reading: dict[str, bool] = {}  # runs whose pools exist here: whether it is another's
         self._tidy_at = 0.0
-        with self._explaining("work"):
+        with explaining("work", self.base.root):
             watched = [self.base.agent_pool, self.base.job_pool, self.base.control]
             self._waiter = Waiter(watched, spin=spin)
         self._futures: FuturePool | None = None
@@ -267,8 +266,8 @@ class Master:
         `jobs` is a list, or anything that makes jobs one by one; see `start`. A few jobs share a
         run with those of other calls. `progress=True` shows a progress bar.
         """
-        is_few = isinstance(jobs, Sequence) and 0 < len(jobs) <= MOST_FEW
-        if is_few and shared is None and not (project or keep or self.durable):
+        plain = shared is None and not (project or keep or self.durable)
+        if plain and isinstance(jobs, Sequence) and is_small_call(jobs):
             return self._run_few(list(jobs), progress)
         pool = self.start(jobs, shared, project=project, keep=keep, window=window)
         try:
@@ -280,8 +279,6 @@ class Master:
 
     def _run_few(self, jobs: list[Job], progress: Progress) -> JobPool:
         """Run jobs in the run that small calls share."""
-        for job in jobs:
-            check_job(job)
         with self._using("submit jobs"):
             folder = self._folder_of({job.task: None for job in jobs})
             within = self._few.get(folder)
@@ -390,9 +387,13 @@ class Master:
                 try:
                     file = feeder.writing[0].file.result()
                     self._append_batch(pool, feeder.writing[0].batch, file)
-                except OSError:
-                    feeder.put_back(written.batch for written in feeder.writing)
+                except OSError as error:
+                    # A slip may name the file of the first one already.
+                    first = feeder.writing.popleft().batch
+                    feeder.put_back([first, *(behind.drop() for behind in feeder.writing)])
                     feeder.writing.clear()
+                    if _may_find_room(error, pool):
+                        return moved
                     raise
                 feeder.writing.popleft()
                 moved = True
@@ -412,8 +413,10 @@ class Master:
                 else:
                     try:
                         self._append_batch(pool, batch)
-                    except OSError:
+                    except OSError as error:
                         feeder.put_back([batch])
+                        if _may_find_room(error, pool):
+                            break
                         raise
                     moved = True
                     break
@@ -710,7 +713,7 @@ class Master:
             try:
                 (number,) = self._append(pool, [job])
             except OSError as error:
-                raise self._cannot("submit jobs", error) from error
+                raise cannot("submit jobs", self.base.root, error) from error
             if self._dispatcher is None or self._dispatcher.is_due(pool.run):
                 self._step(self._clock.monotonic())
             self._was_used()
@@ -778,7 +781,7 @@ class Master:
     def _note_parcels(self, pool: JobPool, records: Sequence[Record]) -> None:
         folder = self.base.run_folder(pool.run)
         for record in records:
-            pool.logged(record.number, record.at)
+            pool.logged(record)
             if record.file:
                 path = f"{folder}/{record.file}"
                 pool.parcels.add(record.number, record.jobs, path, record.size)
@@ -877,7 +880,7 @@ class Master:
                 jobs.append(made)
         pool.is_stored = True
         pool.jobs = JobList(jobs)
-        pool.start_behind(read_taken(self._files, self.base, info.run).ranges)
+        pool.pass_taken(read_taken(self._files, self.base, info.run).ranges)
         pool.refresh()
         pool.find_copies()
         return pool
@@ -907,7 +910,7 @@ class Master:
     @contextlib.contextmanager
     def _using(self, what: str) -> Iterator[None]:
         """Make a call of the user: one thread at a time, on an open Master."""
-        with self._guard, self._explaining(what):
+        with self._guard, explaining(what, self.base.root):
             self._check_open(what)
             try:
                 yield
@@ -917,18 +920,6 @@ class Master:
     def _check_open(self, what: str) -> None:
         if self._closed.is_set():
             raise PostroomError(f"cannot {what}: this Master is closed; make a new one")
-
-    @contextlib.contextmanager
-    def _explaining(self, what: str) -> Iterator[None]:
-        """Turn an OSError (a full disk, too many open files) into a sentence."""
-        try:
-            yield
-        except OSError as error:
-            raise self._cannot(what, error) from error
-
-    def _cannot(self, what: str, error: OSError) -> BaseFolderError:
-        why = explain(error, self.base.root)
-        return BaseFolderError(f"cannot {what} at {self.base.root}: {why}")
 
     # Working
 
@@ -943,6 +934,8 @@ class Master:
             if now >= self._check_base_at:
                 self._check_base_at = now + CHECK_BASE_S
                 self._check_base()
+                for pool in [pool for pool in self._pools.values() if not pool.done]:
+                    pool.catch_up()
             if self._dispatcher is None:
                 self._stand_by(now)
             moved = self._dispatcher.step(now) if self._dispatcher else self._refresh(now)
@@ -952,7 +945,7 @@ class Master:
             # Where another version acts, this one cannot know the epoch of its letters.
             self._step_down()
             self._ask_at = now + STAND_BY_S
-            why = self._cannot("work", error) if isinstance(error, OSError) else error
+            why = cannot("work", self.base.root, error) if isinstance(error, OSError) else error
             self._blocked = str(why)
             self._journal.log("error", f"blocked, and trying again: {error}")
         return False
@@ -1234,14 +1227,17 @@ class Master:
         me = myself()
         host = socket.gethostname()
         info = MasterInfo(epoch, me.pid, host, me.started_ticks, me.boot_id, me.pid_namespace)
-        temporary = self.base.temporary()
-        self._files.write_new(temporary, [info.encode()])
-        self._files.move(temporary, self.base.master_info)
+        replace_file(self._files, self.base.temporary(), self.base.master_info, info.encode())
 
     def _deliver(self, run: str, sheet: OutcomeSheet) -> None:
         pool = self._pools.get(run)
         if pool is not None:
             pool.deliver(sheet)
+
+
+def _may_find_room(error: OSError, pool: JobPool) -> bool:
+    """Whether the disk is full, and jobs of this pool that are on their way will make room."""
+    return error.errno == errno.ENOSPC and pool.n_done < len(pool.jobs)
 
 
 def _tell(text: str) -> None:

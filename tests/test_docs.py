@@ -146,3 +146,15 @@ def test_the_walks_of_the_architecture_name_functions_that_exist() -> None:
     assert len(steps) > 40
     for file, name in steps:
         assert f"def {name}(" in (ROOT / file).read_text(), f"{file} has no {name}"
+
+
+def test_the_table_of_folders_in_the_architecture_names_what_the_package_has() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    table = page.split("| folder or module |")[1].split("\n\n")[0]
+    named = {word.removesuffix(".py") for word in re.findall(r"`([\w.]+)`", table)}
+    paths = list((ROOT / "postroom").rglob("*.py"))
+    known = {path.stem for path in paths} | {path.parent.name for path in paths}
+    code = "\n".join(path.read_text() for path in paths)
+    classes = set(re.findall(r"^class (\w+)", code, re.MULTILINE))
+    assert len(named) > 40
+    assert sorted(named - known - classes) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 from postroom.calls.by_value import BY_VALUE, FUNCTION
-from postroom.errors import JobFailed, PostroomError, RemoteTraceback
+from postroom.errors import BaseFolderError, JobFailed, PostroomError, RemoteTraceback
 from postroom.jobs import Job, JobPool, Status
 from postroom.parcel.sheets import Outcome
 from postroom.queue.rows import ENDED, STATES
@@ -265,3 +266,22 @@ def test_a_status_is_a_word_of_the_listings(tmp_path: Path) -> None:
         assert pool.status(0) is Status.RUNNING
         room.finish(pool)
         assert pool.status(0) is Status.OK and pool.status(0).done
+
+
+def test_a_pool_that_gets_no_descriptor_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with in_one_process(tmp_path, "def kernel():\n    return bytes(1 << 20)\n") as room:
+        done = room.run([Job("kernels:kernel")])
+        waiting = room.master.submit_all([Job("kernels:kernel")])
+
+        def refuse(path: str, *_: object, **__: object) -> None:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+
+        monkeypatch.setattr(os, "open", refuse)
+        with pytest.raises(BaseFolderError, match="ulimit -n"):
+            waiting.status(0)
+        with pytest.raises(BaseFolderError, match="ulimit -n"):
+            done.result(0)
+        monkeypatch.undo()
+        assert len(done.result(0)) == 1 << 20

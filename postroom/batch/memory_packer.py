@@ -9,11 +9,12 @@ measured of a kind of line.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..commands.command_source import CommandSourceError
-from ..commands.spec import CommandSpec
+from ..commands.spec import AUTO, CommandSpec
 from ..gpus.cards.inventory import Card, CardWatch
 from ..gpus.ledger.allocation import CardShare
 from ..gpus.ledger.card_overview import overview
@@ -24,9 +25,9 @@ from ..gpus.memory.packing import reservation
 from ..gpus.memory.placement import PlacementRequest, make_allocator, place_jobs
 from ..gpus.memory.profiles import Kind, Profiles
 from ..jobs import Job
+from ..system.processes import user_name
 from ..text.memory_sizes import from_mib, to_mib
 
-AUTO = "auto"  # the memory of a line is measured
 LOOK_S = 0.25  # between two reads of the ledger while lines wait
 
 
@@ -83,6 +84,7 @@ class Packer:
         self._where = where  # the suffix of this batch's names in the ledger
         self._ledger = ledger
         self._profiles = profiles
+        self._user = user_name(os.geteuid())
         self._watch = CardWatch()
         self._waiting: list[UnplacedLine] = []
         self._promises: dict[str, Promise] = {}
@@ -130,7 +132,9 @@ class Packer:
         asks = self._asks(cards)
         allocator = make_allocator(self._ledger, cards, self._promised())
         started = []
-        for position, uuid in place_jobs(allocator, [ask for _, ask in asks])[:free]:
+        for position, uuid in place_jobs(allocator, [ask for _, ask in asks], user=self._user)[
+            :free
+        ]:
             place, ask = asks[position]
             line = self._waiting[place]
             line.job.arguments["card"] = uuid

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 
 import click
 
@@ -17,7 +15,7 @@ from ..session.sessions import Sessions
 from ..session.slots import choose_gpus
 from ..store.base import Base, create_base, open_base, up_command
 from ..store.files import LocalFiles
-from ..store.snapshot import AgentStatus, living_agents, snapshot
+from ..store.snapshot import AgentStatus, living_agent, snapshot
 from ..system.processes import pid_namespace
 from ..text.durations import format_duration
 from .options import (
@@ -28,7 +26,7 @@ from .options import (
     positional_base,
     split_base,
 )
-from .output import print_table, settle
+from .output import print_json, print_table, settle
 
 # How long an agent should take to start, at most.
 START_S = 20.0
@@ -60,8 +58,8 @@ def command() -> None:
     "--yield",
     "yields",
     is_flag=True,
-    help="Use GPUs that nobody wants, and hand them over in the middle of a job, which is queued "
-    "again.",
+    help="Use idle GPUs only: when another user wants one, stop the job, requeue it and release "
+    "the GPU.",
 )
 @base_option
 def start(words: tuple[str, ...], gpus: str | None, yields: bool, base: str) -> None:
@@ -95,7 +93,7 @@ def start(words: tuple[str, ...], gpus: str | None, yields: bool, base: str) -> 
 def stop(words: tuple[str, ...], now: bool, base: str) -> None:
     """Stop agents after their current jobs; without AGENT, all of them.
 
-    Those of `add` are not wanted any more: nobody starts them again.
+    Agents of `agents add` are removed: the scheduler does not start them again.
 
     \b
       postroom agents stop ./base 2
@@ -123,7 +121,7 @@ def wait_for_end(base: Base, agents: Sequence[str]) -> None:
     """Wait until agents have left by themselves, and say what the last of them still do."""
     files = LocalFiles()
     told_at = time.monotonic() + 2.0
-    while left := [agent for agent in agents if living_agents(files, base, agent) is not None]:
+    while left := [agent for agent in agents if living_agent(files, base, agent) is not None]:
         if time.monotonic() > told_at:
             told_at = math.inf
             click.echo(f"waiting for the running jobs of agents {', '.join(left)}", err=True)
@@ -135,11 +133,11 @@ def wait_for_end(base: Base, agents: Sequence[str]) -> None:
 @click.argument("words", nargs=-1, metavar="[BASE] GPUS")
 @base_option
 def add(words: tuple[str, ...], base: str) -> None:
-    """Have an agent for each of GPUS from now on, for the queue.
+    """Keep an agent on each of GPUS from now on, for the queue.
 
     The scheduler starts it again when it dies, until it is removed. It holds its GPU only while it
     has jobs, and half a minute longer (POSTROOM_REST=10m, or never). It loads torch only with its
-    first Python job. Agents of `start` do none of that.
+    first Python job. Agents of `agents start` do none of this.
 
     \b
       postroom agents add ./base 2,3       one agent on each of two GPUs
@@ -175,7 +173,8 @@ def wait_for_start(
             note = seen[agent].note if agent in seen else ""
             say(f"agent {agent} is not ready yet: {note or 'no word from it'}")
         else:
-            say(f"agent {agent} is {states[agent]} ({seen[agent].gpu_name})")
+            more = ": free for others until there is work" if states[agent] == "resting" else ""
+            say(f"agent {agent} is {states[agent]} ({seen[agent].gpu_name}{more})")
 
 
 @command.command()
@@ -234,7 +233,7 @@ def list_(base: str, json_: bool) -> None:
     """
     agents = snapshot(open_base(base, write=False), runs=False).agents
     if json_:
-        click.echo(json.dumps([asdict(agent) for agent in agents], indent=1))
+        print_json(agents)
     elif agents:
         print_table([["agent", "GPU", "state", "job", "done", "pid", "up"], *map(_row, agents)])
     else:

@@ -25,7 +25,7 @@ from .output import print_answer, talk
 )
 @click.option("-P", "--project", default="", help="Only runs of this project.")
 @click.option(
-    "--abandoned", is_flag=True, help="Also unfinished runs of Python programs that are gone."
+    "--abandoned", is_flag=True, help="Also remove unfinished runs of programs that have ended."
 )
 @click.option("--dry-run", is_flag=True, help="List what would be removed; remove nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
@@ -42,9 +42,9 @@ def command(
 ) -> None:
     """Remove finished runs, with the results, logs, checkpoints and snapshots of their jobs.
 
-    A run holds the jobs that a project got on one day. It is removed only as a whole, when all its
-    jobs have ended. The run of a Python program that is gone is abandoned: with --abandoned, the
-    rest of its jobs is killed, and the run is removed.
+    A run holds the jobs that were submitted to a project on one day. It is removed only as a whole,
+    when all its jobs have ended. A run is abandoned when its Python program has ended before its
+    jobs: with --abandoned, the rest of its jobs is killed, and the run is removed.
 
     \b
       postroom clean --dry-run

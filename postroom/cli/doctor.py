@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from dataclasses import asdict
 from typing import NoReturn
 
 import click
@@ -13,6 +11,7 @@ from ..queue.base_check import examine
 from ..text.safe_text import printable
 from . import codes
 from .options import CONTEXT, as_json, base_argument
+from .output import print_json
 
 
 @click.command(context_settings=CONTEXT)
@@ -22,8 +21,8 @@ from .options import CONTEXT, as_json, base_argument
 def command(base: str, gpu: bool, json_: bool) -> None:
     """Check BASE and its filesystem for problems; change nothing.
 
-    With --gpu, run jobs on a free GPU that fail in all ways that jobs fail, and report what
-    happens: a text to paste into an issue. CUDA_VISIBLE_DEVICES chooses the GPUs.
+    With --gpu, run test jobs on a free GPU, also ones that fail in every known way, and print a
+    report that you can paste into an issue. CUDA_VISIBLE_DEVICES chooses the GPUs.
 
     Exit code 1 if there is an error, 0 if there are at most warnings.
 
@@ -35,7 +34,7 @@ def command(base: str, gpu: bool, json_: bool) -> None:
         _check_gpus(json_=json_)
     findings = list(examine(base))
     if json_:
-        click.echo(json.dumps([asdict(finding) for finding in findings], indent=1))
+        print_json(findings)
     else:
         for finding in findings:
             click.echo(f"{finding.level:8}{printable(finding.what)}")
@@ -55,7 +54,7 @@ def _check_gpus(*, json_: bool) -> NoReturn:
             click.echo(f"{step.verdict.value:18}{printable(f'{step.name}: {step.seen}')}")
     counts = [(sum(step.verdict is one for step in steps), one) for one in Verdict]
     if json_:
-        click.echo(json.dumps([asdict(step) for step in steps], indent=1))
+        print_json(steps)
     else:
         click.echo(", ".join(f"{count} {verdict.value}" for count, verdict in counts if count))
     failed = any(step.verdict is Verdict.FAILED for step in steps)

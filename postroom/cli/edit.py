@@ -39,8 +39,8 @@ def command(
     """Change a waiting JOB: the options that are given, and the command behind --.
 
     It keeps its id, its place, and the jobs that wait for it. With neither option nor command, the
-    command is opened in $EDITOR. Options mean what they mean for `postroom submit`; -t 0 removes
-    the time limit, --begin now the time to begin, -e adds variables.
+    command is opened in $EDITOR. Options mean what they mean for `postroom submit`. `-t 0` removes
+    the time limit, `--begin now` removes the start time, and -e adds variables.
 
     \b
       postroom edit 17 -t 4h --priority 5

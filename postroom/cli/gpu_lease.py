@@ -14,7 +14,7 @@ from ..errors import CardHeld, GpuError
 from ..gpus.cards import inventory
 from ..gpus.cards.inventory import Card, CardWatch
 from ..gpus.ledger import lease_keeper
-from ..gpus.ledger.protocol import Lease, LeaseEntry, LeaseRequest, Ledger
+from ..gpus.ledger.protocol import WITHOUT_A_LEASE, Lease, LeaseEntry, LeaseRequest, Ledger
 from ..system import processes
 from ..text import memory_sizes
 from . import codes
@@ -37,6 +37,7 @@ def lease_for(
     timeout_s: float | None,
     name: str,
     for_s: float | None = None,
+    beside: bool = False,
 ) -> tuple[Lease, list[Card]]:
     """Wait for the requested cards, with messages on stderr; exit with 75 after `timeout_s`."""
     if gpus and count > 1:
@@ -51,12 +52,13 @@ def lease_for(
         pack=pack,
         owner=owner,
         lasts_s=for_s,
+        beside=beside,
     )
     try:
         lease = ledger.acquire(
             request,
             timeout_s,
-            waiting=lambda reason: talk(f"waiting: {reason}"),
+            waiting=lambda reason: talk(f"waiting: {reason}{_way_out(reason)}"),
             wanted=lambda: processes.alive(owner) is not False,
             cards=cards,
         )
@@ -69,6 +71,10 @@ def lease_for(
             who = " and by ".join(process.describe() for process in card.processes)
             talk(f"card {card.index} is also used by {who}, without a lease")
     return lease, granted
+
+
+def _way_out(reason: str) -> str:
+    return " (--beside-strangers does not wait for them)" if WITHOUT_A_LEASE in reason else ""
 
 
 def get(ledger: Ledger, watch: CardWatch, *, json_: bool, **scheduling: Any) -> None:

@@ -90,9 +90,15 @@ def add_get(parser: Parser) -> None:
         dest="for_s",
         metavar="TIME",
         type=seconds,
-        help="How long you need it: it then may begin before a reservation of others.",
+        help="How long you need it: a short lease can start before a reservation of others.",
     )
     add("--name", metavar="TEXT", default="", help="What it is for; others see it in `list`.")
+    add(
+        "--beside-strangers",
+        dest="beside",
+        action="store_true",
+        help="Take a GPU also if somebody uses it without a lease, rather than wait for its end.",
+    )
 
 
 def add_run(parser: Parser) -> None:

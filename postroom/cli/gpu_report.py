@@ -17,10 +17,10 @@ MEASURED = 0.9  # of what was held: below this, the report says so
 def report(ledger: Ledger, *, since_s: float, by: str, json_: bool) -> None:
     """Show who held GPUs, for how long, and how busy they were.
 
-    Hours are GPU hours: two GPUs for an hour are two. BUSY is measured where
-    somebody looked: root's `postroom gpu record`, or the queue of the same user
-    while it is up. JOBS and FAILED are those of queues. By project, you see your
-    own projects, and root sees all.
+    Hours are GPU hours: two GPUs for an hour are two. BUSY is measured by root's
+    `postroom gpu record`, and by a user's own queue while it is up. JOBS and
+    FAILED are those of queues. By project, you see your own projects, and root
+    sees all.
     """
     past = read_past(ledger)
     since = past.now - since_s

@@ -31,8 +31,8 @@ RECORD = "record"  # the name of root's observer
 def shares(ledger: Ledger, *, json_: bool) -> None:
     """Show how much each user has used lately, and may hold.
 
-    Who has used less goes first in the waiting list. What was used counts half
-    as much after each half-life.
+    Users who have used less go first in the waiting list. Use counts half as
+    much after each half-life.
     """
     rules, used = ledger.rules(), ledger.used()
     held = ledger.holders(squatters=False)
@@ -84,9 +84,9 @@ def _text(limit: Limit) -> str:
 def reserve(ledger: Ledger, *, count: int, for_s: float, at: str, name: str, json_: bool) -> None:
     """Keep N GPUs for yourself, for a time: a talk, a deadline, a day of work.
 
-    From then on, nothing of others is begun on N of the GPUs that would still run
-    when the time comes. What runs already is not ended. While it lasts, what is
-    reserved counts as used by you.
+    On N of the GPUs, other users can then start only what will end before that
+    time. Running programs are not stopped. While the reservation lasts, its GPUs
+    count as used by you.
     """
     now = time.time()
     start = parse_moment(at, now)
@@ -134,7 +134,7 @@ def record(ledger: Ledger, *, count: int | None, json_: bool) -> None:
     """Record how much each user uses, for root: run it as a service.
 
     Without it, each user's processes write down what they have used, and a user
-    could understate that. While this runs, only what it has seen counts. It also
+    could understate that. While this runs, only its own record counts. It also
     records whether held GPUs compute, for `postroom gpu report`.
     """
     local = local_part(ledger)

@@ -34,8 +34,8 @@ def in_base(function: Callable[..., Any]) -> Callable[..., Any]:
 
         if _is_missing(Base(base)):
             raise PostroomError(
-                f"there is no queue at {os.path.abspath(base)}: start it: `{up_command(base)}`, "
-                "or name another folder with -b BASE or POSTROOM_BASE"
+                f"there is no queue at {os.path.abspath(base)}: start it with "
+                f"`{up_command(base)}`, or name another folder with -b BASE or POSTROOM_BASE"
             )
         with QueueView(open_base(base, write=False)) as view:
             return function(view, *arguments, **options)

@@ -45,8 +45,8 @@ def command(
 ) -> None:
     """Print the output of JOB, or of the job that was submitted last.
 
-    It is stdout and stderr, in the order in which they came. A line of `postroom run`, and a job of
-    `submit --split-output`, has two logs: of these, stdout is printed, or with --err stderr.
+    It is stdout and stderr, in the order in which they came. Lines of `postroom run` and jobs of
+    `submit --split-output` have two logs: stdout is printed, or with --err stderr.
 
     On a terminal, only the colours of the output take effect: other escape codes are removed. In a
     pipe or a file, and with --raw, every byte is printed as it is.
@@ -94,6 +94,10 @@ def command(
         talk(f"{job_id.short} is {row.state}" + (f": {row.error}" if row.error else ""))
     elif state not in PENDING and path and not os.path.exists(path):
         talk(f"{job_id.short} is {state} and left no {os.path.basename(path)}")
+    elif path and state not in PENDING and attempt is None and not os.path.getsize(path):
+        talk(
+            f"{job_id.short} is {state}, and has printed nothing{'' if state in ENDED else ' yet'}"
+        )
     elif not path and detail.traceback:
         talk(f"{job_id.short} is {state}: {row.error}; traceback: postroom show {job_id.short}")
 

@@ -22,8 +22,9 @@ from ..session.sessions import Sessions
 from ..store.base import Base, create_base
 from ..store.files import LocalFiles
 from ..store.journal import Journal
+from ..store.project_shares import half_life_s
 from ..store.requests import pending
-from ..store.snapshot import acting_master, living_agents
+from ..store.snapshot import acting_master, living_agent
 from ..store.wanted_agents import read_wanted
 from ..system.own_python import start_detached
 from .options import CONTEXT, base_argument
@@ -59,6 +60,7 @@ def command(base: str, detach: bool, notify: tuple[str, ...], kept: bool) -> Non
     """
     for target in notify:
         check_target(target)
+    half_life_s()  # a wrong one is an error at once
     if detach:
         _detach(create_base(base), [word for target in notify for word in ("--notify", target)])
         return
@@ -96,7 +98,7 @@ def is_down(files: LocalFiles, base: Base) -> bool:
     with contextlib.suppress(BadFileError):
         wanted = read_wanted(files, base)
         if wanted is not None and not wanted.up and not pending(files, base):
-            return not any(living_agents(files, base, agent) for agent in wanted.agents)
+            return not any(living_agent(files, base, agent) for agent in wanted.agents)
     return False
 
 

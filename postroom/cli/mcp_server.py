@@ -46,7 +46,7 @@ def command(base: str, allow_submit: bool) -> None:
     """Serve the queue to a coding assistant, by the Model Context Protocol, over stdin and stdout.
 
     Its tools list GPUs and jobs, show a job, say why it waits, and read its log; with
-    --allow-submit they also submit, kill and rerun jobs, as you could. Needs the extra:
+    --allow-submit they also submit, kill and rerun jobs. Needs the extra:
     pip install 'postroom[mcp]'
 
     \b

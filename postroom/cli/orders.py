@@ -153,7 +153,7 @@ def resume(view: QueueView, projects: tuple[str, ...], runs: tuple[str, ...], js
     "failures",
     type=click.IntRange(0),
     metavar="N",
-    help="Pause it after N failures in a row; without PROJECT, the whole queue. 0: never.",
+    help="Pause PROJECT after N failures in a row; without PROJECT, the whole queue. 0: never.",
 )
 @as_json
 @in_base
@@ -162,8 +162,8 @@ def limit(
 ) -> None:
     """Let at most N jobs of PROJECT run at once, from now on; 0 removes the limit.
 
-    Running jobs continue. Jobs that are not submitted yet count, too. What --stop-after-failures
-    has paused goes on after `postroom resume`.
+    Running jobs continue. The limit applies to jobs that are submitted later, too. What
+    --stop-after-failures has paused continues after `postroom resume`.
 
     \b
       postroom limit vae 2

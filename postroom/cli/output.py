@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import shutil
 import sys
@@ -46,10 +45,14 @@ def talk(text: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print a row, or a list of rows, as one JSON document."""
-    rows = [dataclasses.asdict(v) for v in value] if isinstance(value, list) else None
-    document = dataclasses.asdict(value) if rows is None else rows
+    """Print a row, a list of rows, or plain values as one JSON document."""
+    document = [_plain(one) for one in value] if isinstance(value, list) else _plain(value)
     click.echo(strict_json(document, indent=1 if sys.stdout.isatty() else None))
+
+
+def _plain(value: Any) -> Any:
+    is_row = dataclasses.is_dataclass(value) and not isinstance(value, type)
+    return dataclasses.asdict(value) if is_row else value
 
 
 def settle(
@@ -76,7 +79,7 @@ def print_answer(answer: ActionResult, *, settled: bool = True) -> None:
     """Print a request as JSON; `settled` is false until a scheduler has carried it out."""
     jobs = [str(job) for job in answer.jobs]
     fields = {"request": answer.request, "settled": settled, "text": answer.text}
-    click.echo(json.dumps({**fields, "jobs": jobs, "runs": answer.runs}))
+    print_json({**fields, "jobs": jobs, "runs": answer.runs})
 
 
 def paint(text: str, state: str) -> str:

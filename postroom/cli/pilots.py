@@ -64,7 +64,7 @@ def command() -> None:
     type=click.IntRange(1, 10_000),
     default=8,
     show_default=True,
-    help="At most so many wait for their nodes.",
+    help="At most N pilots wait for their nodes.",
 )
 @click.option("--time", "time_s", type=at_least(60), help="How long a pilot lives, such as 4h.")
 @click.option(
@@ -73,7 +73,7 @@ def command() -> None:
     type=at_least(1),
     default="5m",
     show_default=True,
-    help="End a pilot that has had no job for so long.",
+    help="End a pilot after TIME without a job.",
 )
 @click.option(
     "--gpus-per-pilot",
@@ -263,7 +263,7 @@ def resume(words: tuple[str, ...], base: str) -> None:
 @_groups_argument
 @base_option
 def stop(words: tuple[str, ...], base: str) -> None:
-    """End pilots now, and start no more; their jobs are requeued, and nobody is blamed.
+    """End pilots now, and start no more; their jobs are requeued.
 
     \b
       postroom pilots stop ./base

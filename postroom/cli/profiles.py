@@ -12,15 +12,14 @@ from ..text import memory_sizes
 from ..text.durations import format_time
 from ..text.safe_text import printable
 from ..text.table import aligned
-from .gpu_output import print_json
-
-as_json = click.option("--json", "json_", is_flag=True, help="Print JSON.")
+from .options import as_json
+from .output import print_json
 
 
 @click.group("profiles", invoke_without_command=True)
 @click.pass_context
 def command(context: click.Context) -> None:
-    """Show the measured needs of jobs, or forget them."""
+    """Show how much memory and time jobs were measured to need, or forget it."""
     if context.invoked_subcommand is None:
         context.invoke(list_)
 
@@ -28,7 +27,7 @@ def command(context: click.Context) -> None:
 @command.command("list")
 @as_json
 def list_(*, json_: bool) -> None:
-    """List the types of jobs with the largest need of each."""
+    """List the types of jobs, and the most memory that each has needed."""
     profiles = Profiles().all()
     if json_:
         print_json([profile.encode() for profile in profiles])
@@ -55,7 +54,7 @@ def list_(*, json_: bool) -> None:
 @click.argument("type_", metavar="TYPE")
 @as_json
 def show_(type_: str, *, json_: bool) -> None:
-    """Show each way in which a job was called, and what it needed."""
+    """Show what one type of job has needed, for each kind of call."""
     profile = _find(type_)
     if json_:
         print_json(profile.encode())
@@ -70,7 +69,7 @@ def show_(type_: str, *, json_: bool) -> None:
 @click.argument("types", metavar="TYPE...", nargs=-1)
 @click.option("--all", "all_", is_flag=True, help="Forget everything.")
 def forget_(types: tuple[str, ...], *, all_: bool) -> None:
-    """Forget what was learned; the next run of the type is measured again."""
+    """Forget what was measured; the next run of the type is measured again."""
     if bool(types) == all_:
         raise click.UsageError("name a TYPE to forget, or give --all")
     store = Profiles()

@@ -15,7 +15,7 @@ from .output import print_answer, talk
 
 @click.command(context_settings=CONTEXT)
 @jobs_argument(required=False)
-@click.option("--failed", is_flag=True, help="All failed jobs that were not rerun since.")
+@click.option("--failed", is_flag=True, help="Rerun all failed jobs that were not rerun yet.")
 @click.option("-P", "--project", default="", help="With --failed: only jobs of this project.")
 @click.option("-r", "--run", default="", help="With --failed: only jobs of this run.")
 @click.option("--dry-run", is_flag=True, help="List the jobs; queue nothing.")

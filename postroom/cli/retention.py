@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from math import inf
 
@@ -22,15 +21,15 @@ from ..text.byte_sizes import format_bytes
 from ..text.durations import format_time
 from .job_options import in_base
 from .options import CONTEXT, as_json
-from .output import print_table, talk
+from .output import print_json, print_table, talk
 
 SHOWN = 8
 
 
 @click.command(context_settings=CONTEXT)
-@click.option("--results", metavar="TIME", help="Keep results for so long: 12h, 30d, forever.")
-@click.option("--size", metavar="SIZE", help="Keep at most so much: 500M, 20G, forever.")
-@click.option("--default", "default", is_flag=True, help="Keep as usual: 7d, and 5G at most.")
+@click.option("--results", metavar="TIME", help="Keep results for TIME: 12h, 30d, forever.")
+@click.option("--size", metavar="SIZE", help="Keep at most SIZE: 500M, 20G, forever.")
+@click.option("--default", "default", is_flag=True, help="Use the defaults: 7d, and at most 5G.")
 @as_json
 @in_base
 def command(
@@ -38,10 +37,9 @@ def command(
 ) -> None:
     """Show or set how long results of Python programs stay, and what takes space.
 
-    Runs of Master.run, start, submit and open whose jobs have all ended are removed by whoever
-    schedules, the oldest first, when they are too old, or when all together are too large. They
-    stay while their program has their results in use. Jobs of the queue, and submit(keep=True),
-    stay until `postroom clean`.
+    The scheduler removes runs of Master.run, start, submit and open when all their jobs have ended:
+    those that are too old, and the oldest ones if all together are too large. A run stays while its
+    program uses its results. Jobs of the queue, and submit(keep=True), stay until `postroom clean`.
 
     \b
       postroom retention
@@ -62,7 +60,7 @@ def command(
             "bytes": usage.by_kind(),
             "going": [{**one._asdict(), "at": None if one.at == inf else one.at} for one in going],
         }
-        click.echo(json.dumps(said, indent=1))
+        print_json(said)
         return
     talk(f"results of Python programs stay {kept}")
     print_table([["KIND", "SIZE"], *usage_rows(usage)])

@@ -23,16 +23,16 @@ from ..commands.command_source import (
     read_lines,
     read_yielder,
 )
-from ..commands.spec import CommandSpec
+from ..commands.spec import OVER, CommandSpec
 from ..errors import PostroomError
 from ..gpus.cards.gpu_list import GpuFile, SlotSpec, cards_of, parse_gpus
 from ..master import Master
 from ..session.sessions import COMMANDS_ONLY, Sessions
 from ..system.own_python import check_alive, start_detached
 from ..text.option_values import environment
-from ..text.safe_text import printable
 from . import codes
 from .options import CONTEXT, at_least, duration, make_folder
+from .output import talk
 
 if TYPE_CHECKING:
     from ..batch.memory_packer import Packer
@@ -69,6 +69,8 @@ OPTIONS = [
     click.option("--container", default="", metavar="IMAGE", help="Run lines in containers."),
     click.option("--memory", metavar="auto|SIZE",
                  help="Share GPUs: reserve SIZE per job; `auto` uses the measured peak."),
+    click.option("--over", type=click.Choice(OVER),
+                 help="If a job uses more than that: warn, limit or kill it.  [default: warn]"),
     click.option("--env", multiple=True, metavar="NAME=VALUE",
                  help="Set a variable for every job."),
     click.option("--before", default="", metavar="CMD", help="Run CMD before each job."),
@@ -175,7 +177,7 @@ def run_batch(
     checked = (check(line.check()) for line in source)
     _turn_signals_into_interrupts()
     with Master(f"{output}/.base", spin=False) as master, contextlib.ExitStack() as stack:
-        sessions = Sessions(master.base, say=_say, options=COMMANDS_ONLY)
+        sessions = Sessions(master.base, say=talk, options=COMMANDS_ONLY)
         view: BatchView
         if sys.stderr.isatty() and not options["keep_order"]:
             view = stack.enter_context(LiveView())
@@ -211,7 +213,7 @@ def run_batch(
                 pilots.start()
             # Before the feed starts a thread: only a process with one thread may fork.
             if options["gpu_file"]:
-                batch.watch_gpus(GpuFile(options["gpu_file"], say=_say, shared=packer is not None))
+                batch.watch_gpus(GpuFile(options["gpu_file"], say=talk, shared=packer is not None))
             elif packer is None:
                 sessions.keep(places)
             feed: Source
@@ -231,10 +233,10 @@ def run_batch(
             stack.close()
             if pilots is not None:
                 pilots.end(now=True)
-            _say("stopping; press Ctrl-C again to kill the jobs now")
+            talk("stopping; press Ctrl-C again to kill the jobs now")
             sessions.stop_now()
             write_results(output)
-            _say(
+            talk(
                 f"stopped: {batch.counts.done} jobs have ended and are kept, "
                 f"{batch.outstanding} have not; continue with: {_shell(again)}"
             )
@@ -250,7 +252,7 @@ def run_batch(
             notices.tell_end()
         sessions.wait()
         if feed.error:
-            _say(f"reading lines failed:\n{feed.error.rstrip()}")
+            talk(f"reading lines failed:\n{feed.error.rstrip()}")
         summary(batch, _command_line(again), sys.stderr)
         return codes.JOB_FAILED if batch.counts.failed or feed.error else codes.OK
 
@@ -279,7 +281,7 @@ def _packer(options: dict[str, Any], output: str, places: list[SlotSpec]) -> Pac
         places = GpuFile(options["gpu_file"]).changed() or []
     cards = cards_of(places)
     if not cards:
-        _say("there is no GPU to share: --memory has no effect")
+        talk("there is no GPU to share: --memory has no effect")
         return None
     profiles = Profiles().writable()
     return Packer(cards, memory, where=f" of {output}", ledger=open_ledger(), profiles=profiles)
@@ -295,6 +297,7 @@ def _batch_options(
         nice=options["nice"],
         shell=options["shell"],
         container=options["container"],
+        over=options["over"] or "",
         grace_s=options["grace"],
         output_bytes=options["output_mib"] << 20,
         before=options["before"],
@@ -360,7 +363,3 @@ def _must_exist(path: str) -> None:
         if not os.path.exists(path):
             raise click.UsageError(f"there is no file {path!r}")
         raise click.UsageError(f"{path!r} is not a file; write - to read the lines from a pipe")
-
-
-def _say(text: str) -> None:
-    click.echo(printable(text), err=True)

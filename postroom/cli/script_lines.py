@@ -23,6 +23,7 @@ _LOGS = "read the output with: postroom logs JOB"
 _ONE_HOST = "this queue has one machine"
 _HOST_MEMORY = "memory and processors of the host are not counted"
 _NO_ACCOUNTS = "there are no accounts and partitions"
+_QUEUED_AGAIN = "a job that was stopped is always queued again"
 
 
 @dataclass
@@ -32,11 +33,45 @@ class ScriptLines:
     words: list[str] = field(default_factory=list)  # options of `submit`
     left_out: list[str] = field(default_factory=list)  # what has no meaning here, and why
     kind: str = ""  # which lines it has
+    verdict: str = "has no meaning here"
+
+    def read(self, words: Sequence[str]) -> None:
+        """Read the words of one line."""
+        left = list(words)
+        while left:
+            option, equals, value = left.pop(0).partition("=")
+            if self.kind == SBATCH and re.fullmatch(r"-[A-Za-z].+", option):  # -t10 is -t 10
+                option, value, equals = option[:2], option[2:] + equals + value, "="
+            if not equals and option not in _SWITCHES and left and _is_value(left[0]):
+                value = " ".join(_values(option, left))
+            joint = "=" if equals and option.startswith("--") else " "
+            self.take(option, value, line=f"{option}{joint}{value}" if value else option)
+
+    def read_typed(self, words: Sequence[str]) -> list[str]:
+        """Read what somebody typed; return the words from the first that is no option."""
+        left = list(words)
+        while left and left[0].startswith("-") and left[0] != "-":
+            option = left.pop(0)
+            values = []
+            if option in self.table and option not in _SWITCHES:
+                values = _values(option, left)
+                if not values:
+                    raise PostroomError(f"{option} needs a value")
+            self.take(option, " ".join(values), line=" ".join([option, *values]))
+        return left
+
+    @property
+    def table(self) -> _Table:
+        """What its options become."""
+        return _OF_SLURM if self.kind == SBATCH else _OF_GRID_ENGINE
 
     def take(self, option: str, value: str = "", *, line: str) -> None:
         """Take in one option of one line."""
-        table = _OF_SLURM if self.kind == SBATCH else _OF_GRID_ENGINE
-        known = table.get(option)
+        if option == "-l" and "," in value:
+            for part in value.split(","):
+                self.take(option, part, line=f"-l {part}")
+            return
+        known = self.table.get(option)
         if known is None or isinstance(known, str):
             self.leave_out(line, known or "")
             return
@@ -51,7 +86,7 @@ class ScriptLines:
 
     def leave_out(self, line: str, why: str = "") -> None:
         """Note what has no meaning here."""
-        self.left_out.append(f"{line} has no meaning here{f': {why}' if why else ''}")
+        self.left_out.append(f"{line} {self.verdict}{f': {why}' if why else ''}")
 
 
 def read_script(path: str) -> str:
@@ -95,28 +130,20 @@ def read_lines_of(text: str) -> ScriptLines:
             words = shlex.split(said, comments=True)
         except ValueError as error:
             raise PostroomError(f"{line!r} cannot be read: {error}") from None
-        _take_words(found, words)
+        found.read(words)
     return found
-
-
-def _take_words(found: ScriptLines, words: Sequence[str]) -> None:
-    left = list(words)
-    while left:
-        option, equals, value = left.pop(0).partition("=")
-        if found.kind == SBATCH and re.fullmatch(r"-[A-Za-z].+", option):  # -t10 is -t 10
-            option, value, equals = option[:2], option[2:] + equals + value, "="
-        said = option
-        if not equals and option not in _SWITCHES and left and _is_value(left[0]):
-            value = left.pop(0)
-        if option in ("-pe",) and left:
-            value += f" {left.pop(0)}"
-        if value:
-            said += f"{'=' if equals and option.startswith('--') else ' '}{value}"
-        found.take(option, value, line=said)
 
 
 def _is_value(word: str) -> bool:
     return not word.startswith("-") or word[1:].isdigit()
+
+
+def _values(option: str, left: list[str]) -> list[str]:
+    """Take the values of an option from the words behind it: -pe has two."""
+    count = 2 if option == "-pe" else 1
+    taken = left[:count]
+    del left[:count]
+    return taken
 
 
 def as_command(text: str, path: str, arguments: Sequence[str]) -> str:
@@ -187,18 +214,14 @@ def _dependency(value: str) -> _Made:
     return made
 
 
-def _resources(value: str) -> _Made:
-    made: list[str] = []
-    for part in value.split(","):
-        name, _, rest = part.partition("=")
-        if name in ("gpu", "gpus", "ngpus"):
-            made += ["--gpus", str(int(rest))]
-        elif name in ("h_rt", "s_rt"):
-            numbers = rest.split(":")
-            made += ["--time-limit", f"{int(rest)}s" if len(numbers) == 1 else seconds_of(rest)]
-        else:
-            return None
-    return made
+def _resource(value: str) -> _Made:
+    """gpu=2 or h_rt=1:00:00; others are named."""
+    name, _, rest = value.partition("=")
+    if name in ("gpu", "gpus", "ngpus"):
+        return ["--gpus", str(int(rest))]
+    if name in ("h_rt", "s_rt"):
+        return ["--time-limit", seconds_of(rest) if ":" in rest else f"{int(rest)}s"]
+    return None
 
 
 def _variables(value: str) -> _Made:
@@ -245,7 +268,7 @@ _OF_SLURM: _Table = {
     **dict.fromkeys(("-p", "--partition", "-A", "--account", "-q", "--qos"), _NO_ACCOUNTS),
     **dict.fromkeys(("-o", "--output", "-e", "--error", "--open-mode"), _LOGS),
     **dict.fromkeys(("--mail-type", "--mail-user"), "use submit --notify"),
-    **dict.fromkeys(("--requeue", "--no-requeue"), "a job that was stopped is always queued again"),
+    **dict.fromkeys(("--requeue", "--no-requeue"), _QUEUED_AGAIN),
     "--gres": _gres,
     "--nice": lambda value: ["--priority", str(-int(value or "100"))],
     "--priority": lambda value: ["--priority", str(int(value))],
@@ -267,7 +290,7 @@ _OF_GRID_ENGINE: _Table = {
     "-P": lambda value: ["--project", value],
     "-v": _variables,
     "-h": lambda value: ["--hold"],
-    "-l": _resources,
+    "-l": _resource,
     "-S": lambda value: ["--shell", os.path.basename(value)],
     "-sync": lambda value: ["--wait"] if value.startswith("y") else [],
     "-j": lambda value: [] if value.startswith("y") else ["--split-output"],
@@ -278,4 +301,7 @@ _OF_GRID_ENGINE: _Table = {
     "-pe": _HOST_MEMORY,
     "-m": "use submit --notify",
     "-M": "use submit --notify",
+    "-a": "use submit --begin",
+    "-r": _QUEUED_AGAIN,
+    **dict.fromkeys(("-b", "-w", "-R", "-ckpt"), ""),
 }

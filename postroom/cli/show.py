@@ -73,6 +73,7 @@ def _print_failure(detail: JobDetail) -> None:
 def facts(detail: JobDetail) -> dict[str, str]:
     """Return the facts about a job, the most asked for first."""
     row = detail.job
+    lasted = "took" if row.ended_at else "runs for"
     return {
         "job": f"{row.short}   ({row.id})",
         "name": row.name,
@@ -100,7 +101,7 @@ def facts(detail: JobDetail) -> dict[str, str]:
         "submitted": format_time(row.submitted_at),
         "started": format_time(row.started_at) if row.started_at else "",
         "ended": format_time(row.ended_at) if row.ended_at else "",
-        "took": format_duration(row.seconds) if row.seconds is not None else "",
+        lasted: format_duration(row.seconds) if row.seconds is not None else "",
         "exit": "" if row.exit is None else str(row.exit),
     }
 
@@ -118,7 +119,10 @@ def _starts(detail: JobDetail) -> str:
 def _needs(detail: JobDetail) -> str:
     gpus, memory_mib = detail.scheduling.get("gpus", 1), detail.scheduling.get("memory_mib", 0)
     words = [f"{gpus} GPUs"] if gpus != 1 else []
-    words += [f"{from_mib(memory_mib)} per GPU"] if memory_mib else []
+    if detail.scheduling.get("shares"):
+        words.append(f"{from_mib(memory_mib) if memory_mib else 'a measured part'} of a GPU")
+    elif memory_mib:
+        words.append(f"{from_mib(memory_mib)} per GPU")
     return ", ".join(words)
 
 

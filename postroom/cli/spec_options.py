@@ -10,11 +10,10 @@ from typing import Any, TypeVar
 
 import click
 
-from ..commands.spec import GRACE_S, CommandSpec
+from ..commands.spec import GRACE_S, OVER, CommandSpec
 from ..errors import PostroomError
 from ..store.job_ids import JobId
 from ..store.scheduling import check_require
-from ..text.memory_sizes import to_mib
 from ..text.option_values import environment
 from .job_options import complete_jobs
 from .options import duration, moment
@@ -31,16 +30,27 @@ OPTIONS = [
         default=1,
         show_default=True,
         metavar="N",
-        help="GPUs that its session must have.",
+        help="How many GPUs it needs.",
     ),
     click.option(
         "--where",
         type=click.Choice(["local", "slurm", "ray"]),
-        help="Only on this host, or only on such pilots.",
+        help="Run it only on this host, or only on such pilots.",
     ),
-    click.option("-m", "--memory", metavar="SIZE", help="Memory that each GPU must have: 40G."),
     click.option(
-        "-t", "--time-limit", type=duration, metavar="TIME", help="End it after 90s, 30m, 2h."
+        "-m",
+        "--memory",
+        metavar="SIZE",
+        help="Share a GPU: reserve 8G of it, or auto; with -g 2, what each GPU must have.",
+    ),
+    click.option(
+        "--over",
+        type=click.Choice(OVER),
+        help="If it uses more GPU memory than is reserved: warn, limit it, or kill it."
+        "  [default: warn]",
+    ),
+    click.option(
+        "-t", "--time-limit", type=duration, metavar="TIME", help="End it after TIME: 90s, 30m, 2h."
     ),
     click.option(
         "--retries", type=click.IntRange(0), default=0, help="How often to retry after a failure."
@@ -67,10 +77,16 @@ OPTIONS = [
         help="Start after JOB has ended, successfully or not.",
     ),
     click.option(
-        "--begin", type=moment, metavar="WHEN", help="Not before 22:00, 'fri 20:00', now+2h."
+        "--begin",
+        type=moment,
+        metavar="WHEN",
+        help="Start it not before WHEN: 22:00, 'fri 20:00', now+2h.",
     ),
     click.option(
-        "--require", default="", metavar="KIND", help="Only on GPUs like 'A100|H100', or '24G'."
+        "--require",
+        default="",
+        metavar="KIND",
+        help="Run it only on such GPUs: 'A100|H100', or '24G'.",
     ),
     click.option(
         "-C", "--cwd", type=click.Path(), help="Folder to run in.  [default: this folder]"
@@ -84,8 +100,8 @@ OPTIONS = [
     ),
 ]
 OPTION_NAMES = (
-    "name", "priority", "gpus", "where", "memory", "time_limit", "retries", "grace", "after",
-    "after_any", "begin", "require", "cwd", "env", "shell", "container",
+    "name", "priority", "gpus", "where", "memory", "over", "time_limit", "retries", "grace",
+    "after", "after_any", "begin", "require", "cwd", "env", "shell", "container",
 )  # fmt: skip
 
 
@@ -104,6 +120,7 @@ def with_options(
     `named` finds the jobs that words mean.
     """
     own: dict[str, Any] = {}
+    memory = spec.memory
     scheduling: dict[str, Any] = {}
     for option, value in given.items():
         match option:
@@ -122,7 +139,9 @@ def with_options(
             case "where":
                 scheduling["where"] = value or ""
             case "memory":
-                scheduling["memory_mib"] = to_mib(value) if value else 0
+                memory = value or ""
+            case "over":
+                own["over"] = value or ""
             case "require":
                 scheduling["require"] = check_require(value)
             case "begin":
@@ -134,4 +153,5 @@ def with_options(
     spec = replace(spec, **own)
     # How long it can take: a job is begun before a reservation only if that is known.
     lasts_s = 0.0 if spec.timeout_s is None else spec.timeout_s + spec.grace_s
-    return replace(spec, scheduling=replace(spec.scheduling, **scheduling, lasts_s=lasts_s))
+    spec = replace(spec, scheduling=replace(spec.scheduling, **scheduling, lasts_s=lasts_s))
+    return spec.with_memory(memory) if "memory" in given or spec.memory else spec

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import click
@@ -17,11 +17,11 @@ from click.core import ParameterSource
 
 from ..commands.spec import CommandSpec
 from ..errors import PostroomError
-from ..queue.submission import DEFAULT_PROJECT, check, submit
+from ..queue.submission import DEFAULT_PROJECT, spread, submit
 from ..store.base import Base
-from ..store.files import LocalFiles, new_token
+from ..store.files import LocalFiles
 from ..store.job_ids import JobId
-from ..store.scheduling import PROJECT_GROUP, SchedulingOptions, will_do
+from ..store.scheduling import SchedulingOptions, will_do
 from .job_options import in_new_base, make_base, some_jobs
 from .options import CONTEXT, as_json, limited_array
 from .output import print_json, print_table, talk
@@ -36,7 +36,9 @@ from .spec_options import OPTION_NAMES, spec_options, with_options
     type=click.File("r", errors="surrogateescape"),
     help="Queue every line of a file; - for stdin.",
 )
-@click.option("-P", "--project", default=DEFAULT_PROJECT, show_default=True)
+@click.option(
+    "-P", "--project", default=DEFAULT_PROJECT, show_default=True, help="Project of the job."
+)
 @spec_options
 @click.option("--hold", is_flag=True, help="Wait for `postroom release`.")
 @click.option(
@@ -49,7 +51,8 @@ from .spec_options import OPTION_NAMES, spec_options, with_options
     "--limit",
     type=click.IntRange(1),
     metavar="N",
-    help="At most N of these jobs at once; of a single job: of those of its project with --limit.",
+    help="Run at most N of these jobs at once. For a single job: N of those jobs of its project "
+    "that were submitted with --limit.",
 )
 @click.option(
     "--stop-after-failures",
@@ -64,7 +67,7 @@ from .spec_options import OPTION_NAMES, spec_options, with_options
     metavar="CMD|URL",
     help="Send a message at the first failure, and when all have ended; may be repeated.",
 )
-@click.option("--split-output", is_flag=True, help="Have stderr in a log of its own.")
+@click.option("--split-output", is_flag=True, help="Write stderr to a log of its own.")
 @click.option("--wait", is_flag=True, help="Wait for its end; exit 1 if it failed.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be queued.")
 @as_json
@@ -89,7 +92,7 @@ def command(base: Base, words: tuple[str, ...], json_: bool, **options: Any) -> 
     text = ""
     if words and options["file"] is None:
         words, text, options = _of_script(words, options)
-    specs = _specs(base, words, options, text)
+    specs = make_specs(_lines(words, options, text), options, partial(_named, base))
     if options["notify"]:
         from ..queue.notify import check_target
 
@@ -120,7 +123,7 @@ def command(base: Base, words: tuple[str, ...], json_: bool, **options: Any) -> 
         for target in options["notify"]:
             notify_of(files, base, jobs, target)
     if json_:
-        click.echo(json.dumps([str(job) for job in jobs]))
+        print_json([str(job) for job in jobs])
     else:
         for job in jobs:
             click.echo(job.short)
@@ -167,64 +170,50 @@ def _of_script(
     return words, text, {**options, "slurm": found.kind == script_lines.SBATCH}
 
 
-def _specs(
-    base: Base, words: Sequence[str], options: dict[str, Any], text: str
-) -> list[CommandSpec]:
+def _lines(words: Sequence[str], options: dict[str, Any], text: str) -> list[CommandSpec]:
+    """The commands that are named: the text of a script, words, or the lines of a file."""
     if bool(words) == (options["file"] is not None):
         raise click.UsageError("name a command (postroom submit python train.py) or -f FILE")
     if text:
-        lines = [text]
-    elif words:
+        return [CommandSpec(text)]
+    if words:
         # One word is read by a shell; several were read by the submitting shell already.
-        lines = [words[0] if len(words) == 1 else shlex.join(_program_first(words))]
-    else:
-        from ..commands.command_source import read_lines
+        return [CommandSpec(words[0] if len(words) == 1 else shlex.join(_program_first(words)))]
+    from ..commands.command_source import read_lines
 
-        lines = [spec.command for spec in read_lines(options["file"])]
-        if not lines:
-            raise PostroomError(f"{options['file'].name} holds no commands")
+    lines = [CommandSpec(spec.command) for spec in read_lines(options["file"])]
+    if not lines:
+        raise PostroomError(f"{options['file'].name} holds no commands")
+    return lines
+
+
+def _named(base: Base, words: Sequence[str]) -> Sequence[JobId]:
+    from ..queue.queue_view import QueueView
+
+    with QueueView(base) as view:
+        return some_jobs(view, words)
+
+
+def make_specs(
+    lines: Sequence[CommandSpec],
+    options: dict[str, Any],
+    named: Callable[[Sequence[str]], Sequence[JobId]],
+) -> list[CommandSpec]:
+    """What is queued for some commands with these options; `named` finds jobs by words."""
     cwd = os.path.abspath(options["cwd"] or os.getcwd())
     if not os.path.isdir(cwd):
         raise PostroomError(f"the folder {cwd!r} to run in does not exist")
-
-    def named(words: Sequence[str]) -> Sequence[JobId]:
-        from ..queue.queue_view import QueueView
-
-        with QueueView(base) as view:
-            return some_jobs(view, words)
-
     common = CommandSpec("", cwd=cwd, merged=not options["split_output"])
     common = with_options(common, {name: options[name] for name in OPTION_NAMES}, named)
     common = replace(common, scheduling=replace(common.scheduling, held=options["hold"]))
-    name = options["name"]
     numbers, at_once = options["array"] or (None, 0)
-    common = _grouped(common, options, at_once, alone=len(lines) * len(numbers or [0]) == 1)
-    several = len(lines) * len(numbers or [0]) > 1
-    specs = []
-    for place, line in enumerate(lines, 1):
-        for number in numbers or [place]:
-            own = f"{name}.{number}" if name and several else name
-            made = replace(common, command=line, name=own, number=number)
-            if numbers is not None and options.get("slurm"):
-                made = replace(made, env={**made.env, "SLURM_ARRAY_TASK_ID": str(number)})
-            specs.append(check(made))
-    return specs
-
-
-def _grouped(
-    common: CommandSpec, options: dict[str, Any], at_once: int, *, alone: bool
-) -> CommandSpec:
-    """Limit how many of the jobs of this call run at once, and how many may fail."""
     limit, failures = options["limit"] or at_once, options["stop_after_failures"] or 0
-    if not (limit or failures):
-        return common
-    scheduling = replace(
-        common.scheduling,
-        group=PROJECT_GROUP if alone else new_token(6),
-        group_limit=limit,
-        group_failures=failures,
-    )
-    return replace(common, scheduling=scheduling)
+    specs = spread(lines, common, numbers, limit=limit, failures=failures)
+    if numbers is not None and options.get("slurm"):
+        specs = [
+            spec.but(env={**spec.env, "SLURM_ARRAY_TASK_ID": str(spec.number)}) for spec in specs
+        ]
+    return specs
 
 
 def _program_first(words: Sequence[str]) -> Sequence[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import click
@@ -19,13 +20,14 @@ from ..batch.batch_table import (
     sort_rows,
 )
 from ..errors import PostroomError
-from ..text.safe_text import printable, strip_escapes
+from ..text.safe_text import strip_escapes
 from .options import CONTEXT
+from .output import talk
 from .run import DEFAULT_OUTPUT
 
 
 @click.command(context_settings=CONTEXT)
-@click.argument("output", default=DEFAULT_OUTPUT, type=click.Path(exists=True, file_okay=False))
+@click.argument("output", default=DEFAULT_OUTPUT, type=click.Path(file_okay=False))
 @click.option(
     "--pattern",
     multiple=True,
@@ -34,7 +36,7 @@ from .run import DEFAULT_OUTPUT
 )
 @click.option("--csv", "as_", flag_value="csv", help="Print CSV.")
 @click.option("--json", "as_", flag_value="json", help="Print JSON.")
-@click.option("--sort", metavar="COLUMNS", help="Sort by columns, as loss,-lr: - is downwards.")
+@click.option("--sort", metavar="COLUMNS", help="Sort by columns: loss,-lr; - means descending.")
 @click.option("--group", metavar="COLUMNS", help="A row for each value of COLUMNS, with means.")
 @click.option("--over", metavar="COLUMNS", help="Average over COLUMNS, such as seed.")
 @click.option("--plot", nargs=2, metavar="X Y", help="Plot column Y over column X.")
@@ -70,6 +72,11 @@ def command(
       postroom table sweep1 --pattern "loss: (.*)" --over seed --plot lr loss \\
         --lines model --log x --to loss.png
     """
+    if not os.path.isdir(output):
+        raise click.UsageError(
+            f"there is no folder {output}: name the output folder of a `postroom run`; the jobs of "
+            "the queue are listed by `postroom jobs`"
+        )
     rows = read_table(output, pattern)
     if group and over:
         raise click.UsageError("--group and --over say the same in two ways; give one")
@@ -85,7 +92,7 @@ def command(
         return
     form = {"csv": as_csv, "json": as_json}.get(as_ or "", as_text)
     if not rows:
-        click.echo(printable(f"there are no jobs in {output}"), err=True)
+        talk(f"there are no jobs in {output}")
     text = form(rows)
     sys.stdout.write(strip_escapes(text) if sys.stdout.isatty() else text)
 
@@ -103,4 +110,4 @@ def _draw(rows: list[Row], plot: tuple[str, str], *, lines: list[str], log: str,
             file.write(drawn)
     except OSError as error:
         raise PostroomError(f"cannot write {to}: {error.strerror}; choose --to") from None
-    click.echo(printable(f"wrote {to}"), err=True)
+    talk(f"wrote {to}")

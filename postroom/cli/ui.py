@@ -15,7 +15,7 @@ import click
 from ..errors import PostroomError
 from ..store.agents import PageInfo, read_page_info
 from ..store.base import Base, open_base
-from ..store.files import LocalFiles, LocalLock
+from ..store.files import LocalFiles, LocalLock, replace_file
 from ..system.own_python import check_alive, start_detached
 from ..system.processes import alive, myself
 from .options import CONTEXT, base_argument
@@ -152,9 +152,7 @@ def _be_the_page(base: Base, address: str, access: AccessToken) -> LocalLock | N
             socket.gethostname(),
             access.read_secret,
         )
-        temporary = base.temporary()
-        files.write_new(temporary, [info.encode()])
-        files.move(temporary, base.page_info)
+        replace_file(files, base.temporary(), base.page_info, info.encode())
     return lock
 
 
@@ -209,7 +207,7 @@ def _detach(base: Base, line: socket.socket, options: list[str], token: str) -> 
     finally:
         os.close(log)
     check_alive(process, path)
-    click.echo(f"running as pid {process.pid}; log: {path}; stop: kill {process.pid}", err=True)
+    click.echo(f"page: pid {process.pid}; log: {path}; stop it alone: kill {process.pid}", err=True)
     return process.pid
 
 

@@ -76,17 +76,17 @@ class Standing:
     "--yield/--no-yield",
     "yields",
     default=None,
-    help="Hand GPUs to other users in the middle of a job, which is queued again, or only after "
-    "it.  [default: as last time; at first, after it]",
+    help="When another user waits for a GPU: stop its job at once and requeue it, or release the "
+    "GPU after the job.  [default: as last time; at first, after the job]",
 )
 @click.option("--no-page", is_flag=True, help="Do not serve the web page.")
 @click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="Port of the page.")
 @click.option(
     "--read-only", "shared", is_flag=True, help="Also print an address of the page for colleagues."
 )
-@click.option("--wait", "stay", is_flag=True, help="Stay, and keep all alive: for a service.")
-@click.option("--install", "installs", is_flag=True, help="Be back after a reboot, from now on.")
-@click.option("--uninstall", "uninstalls", is_flag=True, help="Be back no more.")
+@click.option("--wait", "stay", is_flag=True, help="Stay, and restart what dies; for a service.")
+@click.option("--install", "installs", is_flag=True, help="Start the queue after each reboot.")
+@click.option("--uninstall", "uninstalls", is_flag=True, help="Do not start it after a reboot.")
 def up(
     base: str,
     gpus: str | None,
@@ -100,8 +100,8 @@ def up(
 ) -> None:
     """Start your queue: a scheduler, an agent on each GPU, and a web page.
 
-    Call it again at any time: it says what lives, and starts what is missing. An agent that dies is
-    started again. It holds its GPU only while there are jobs.
+    Call it again at any time: it starts what is missing, and says what is running. An agent that
+    dies is started again. It holds its GPU only while there are jobs.
 
     \b
       postroom up                            all GPUs; prints the address of the page
@@ -209,11 +209,11 @@ def _stay(standing: Standing, gpus: str | None, yields: bool | None) -> None:
 
 @click.command(context_settings=CONTEXT)
 @base_argument
-@click.option("--now", is_flag=True, help="Stop running jobs; they are queued again.")
+@click.option("--now", is_flag=True, help="Stop running jobs now, and requeue them.")
 def down(base: str, now: bool) -> None:
     """Stop your queue: its agents after their running jobs, the scheduler and the page.
 
-    What is queued stays queued. Ctrl-C ends only the waiting: the queue still goes down.
+    Queued jobs stay queued. Ctrl-C ends only this command: the queue still stops.
 
     \b
       postroom down

@@ -37,7 +37,7 @@ GROUPS = {
         "down": ("up:down", "Stop your queue, after the running jobs."),
         "master": ("master", "Run the scheduler for a base."),
         "agents": ("agents", "Start, stop and list the agents, one per GPU."),
-        "pilots": ("pilots", "Have agents on other machines: a Slurm cluster, or Ray."),
+        "pilots": ("pilots", "Run agents on other machines: a Slurm cluster, or Ray."),
         "pause": ("orders:pause", "Start no more jobs."),
         "resume": ("orders:resume", "Start jobs again after a pause."),
         "limit": ("orders:limit", "Limit how many jobs of a project run at once."),

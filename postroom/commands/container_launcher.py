@@ -27,6 +27,7 @@ Who holds the lease, and who ends the container:
 from __future__ import annotations
 
 import os
+import pwd
 import shlex
 import shutil
 import signal
@@ -108,6 +109,7 @@ def run_words(
     n_fds: int = 0,
     uid: int = 0,
     gid: int = 0,
+    keeps_id: bool = True,
 ) -> list[str]:
     """The command line that runs a container; pure, so that every engine's can be tested."""
     kind = os.path.basename(engine[0])
@@ -127,8 +129,10 @@ def run_words(
         ]  # fmt: skip
     user = ["--user", f"{uid}:{gid}"]
     if kind == "podman":
-        # Rootless podman maps our own id to root of the container, unless it keeps it.
-        user = ["--userns=keep-id"] if uid else user
+        # Rootless podman maps our own id to root of the container, unless it keeps it. It can do
+        # that only for users who have more ids: for others we are root there, and ourselves here.
+        if uid:
+            user = ["--userns=keep-id"] if keeps_id else []
         user += [f"--preserve-fds={n_fds}"] if n_fds else []
     return [
         *engine, "run", "-it" if request.terminal else "-i",
@@ -158,6 +162,19 @@ def _real(environment: Mapping[str, str]) -> list[str]:
     """The uuids of the granted GPUs; simulated ones are in no container."""
     uuids = environment.get("POSTROOM_GPU", "").split(",")
     return [uuid for uuid in uuids if uuid and uuid != "cpu" and not uuid.startswith("FAKE-")]
+
+
+def has_more_ids(uid: int, subuid: str = "/etc/subuid", nss: str = "/etc/nsswitch.conf") -> bool:
+    """Whether a user may use ids in containers beside their own; a directory may know of them."""
+    with suppress(OSError), open(nss, encoding="utf-8") as file:
+        if any(line.startswith("subid:") for line in file):
+            return True
+    names = {str(uid)}
+    with suppress(KeyError):
+        names.add(pwd.getpwuid(uid).pw_name)
+    with suppress(OSError), open(subuid, encoding="utf-8") as file:
+        return any(line.partition(":")[0] in names for line in file)
+    return False
 
 
 def _podman_gpus(environment: Mapping[str, str]) -> list[str]:
@@ -193,7 +210,7 @@ class Launcher:
         self._kind = os.path.basename(self._engine[0])
         self._environment = environment
         self._client: subprocess.Popen[bytes] | None = None
-        self._told = False
+        self._told = 0  # the last signal that was handed on
 
     def run(self) -> int:
         """Run the container to its end; return its exit code."""
@@ -208,6 +225,7 @@ class Launcher:
             n_fds=len(fds),
             uid=os.geteuid(),
             gid=os.getegid(),
+            keeps_id=has_more_ids(os.geteuid()),
         )
         try:
             self._client = subprocess.Popen(words, pass_fds=fds)
@@ -218,6 +236,10 @@ class Launcher:
         code = self._client.wait()
         if code >= 0:
             self._await_cleaning()
+            if code == 0 and self._told and self._kind in ("podman", "docker"):
+                # Rootless podman answers 0 to SIGTERM, whatever becomes of its container.
+                self._ask("wait", self._request.name)
+                code = self._code_of_container(-self._told)
         elif not self._told and self._kind in ("podman", "docker"):
             code = self._wait_without_client(code)
         self.end()
@@ -232,7 +254,7 @@ class Launcher:
                     time.sleep(0.02)
 
     def _hand_on(self, number: int, frame: object) -> None:
-        self._told = True
+        self._told = number
         if self._client is not None:
             self._client.send_signal(number)  # which hands it on to the container
 
@@ -246,11 +268,16 @@ class Launcher:
         )
         self._ask("wait", self._request.name)
         self._await_cleaning()
+        return self._code_of_container(code)
+
+    def _code_of_container(self, code: int) -> int:
+        """The exit code of the container; `code` if it has not run."""
         asked = "{{.State.Status}} {{.State.ExitCode}}"
         said = self._ask("inspect", "--format", asked, self._request.name).stdout.split()
         # A client that was killed while it started the container has not noted that it runs: the
         # engine then says "created", and a code of 0 that means nothing.
-        return int(said[1]) if said[:1] == ["exited"] and said[1].isdecimal() else code
+        ran = said[:1] in (["exited"], ["stopped"]) and said[1].isdecimal()
+        return int(said[1]) if ran else code
 
     def _start_guard(self, fds: Sequence[int]) -> None:
         """Leave a process that has the lease until docker's daemon says that it has ended."""

@@ -46,6 +46,7 @@ class Cause(enum.Enum):
     MISSING = "missing program"
     GPU_LOST = "lost GPU"
     GPU_BUSY = "busy GPU"
+    OVER = "over its GPU memory"
     NOT_STARTED = "not started"
     EXIT = "failed"
 
@@ -57,6 +58,7 @@ class End:
     code: int | None  # None: ended by a signal
     signal: int | None = None
     timed_out_s: float | None = None  # its time limit, when it was ended for that
+    over: str = ""  # how it exceeded its GPU memory, when it was ended for that
     oom_kills: int = 0  # of the Linux out-of-memory killer while it ran
     out: str = ""
     err: str = ""
@@ -67,7 +69,7 @@ class End:
     @property
     def ok(self) -> bool:
         """Whether it succeeded."""
-        return self.code == 0 and self.timed_out_s is None
+        return self.code == 0 and self.timed_out_s is None and not self.over
 
 
 def explain(end: End) -> Failure | None:
@@ -89,6 +91,8 @@ def _cause(end: End) -> Cause:
         return Cause.GPU_MEMORY if end.no_gpu else Cause.NOT_STARTED
     if end.timed_out_s is not None:
         return Cause.TIMED_OUT
+    if end.over:
+        return Cause.OVER
     fault = fault_in(f"{end.out}\n{end.err}") if end.on_gpu else Fault.OTHER
     number = _signal_of(end)
     if fault is Fault.MEMORY:
@@ -107,6 +111,8 @@ def _cause(end: End) -> Cause:
 def _message(end: End, cause: Cause) -> str:
     if end.refused:
         return end.refused
+    if end.over:
+        return f"{end.over}; reserve more with --memory, or let it go on with --over warn"
     number = _signal_of(end)
     if cause is Cause.TIMED_OUT:
         how = f"took longer than its {end.timed_out_s:g} s"

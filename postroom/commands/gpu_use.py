@@ -16,6 +16,7 @@ from ..errors import GpuError
 from ..store.agents import list_agents, read_agent_info
 from ..store.base import Base
 from ..store.files import LocalFiles
+from ..store.scheduling import will_do
 from .attempt import CommandAttempt
 
 if TYPE_CHECKING:
@@ -32,11 +33,14 @@ class GpuUse:
         self._uuids = cards.split(",") if cards else []  # of its session
         self._booking: Booking | None = None
         self.hopeless = False  # no GPU here has enough memory: a retry would fail, too
+        self.exceeded = ""  # how it uses more than is reserved for it
         self.environment: dict[str, str] = {}
         self.facts: dict[str, object] = {}  # for INFO, when it begins
 
-    def book(self, *, shares: bool, wanted: Callable[[], bool]) -> None:
+    def book(self, *, shares: bool, wanted: Callable[[], bool], say: Callable[[str], None]) -> None:
         """Wait for a part of a GPU, or for a larger GPU than the session's, where needed.
+
+        `say` is told once why it waits.
 
         Raises CardHeld when it is not wanted any more, GpuError when no GPU is large enough.
         """
@@ -48,9 +52,14 @@ class GpuUse:
 
         ledger, need = open_ledger(), self._need()
         if shares:
-            cards = self._cards(self._uuids)
+            require = self._attempt.spec.scheduling.require
+            cards = [
+                card
+                for card in self._cards(self._uuids)
+                if will_do(require, card.name, card.memory_mib)
+            ]
             self._booking = book(
-                need, ledger=ledger, profiles=Profiles(), cards=cards, wanted=wanted
+                need, ledger=ledger, profiles=Profiles(), cards=cards, wanted=wanted, say=say
             )
         else:
             cards = self._cards([self._attempt.elsewhere])
@@ -62,13 +71,19 @@ class GpuUse:
             lease = ledger.acquire(request, cards=cards, wanted=wanted)
             self._booking = Booking(need, cards, profiles=Profiles(), lease=lease)
         card = self._booking.cards[0]
-        self.environment = self._booking.environment
         reserved_mib = self._booking.reserved_mib
+        self.environment = self._booking.environment
+        if self._attempt.spec.over == "limit" and reserved_mib is not None:
+            self.environment |= limiting_environment(reserved_mib, card.memory_mib)
+        self._booking.exceeded = self._note_excess
         self.facts = {
             "gpu": f"GPU {card.index} {card.name}",
             "reserved": "the whole card" if reserved_mib is None else f"{reserved_mib} MiB",
         }
         self._booking.watch()
+
+    def _note_excess(self, text: str) -> None:
+        self.exceeded = text
 
     def look(self) -> None:
         """Begin to measure a command that has run for a moment."""
@@ -131,12 +146,32 @@ class GpuUse:
             name=self._attempt.name,
             where=place_of(self._base),
             card=spec.card,
+            lasts_s=spec.scheduling.lasts_s or None,
         )
 
     def _cards(self, uuids: list[str]) -> list[Card]:
         from ..gpus.cards import inventory
 
         return [card for card in inventory.cards() if card.uuid in uuids]
+
+
+def limiting_environment(reserved_mib: int, card_mib: int) -> dict[str, str]:
+    """Return what has torch, JAX and CuPy use no more of a card than is reserved.
+
+    Each of them counts without its CUDA context.
+    """
+    from ..gpus.memory.packing import CONTEXT_MIB
+
+    own_mib = max(1, reserved_mib - CONTEXT_MIB)
+    part = f"{min(1.0, own_mib / card_mib):.4f}"
+    known = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
+    return {
+        "PYTORCH_CUDA_ALLOC_CONF": ",".join(
+            filter(None, (known, f"per_process_memory_fraction:{part}"))
+        ),
+        "XLA_PYTHON_CLIENT_MEM_FRACTION": part,
+        "CUPY_GPU_MEMORY_LIMIT": str(own_mib << 20),
+    }
 
 
 def place_of(base: Base) -> str:

@@ -32,14 +32,15 @@ import socket
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from ..errors import CardHeld, GpuError, PostroomError
 from ..gpus.ledger.lease_environment import granted_over
 from ..parcel.sheets import Failure, JobEnd, Outcome, RanBy
+from ..store.agents import read_agent_info
 from ..store.base import Base
-from ..store.files import LocalFiles
+from ..store.files import LocalFiles, replace_file
 from ..store.journal import Journal
 from ..store.requests import StopOrder, read_stop
 from ..store.runs import RunInfo, read_run_info
@@ -148,6 +149,7 @@ class Minder:
         self._stops = 0
         self._stop_order: StopOrder | None = None  # for the running command
         self._left_behind = ""  # processes that were ended after the command
+        self._over = ""  # how much more GPU memory it used than is reserved
         self._host = socket.gethostname()
         self._programs: dict[str, str] = {}
         self._oom_kills = 0  # as counted at most LOOK_S before the command began
@@ -219,6 +221,7 @@ class Minder:
         number = 0
         self._stop_order = None
         self._left_behind = ""
+        self._over = ""
         self._gpu_use = GpuUse(
             self._context.base, attempt, self._context.environment.get("POSTROOM_GPU", "")
         )
@@ -237,6 +240,7 @@ class Minder:
                 signal=-code if code < 0 else None,
                 timed_out_s=spec.timeout_s if overdue else None,
                 oom_kills=oom_kills,
+                over=self._over if spec.over == "kill" else "",
                 out=said[0],
                 err=said[1],
                 on_gpu=self._context.gpu != "cpu",
@@ -263,7 +267,8 @@ class Minder:
         )
         failure, again = self._judge(attempt, end)
         left = {"left": f"{self._left_behind}; ended"} if self._left_behind else {}
-        facts = {**_ending(end, failure, seconds), **memory, **left}
+        over = {"over": self._over} if self._over else {}
+        facts = {**_ending(end, failure, seconds), **memory, **over, **left}
         folder.end(facts, ok=failure is None if again != "stopped" else None)
         self._journal.event(
             "command",
@@ -305,13 +310,33 @@ class Minder:
             self._look_for_stop(attempt)
             return not self._stops and self._stop_order is None
 
+        told = False
+
+        def tell(why: str) -> None:
+            nonlocal told
+            told = True
+            self._tell_waiting(why)
+
         try:
-            self._gpu_use.book(shares=self._context.shares, wanted=wanted)
+            self._gpu_use.book(shares=self._context.shares, wanted=wanted, say=tell)
         except CardHeld:
             if self._stop_order is None:
                 raise Stopped from None
             raise
+        finally:
+            if told:
+                self._tell_waiting("")
         self._helpers = set(below(os.getpid()))  # a ledger may have given its lease a process
+
+    def _tell_waiting(self, why: str) -> None:
+        """Have listings, and the scheduler, see that a command waits for its part of a GPU."""
+        context = self._context
+        with contextlib.suppress(OSError):
+            info = read_agent_info(self._files, context.base, context.agent)
+            if info is not None and context.shares:
+                path = context.base.agent_info(context.agent)
+                data = replace(info, waits_for=why[:1000]).encode()
+                replace_file(self._files, context.base.temporary(), path, data)
 
     def _take_on_environment(self, attempt: CommandAttempt) -> None:
         """Learn the environment that a command was submitted with, and take its umask."""
@@ -523,7 +548,8 @@ class Minder:
         )
         ordered = self._stop_order
         overdue = self._wait(child, attempt, watch)
-        if overdue or self._stops or self._stop_order is not ordered:
+        killed = self._over and spec.over == "kill"
+        if overdue or killed or self._stops or self._stop_order is not ordered:
             self._end_tree(spec.grace_s)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         if reap():  # what a command leaves behind ends with it
@@ -532,6 +558,13 @@ class Minder:
         if self._stops:
             raise Stopped
         return status, overdue
+
+    def _tell_excess(self, watch: CommandWatch, over: str) -> None:
+        """Write into the command's log that it uses more GPU memory than is reserved."""
+        self._over = self._gpu_use.exceeded
+        then = "it is ended (--over kill)" if over == "kill" else "others may run out of memory"
+        with contextlib.suppress(OSError):
+            os.write(watch.outputs[-1].fd, f"[postroom: {self._over}: {then}]\n".encode())
 
     def _tell_left_behind(self, watch: CommandWatch) -> None:
         """Write into the command's stderr which of its processes are ended because it has."""
@@ -573,6 +606,10 @@ class Minder:
                 watch.look(time.monotonic())
                 reap_orphans(pid)
                 self._gpu_use.look()
+                if self._gpu_use.exceeded and not self._over:
+                    self._tell_excess(watch, attempt.spec.over)
+                    if attempt.spec.over == "kill":
+                        return False
                 if self._stop_order is None:
                     self._look_for_stop(attempt)
                     if self._stop_order is not None:

@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import json
 import os
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,9 +19,15 @@ from ..jobs import Job
 from ..parcel.sheets import JobSheet
 from ..store.job_ids import JobId
 from ..store.scheduling import SchedulingOptions
+from ..text.memory_sizes import to_mib
 
 # A job is a command when its task is this. No session imports it.
 COMMAND = "postroom.commands.spec:command"
+
+# A command that uses more GPU memory than is reserved for it: its log says so; or libraries that
+# can are told to use no more; or it is ended.
+OVER = ("warn", "limit", "kill")
+AUTO = "auto"  # what a command needs is measured
 
 # Between SIGTERM and SIGKILL: long enough to write a checkpoint of some gigabytes.
 GRACE_S = 10.0
@@ -60,7 +66,8 @@ class CommandSpec:
     source: str = ""  # the folder of which the snapshot was taken
     scheduling: SchedulingOptions = _ANY_TIME
     rerun_of: JobId | None = None
-    memory: str = ""  # "auto" or a size: the part of a GPU that a batch reserves for it
+    memory: str = ""  # "auto" or a size: the part of a GPU that is reserved for it
+    over: str = ""  # what to do if it uses more than that: see `OVER`; "": warn
     container: str = ""  # the image that it runs in; "": in none
     repeat: int = 0  # how often the same command comes before it in a batch
 
@@ -91,6 +98,15 @@ class CommandSpec:
             if not name or "=" in name:
                 raise PostroomError(f"{name!r} cannot be the name of an environment variable")
         return self
+
+    def with_memory(self, memory: str) -> CommandSpec:
+        """The same with a part of one GPU ("8G" or "auto"), or with several GPUs of that size."""
+        mib = None if memory in ("", AUTO) else to_mib(memory)
+        if memory == AUTO and self.scheduling.gpus != 1:
+            raise PostroomError("--memory auto is for jobs with one GPU: name a size, as in 40G")
+        shares = bool(memory) and self.scheduling.gpus == 1
+        scheduling = replace(self.scheduling, memory_mib=mib or 0, shares=shares)
+        return self.but(memory=memory, memory_mib=mib, scheduling=scheduling)
 
     def but(self, **changes: Any) -> CommandSpec:
         """A copy with changes, in 1 µs: `replace` takes 14, and a batch makes three for a line."""

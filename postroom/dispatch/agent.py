@@ -28,6 +28,7 @@ class Agent:
     ends_at: float = 0.0  # when its engine will end it, wall clock; 0: not known
     stands_in: bool = False  # for a pilot: no job runs in its process
     orphaned: bool = False  # it is dead, but processes of its job go on where we cannot end them
+    waits: bool = False  # its job waits for a part of a GPU
     outdated: bool = False  # it understands another version of letters
 
     @property

@@ -8,6 +8,7 @@ thread that the Master runs in, in the order of the jobs.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -26,6 +27,17 @@ class Writing:
 
     batch: Batch
     file: Future[ParcelFile]
+    append_log: AppendLogWriter
+
+    def drop(self) -> Batch:
+        """Give it up: its file is removed, if it is or will be written. Returns its jobs."""
+        self.file.add_done_callback(self._remove)
+        return self.batch
+
+    def _remove(self, file: Future[ParcelFile]) -> None:
+        if file.exception() is None:
+            with contextlib.suppress(OSError):
+                self.append_log.remove_file(file.result())
 
 
 class BackgroundWriter:
@@ -43,7 +55,7 @@ class BackgroundWriter:
 
         file = self._threads.begin(write)
         file.add_done_callback(lambda _: self._wake())
-        return Writing(batch, file)
+        return Writing(batch, file, append_log)
 
     def close(self) -> None:
         """Wait for what is being written, and end the threads."""

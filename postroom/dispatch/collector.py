@@ -135,7 +135,7 @@ class Collector:
         """Publish that a job is lost, instead of letting it kill one more worker."""
         history = active.queue.history[job]
         last = history.notes[history.attempt - 1]
-        message = f"poison: {history.lost} attempts were lost, the last because {last.reason}"
+        message = f"{history.lost} attempts were lost, the last because {last.reason}"
         ran_by = RanBy(last.agent, "", 0, self._clock.wall(), attempt=last.attempt)
         self._publish(active, job, job + 1, Failure(Outcome.LOST, "lost", message), ran_by)
 

@@ -26,7 +26,7 @@ from ..store.base import Base
 from ..store.files import Clock, Files, Lock
 from ..store.journal import Journal
 from ..store.mailbox import Letter
-from ..store.project_shares import levels, read_use, write_use
+from ..store.project_shares import half_life_s, levels, read_use, write_use
 from ..store.requests import Orders, no_orders, read_orders
 from ..store.runs import Note, read_note, take_back_letter
 from .agent import Agent
@@ -82,6 +82,8 @@ class Dispatcher:
         self._appended = 0  # jobs that were appended here since the last step
         self._now = clock.monotonic()  # of this round
         self._use = read_use(files, base)
+        if sessions is not None:  # it is the scheduler of a standing queue
+            self._use.half_life_s = half_life_s()
         self._level: dict[str, int] = {}  # of each project: see `levels`
         self._use_at = 0.0  # when to write it; 0: nothing is new
         self._last_run = NO_RUN  # the one that sent last; among equals, the next has its turn
@@ -195,6 +197,8 @@ class Dispatcher:
         if self._resting.agents:
             self._tend_resting(now, send=send)
         if self._tender is not None:
+            if self._tender.is_due(now):
+                self._share_gpus(now, send=send)
             self._tender.step(now)
         self._pilots.step(now, self._fitting if send else lambda capacity: 0)
         if self._use_at and now >= self._use_at:
@@ -278,8 +282,8 @@ class Dispatcher:
         for agent in list(self.agents.values()):
             if agent.idle:
                 self._check_idle(agent)
-                if whole:
-                    self._read_info(agent)
+            if whole and (agent.idle or agent.capacity.only_shares):
+                self._read_info(agent)
         return moved
 
     # Agents
@@ -311,7 +315,15 @@ class Dispatcher:
         info = read_agent_info(self._files, self._base, agent.agent_id)
         if info is not None:
             where = info.where or "local"
-            agent.capacity = Capacity(info.gpus, info.memory_mib, where, info.gpu_name)
+            agent.capacity = Capacity(
+                info.gpus,
+                info.memory_mib,
+                where,
+                info.gpu_name,
+                only_shares=info.kept and info.shares,
+                leaves_shares=info.kept and info.gpus > 0 and not info.shares,
+            )
+            agent.waits = bool(info.waits_for)
             agent.until = info.until
             agent.ends_at = info.ends_at
             agent.stands_in = bool(info.where)
@@ -536,6 +548,32 @@ class Dispatcher:
     def _fitting(self, capacity: Capacity) -> int:
         """How many jobs wait that an agent with this capacity could run."""
         return sum(active.queue.fitting(capacity) for active in self._serving())
+
+    def _share_gpus(self, now: float, *, send: bool) -> None:
+        """Have as many agents that share GPUs as there are jobs for them."""
+        assert self._tender is not None
+        serving = self._serving() if send else []
+        known = [agent.capacity for agent in self.agents.values()]
+        known += [agent.capacity for agent in self._resting.agents.values()]
+        here = [one for one in known if one.leaves_shares]
+        capacity = Capacity(
+            memory_mib=max((one.memory_mib for one in here), default=0),
+            gpu_name=", ".join(one.gpu_name for one in here),
+            only_shares=True,
+        )
+        ready = sum(
+            active.queue.fitting_at_most(capacity)
+            for active in serving
+            if isinstance(active.queue, ProjectQueue)
+        )
+        sharing = {one.agent_id: one for one in self.agents.values() if one.capacity.only_shares}
+        self._tender.share(
+            now,
+            drained=self._orders.drained,
+            ready=ready,
+            serving={agent_id: agent.idle for agent_id, agent in sharing.items()},
+            waiting={agent_id for agent_id, agent in sharing.items() if agent.waits},
+        )
 
     def _tend_resting(self, now: float, *, send: bool) -> None:
         """Call agents that rest, if jobs wait that nobody else has taken; bury dead ones."""

@@ -78,9 +78,9 @@ class Feeder:
             return True
         return self.total is not None and now >= self._quiet_since + QUIET_S
 
-    def put_back(self, batches: Iterable[Batch]) -> None:
-        """These could not be written: they come first, when somebody tries again."""
-        self._returned.extend(batches)
+    def put_back(self, batches: Sequence[Batch]) -> None:
+        """These could not be written: they come first, in this order, when somebody tries again."""
+        self._returned.extendleft(reversed(batches))
 
     def next_batch(self) -> Batch:
         """The next jobs that share a parcel; empty at the end."""

@@ -12,14 +12,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..jobs import Driver, Job, JobPool
+from ..jobs import Driver, Job, JobPool, check_job
+from ..parcel.jsonable import weight
 from ..parcel.sheets import JobEnd, OutcomeSheet
 from ..store.base import Base
 from ..store.files import Files
 from ..store.job_ids import JobId
 
-# More jobs than this have a run of their own.
+# More jobs, or more bytes of several jobs, have a run of their own, which is written as it is done.
 MOST_JOBS = 16
+MOST_BYTES = 1 << 20
+
+
+def is_small_call(jobs: Sequence[Job]) -> bool:
+    """Whether jobs may share a run with those of other calls: one job, or a few small ones."""
+    if not 0 < len(jobs) <= MOST_JOBS:
+        return False
+    for job in jobs:
+        check_job(job)
+    return len(jobs) == 1 or sum(weight(job.arguments) for job in jobs) <= MOST_BYTES
 
 
 class FewJobs(JobPool):
@@ -47,7 +58,7 @@ class FewJobs(JobPool):
         sheet = pool.sheet_of(place)
         if sheet is not None:
             moved = MovedOutcome(sheet, place, number)
-            self.deliver(moved)
+            self._add(moved)
             self._sheet_of[number] = moved  # a large one stays mapped when its file is gone
 
     def id_of(self, number: int) -> JobId:

@@ -21,8 +21,8 @@ from ..store.scheduling import SchedulingOptions
 from .run_queue import Capacity, JobRange, RunQueue
 from .send_order import JobKey, is_held, job_key, position_of
 
-# Cards, memory of each, where, kinds of cards, how long it can take; and its group.
-Shape = tuple[int, int, str, str, float, str]
+# Cards, memory of each, where, kinds of cards, how long it can take, if it shares; and its group.
+Shape = tuple[int, int, str, str, float, bool, str]
 
 
 class ProjectQueue(RunQueue):
@@ -62,7 +62,11 @@ class ProjectQueue(RunQueue):
     def fitting(self, capacity: Capacity) -> int:
         """How many jobs are ready that a session with this capacity could begin now."""
         shapes = Counter(_shape(self._scheduling[job]) for job in self._key)
-        return sum(count for shape, count in shapes.items() if capacity.has(*shape[:5]))
+        return sum(count for shape, count in shapes.items() if capacity.has(*shape[:6]))
+
+    def fitting_at_most(self, capacity: Capacity) -> int:
+        """The same, or a little more, without looking at all of them."""
+        return sum(len(heap) for shape, heap in self._heaps.items() if capacity.has(*shape[:6]))
 
     def extend(self, firsts: Iterable[int], n_jobs: int, offsets: Iterable[int] = ()) -> None:
         """Add new parcels; the run now has `n_jobs` jobs."""
@@ -267,7 +271,7 @@ class ProjectQueue(RunQueue):
                 heapq.heappop(heap)
             if not heap:
                 empty.append(shape)
-            elif capacity.has(*shape[:5]) and self._has_room(shape[5], heap[0][2]):
+            elif capacity.has(*shape[:6]) and self._has_room(shape[6], heap[0][2]):
                 found.append(heap[0])
         for shape in empty:
             del self._heaps[shape]
@@ -286,5 +290,6 @@ def _shape(scheduling: SchedulingOptions) -> Shape:
         scheduling.where,
         scheduling.require,
         scheduling.lasts_s,
+        scheduling.shares,
         scheduling.group,
     )

@@ -77,7 +77,12 @@ class RestingAgents:
             return  # somebody's own file: no session hears a call there
         if box is not None:
             capacity = (
-                Capacity(info.gpus, info.memory_mib, gpu_name=info.gpu_name)
+                Capacity(
+                    info.gpus,
+                    info.memory_mib,
+                    gpu_name=info.gpu_name,
+                    leaves_shares=info.kept and info.gpus > 0,
+                )
                 if info is not None
                 else Capacity()
             )

@@ -52,6 +52,8 @@ class Capacity:
     gpu_name: str = ""
     left_s: float = inf  # until somebody's reservation of its card begins
     lives_s: float = inf  # until its engine ends it: a longer time limit does not fit
+    only_shares: bool = False  # it is there for jobs that share a GPU, and for no others
+    leaves_shares: bool = False  # ... and it leaves them to such agents
     seen: bool = True  # False: of a pilot that is to come; what GPU that will have, nobody knows
 
     def has(
@@ -61,12 +63,15 @@ class Capacity:
         where: str = "",
         require: str = "",
         lasts_s: float = 0.0,
+        shares: bool = False,
     ) -> bool:
         """Whether a job that asks for this can run here; a job that asks for one GPU runs anywhere.
 
         So on a machine without GPUs, CPU sessions run the jobs that ask for nothing special.
         """
         if where and where != self.where:
+            return False
+        if self.leaves_shares if shares else self.only_shares:
             return False
         return (
             (gpus <= 1 or gpus <= self.gpus)
@@ -168,7 +173,7 @@ class RunQueue:
 
     def urgency(self, capacity: Capacity) -> int | None:
         """The priority of what is next for a session; None: nothing waits."""
-        return self.priority if self._waiting else None
+        return self.priority if self._waiting and not capacity.only_shares else None
 
     def take(self, *, agents: int = 1, capacity: Capacity | None = None) -> JobRange | None:
         """Take the next range out of the queue, as long as it should be for one letter."""

@@ -8,7 +8,7 @@ not wanted any more leaves by itself (see `store.wanted_agents`).
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,6 +20,7 @@ from ..store.files import Files
 from ..store.journal import Journal
 from ..store.requests import Request, RequestVerb
 from ..store.wanted_agents import WantedAgents, read_wanted, write_wanted
+from .shared_agents import SharedAgents, shared_gpus
 
 # How often to look, and how long a session has to take its lock before the next is started.
 TEND_S = 0.5
@@ -38,7 +39,7 @@ ABOUT_AGENTS = (RequestVerb.ADD, RequestVerb.REMOVE, RequestVerb.UP, RequestVerb
 class SessionStarter(Protocol):
     """Starts and stops sessions for a Master that is asked to."""
 
-    def start_kept(self, agent_id: str, gpus: str, *, among: int) -> None:
+    def start_kept(self, agent_id: str, gpus: str, *, among: int, share: bool = False) -> None:
         """Start a session that lives as long as the base wants it, one `among` so many."""
 
     def is_starting(self, agent_id: str) -> bool:
@@ -78,6 +79,7 @@ class Tender:
         self._tend_at = 0.0
         self._among = 0  # how many agents are to live
         self._unreadable = ""
+        self._shared = SharedAgents()
         self._pilots_at = 0.0
         self.wanted: WantedAgents | None = None  # None: the file cannot be read, and nobody acts
         self._read()
@@ -122,6 +124,35 @@ class Tender:
         if by_hand:
             self._sessions.remove(by_hand, now=now)
 
+    def is_due(self, now: float) -> bool:
+        """Whether the next step looks at all agents."""
+        return now >= self._tend_at
+
+    def share(
+        self,
+        now: float,
+        *,
+        drained: Collection[str],
+        ready: int,
+        serving: Mapping[str, bool],
+        waiting: Collection[str],
+    ) -> None:
+        """Want as many agents that share GPUs as there are jobs for; see `SharedAgents`."""
+        wanted = self.wanted
+        if wanted is None or not (ready or wanted.shared):
+            return
+        gpus = shared_gpus(wanted.agents, drained) if wanted.up else ""
+        shared = self._shared.wanted(
+            now, gpus, wanted.shared, ready=ready, serving=serving, waiting=waiting
+        )
+        if shared != wanted.shared:
+            before, wanted.shared = wanted.shared, shared
+            try:
+                write_wanted(self._files, self._base, wanted)
+            except OSError as error:
+                wanted.shared = before
+                self._journal.log("error", f"cannot share GPUs: {error.strerror}")
+
     def step(self, now: float) -> None:
         """Start what is missing."""
         if now < self._tend_at:
@@ -154,7 +185,8 @@ class Tender:
         if now >= trial.start_at:
             trial.started_at = now
             try:
-                self._sessions.start_kept(agent_id, gpus, among=self._among)
+                share = self.wanted is not None and agent_id in self.wanted.shared
+                self._sessions.start_kept(agent_id, gpus, among=self._among, share=share)
             except OSError as error:
                 self._journal.log("error", f"cannot start agent {agent_id}: {error}")
 

@@ -32,12 +32,12 @@ from ..futures.program_end import wait_at_end
 from ..jobs import Job, JobPool
 from ..master import Master
 from ..session.slot_plan import Agents, plan_slots
-from ..store.agents import list_agents
 from ..store.base import create_base
 from ..store.files import LocalFiles
 from ..store.kernel_output import OutputFollower
 from ..store.pilot_records import read_groups
 from ..store.removal import remove_run
+from ..store.snapshot import living_agents
 from .session_keeper import SessionKeeper, quiet
 
 R = TypeVar("R")
@@ -159,7 +159,7 @@ class Executor(futures.Executor):
             base, files = create_base(self._base), LocalFiles()
             groups = read_groups(files, base).groups.values()
             pilots = sum(group.most for group in groups if not group.drained)
-            if living := max(len(list_agents(files, base)), pilots):
+            if living := max(len(living_agents(files, base)), pilots):
                 return living
         return len(plan_slots(self._agents, self._gpus))
 

@@ -32,8 +32,7 @@ class FailureGroup:
         where = f" at {self.place}" if self.place else ""
         word = "jobs" if len(self.numbers) > 1 else "job"
         failure = self.first
-        said = f"{failure.kind}: {failure.message}"
-        text = f"{len(self.numbers)} {failure.outcome.value}: {said}{others}{where}"
+        text = f"{len(self.numbers)} {failure.outcome.value}: {failure.text}{others}{where}"
         return printable(f"{text} ({word} {jobs}{more})")
 
 

@@ -92,6 +92,13 @@ class Failure:
             del said["exception"]
         return said
 
+    @property
+    def text(self) -> str:
+        """Why, in one line; a kind that repeats the outcome, such as "lost", is left out."""
+        if self.kind == self.outcome.value:
+            return self.message
+        return f"{self.kind}: {self.message}"
+
 
 # What this version knows of each part of a sheet.
 _FIELDS = frozenset(

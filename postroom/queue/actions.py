@@ -164,6 +164,13 @@ def move(view: QueueView, jobs: Sequence[JobId], where: str | JobId) -> ActionRe
     return _ask(view, base_state, RequestVerb.MOVE, text, jobs=waiting, value=value)
 
 
+def waiting_command(view: QueueView, job: JobId) -> tuple[JobId, CommandSpec, str]:
+    """A job that can be edited, as it is now, and its project; an error if it does not wait."""
+    base_state = view.read_state()
+    (job,) = _waiting(base_state, [job], "edit", own_place=True)
+    return job, _spec_now(base_state, job), _reader(base_state, job).project
+
+
 def edit(
     view: QueueView, jobs: Sequence[JobId], change: Callable[[CommandSpec], CommandSpec]
 ) -> ActionResult:

@@ -206,7 +206,9 @@ class BaseState:
 
 
 def gpu_count(agent: AgentStatus) -> int:
-    """How many GPUs an agent has."""
+    """How many GPUs a job of an agent gets."""
+    if agent.shares:
+        return 1  # its job gets a part of one of them
     return 0 if agent.gpu in ("", "cpu") else agent.gpu.count(",") + 1
 
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from ..gpus.cards.inventory import Card
 from ..store.base import Base
-from ..store.files import Files
+from ..store.files import Files, replace_file
 from ..system.regular_file import open_regular
 
 # Memory and load of a GPU, each in per cent; None: not known.
@@ -59,9 +59,7 @@ class CurveRecorder:
             os.close(fd)
         if size > MOST_BYTES:
             newer = self._files.tail(path, MOST_BYTES // 2).partition(b"\n")[2]
-            temporary = self._base.temporary()
-            self._files.write_new(temporary, [newer])
-            self._files.move(temporary, path)
+            replace_file(self._files, self._base.temporary(), path, newer)
 
 
 def read_curves(base: Base, since: float) -> list[Readings]:

@@ -15,7 +15,7 @@ from ..text.durations import format_duration
 # Whoever looks measures for so long at most; what it did not reach is from the last survey.
 LOOK_S = 0.1
 # A survey that is so new is good enough.
-FRESH_S = 60.0
+FRESH_S = 5.0
 
 
 def look(files: Files, base: Base, *, store: bool = True) -> BaseUsage:

@@ -53,6 +53,8 @@ class Estimator:
         if state == "held":
             ordered = self._base_state.orders.held.get(job)
             how = "it was submitted with --hold" if ordered is None else "somebody held it"
+            if ordered and (most := reader.scheduling(number).group_failures):
+                how = f"{most} of these jobs have failed (--stop-after-failures), or {how}"
             return f"{how}; release it with: postroom release {job.short}"
         if state == "waiting":
             return self._why_waiting(reader, number)
@@ -175,6 +177,7 @@ class Estimator:
             if agent.state not in _GONE
             and agent.agent not in self._base_state.orders.drained
             and (scheduling.gpus <= 1 or scheduling.gpus <= gpu_count(agent))
+            and (scheduling.shares or not agent.shares)
             and scheduling.memory_mib <= agent.memory_mib
             and will_do(scheduling.require, agent.gpu_name, agent.memory_mib)
         ]

@@ -42,7 +42,12 @@ def card_views(base_state: BaseState, watch: CardWatch) -> list[CardView]:
                 temperature=card.temperature,
                 power=card.power,
                 problem=card.problem or view.reason,
-                agents=[a for a, agent in agents.items() if card.uuid in agent.gpu.split(",")],
+                # Those that share it hold nothing: their jobs are among the holders.
+                agents=[
+                    agent_id
+                    for agent_id, agent in agents.items()
+                    if card.uuid in agent.gpu.split(",") and not agent.shares
+                ],
                 holder=holder,
                 holders=_holders(view, ours),
             )

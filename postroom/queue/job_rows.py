@@ -29,7 +29,6 @@ from .run_reader import (
     RunReader,
     command_fields,
     command_text,
-    failure_text,
     name_of,
     output_folder,
     scheduling_in,
@@ -85,6 +84,8 @@ class JobRows:
             fields["started_at"] = agent.job_since
             if agent.job_since is not None:
                 fields["seconds"] = max(0.0, time.time() - agent.job_since)
+            if agent.shares:
+                fields["reason"] = agent.note  # it waits for a part of a GPU
         else:
             fields |= _ending(
                 reader, number, is_command=sheet is not None and sheet.task == COMMAND
@@ -251,7 +252,7 @@ def _ending(reader: RunReader, number: int, *, is_command: bool) -> dict[str, An
     failure = sheet.failures.get(number)
     error, code = "", 0 if is_command else None
     if failure is not None:
-        error = failure_text(failure)
+        error = failure.text
         match = _EXIT.match(failure.message)
         code = int(match[1]) if match else None
     ran = bool(sheet.ran_by.agent)

@@ -61,7 +61,10 @@ def _is_run(view: QueueView, word: str) -> bool:
 def _last(view: QueueView, back: int) -> JobId:
     newest = list(itertools.islice(_newest_first(view), back + 1))
     if not newest:
-        raise UnknownJobError(f"nothing was submitted to {view.base.root} yet: postroom submit")
+        raise UnknownJobError(
+            f"nothing was submitted to {view.base.root} yet; queue a command: "
+            "postroom submit python train.py"
+        )
     if len(newest) <= back:
         raise UnknownJobError(f"there is no @~{back}: {len(newest)} jobs were submitted")
     return newest[back]

@@ -29,7 +29,7 @@ from ..store.files import Files, LocalFiles
 from ..store.records import JsonRecord, to_fields
 from ..system.own_python import own_python
 from .rows import FAILED
-from .run_reader import RunReader, command_text, failure_text, output_folder
+from .run_reader import RunReader, command_text, output_folder
 
 # How long a command, or an address, may take.
 COMMAND_S = 60.0
@@ -170,7 +170,7 @@ def _failed_job(base: Base, reader: RunReader, job: int) -> FailedJob:
     first = reader.result_of(job)
     if first is not None:
         with contextlib.suppress(BadFileError, OSError):
-            error = failure_text(reader.read_outcomes(first).failures[job])
+            error = reader.read_outcomes(first).failures[job].text
     stem = f"{folder}/{os.path.basename(folder)}"
     output = (tail(f"{stem}.ERR") or tail(f"{stem}.OUT")) if folder else ""
     lines = output.rstrip().splitlines()[-LAST_LINES:]

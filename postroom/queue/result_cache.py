@@ -13,7 +13,7 @@ from typing import ClassVar
 from ..errors import BadFileError
 from ..parcel.sheets import Outcome
 from ..store.base import Base
-from ..store.files import Files
+from ..store.files import Files, replace_file
 from ..store.records import JsonRecord
 
 LIMIT = 64 << 20
@@ -49,7 +49,5 @@ def read_result_cache(files: Files, base: Base, run: str) -> ResultCache:
 
 def write_result_cache(files: Files, base: Base, run: str, cache: ResultCache) -> None:
     """Save the cache of a run; where that fails, the results are read again next time."""
-    temporary = base.temporary()
     with contextlib.suppress(OSError):
-        files.write_new(temporary, [cache.encode()])
-        files.move(temporary, base.result_cache(run))
+        replace_file(files, base.temporary(), base.result_cache(run), cache.encode())

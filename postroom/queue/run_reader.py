@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 from ..commands.spec import COMMAND
 from ..dispatch.send_order import NO_OPTIONS
 from ..errors import BadFileError, OtherVersionError
-from ..parcel.sheets import FAILED_FLAG, SCHEDULING_FLAG, Failure, JobSheet, OutcomeSheet
+from ..parcel.sheets import FAILED_FLAG, SCHEDULING_FLAG, JobSheet, OutcomeSheet
 from ..parcel.trailer import TRAILER_SIZE, read_trailer
 from ..store.append_log import AppendLogReader, Record, RecordReader
 from ..store.base import Base, attempt_of
@@ -233,9 +233,11 @@ class RunReader:
 
     def outcome(self, job: int) -> str | None:
         """How a job ended: "ok", "failed", ...; None: it has not ended."""
+        if job in self._taken:
+            return "ok"  # whatever came later
         first = self.result_of(job)
         if first is None:
-            return "ok" if job in self._taken else None
+            return None
         return self.failures.get(first, {}).get(job, "ok")
 
     def ended_at(self, first: int) -> float:
@@ -385,13 +387,6 @@ def command_text(sheet: JobSheet, job: int) -> str:
     if sheet.task == COMMAND:
         return sheet.text(job, "command") or "?"
     return f"{sheet.task}({', '.join(sheet.passed(job))})"
-
-
-def failure_text(failure: Failure) -> str:
-    """Why a job failed, in one line."""
-    if failure.kind == failure.outcome.value:
-        return failure.message
-    return f"{failure.kind}: {failure.message}"
 
 
 def output_folder(base: Base, reader: RunReader, job: int) -> str:

@@ -22,7 +22,7 @@ from ..errors import BadFileError, BaseFolderError, PostroomError, RunRemovedErr
 from ..jobs import Job
 from ..store.append_log import AppendLogWriter, logged_until
 from ..store.base import Base, new_run_id
-from ..store.files import Files
+from ..store.files import Files, new_token
 from ..store.job_ids import JobId
 from ..store.runs import (
     RunInfo,
@@ -33,7 +33,7 @@ from ..store.runs import (
     read_run_info,
     user_name,
 )
-from ..store.scheduling import check_priority
+from ..store.scheduling import PROJECT_GROUP, check_priority
 from ..system.processes import host_name
 from ..system.shortage import explain
 
@@ -58,6 +58,35 @@ def check(spec: CommandSpec) -> CommandSpec:
         raise PostroomError("retries must be 0 or more")
     check_priority(spec.scheduling.priority)
     return spec
+
+
+def spread(
+    lines: Sequence[CommandSpec],
+    common: CommandSpec,
+    numbers: Sequence[int] | None = None,
+    *,
+    limit: int = 0,
+    failures: int = 0,
+    joint: str = ".",
+) -> list[CommandSpec]:
+    """The commands of one submission: each line, once for each number of an array.
+
+    Each has what is common to all, and its number behind the common name. Together at most `limit`
+    of them run at once, and after so many failures the rest is held.
+    """
+    count = len(lines) * len(numbers or [0])
+    if limit or failures:
+        group = PROJECT_GROUP if count == 1 else new_token(6)
+        scheduling = replace(
+            common.scheduling, group=group, group_limit=limit, group_failures=failures
+        )
+        common = replace(common, scheduling=scheduling)
+    found = []
+    for place, line in enumerate(lines, 1):
+        for number in numbers or [place]:
+            name = f"{common.name}{joint}{number}" if common.name and count > 1 else common.name
+            found.append(check(line.with_defaults(common).but(name=name, number=number)))
+    return found
 
 
 def submit(

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import Any
 
 from ..errors import PostroomError
-from ..store.base import create_base, open_base
+from ..store.base import Base, create_base, open_base
+from ..store.files import LocalFiles
+from ..store.snapshot import DEAD, snapshot
 from ..text.safe_text import printable
 from .exclusive_mode import exclusive_mode
 from .guardian import Guardian
-from .private_base import remove_private
 from .rest import rest_s
 from .slots import open_slot
 
@@ -154,7 +156,17 @@ def _serve(
         if lease is not None:
             lease.release()
         if private and owner_ended:
-            remove_private(base)
+            _remove_private(base)
+
+
+def _remove_private(base: Base) -> None:
+    """Remove the base that a process had for itself, unless an agent lives there.
+
+    The process removes it when it shuts down. If it was killed, its last agent does.
+    """
+    with contextlib.suppress(OSError, PostroomError):
+        if all(agent.state in DEAD for agent in snapshot(base, runs=False).agents):
+            LocalFiles().remove_tree(base.root)
 
 
 if __name__ == "__main__":

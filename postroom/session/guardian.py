@@ -41,7 +41,7 @@ from ..store.journal import Journal
 from ..store.mailbox import read_in_hand, read_letter
 from ..store.requests import read_stop
 from ..store.runs import Note, close_outboxes, read_run_info, take_back_letter, write_note
-from ..store.snapshot import living_agents
+from ..store.snapshot import living_agent
 from ..store.wanted_agents import is_to_yield, is_unwanted
 from ..system import cgroups
 from ..system.absence import may_pass
@@ -93,8 +93,8 @@ class SessionSlot:
     threads: int | None = None
     preload: list[str] = field(default_factory=lambda: ["torch"])
     lazy: bool = False  # preload, and use the GPU, only with the first task
-    gpus: int = 0  # how many GPUs
-    memory_mib: int = 0  # of the smallest of them
+    gpus: int = 0  # how many GPUs a job gets
+    memory_mib: int = 0  # of the smallest of them; of those that are shared, of the largest
     shares: bool = False  # the GPUs are not leased: each job books its part of one
     any_accelerator: bool = False  # on the CPU, unless torch has a card that we cannot list
 
@@ -246,7 +246,7 @@ class Guardian:
                 lock.release()
             if time.monotonic() > give_up_at:
                 info = read_agent_info(self._files, self._base, self._slot.agent_id)
-                living = living_agents(self._files, self._base, self._slot.agent_id)
+                living = living_agent(self._files, self._base, self._slot.agent_id)
                 if lock is not None or (info is not None and living is None):
                     if not waits:
                         self._say("waiting for a command that outlived its session")
@@ -293,6 +293,7 @@ class Guardian:
             kept=self._kept,
             waits_for=waits_for[:MOST_WORDS],
             until=self._until if self._until < inf else 0.0,
+            shares=self._slot.shares,
         )
         temporary = self._base.temporary()
         self._files.write_new(temporary, [info.encode()])

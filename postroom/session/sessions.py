@@ -22,7 +22,7 @@ from ..store.agents import AgentInfo, list_agents
 from ..store.base import Base
 from ..store.files import LocalFiles
 from ..store.pilot_records import has_pilots
-from ..store.snapshot import last_words, living_agents
+from ..store.snapshot import last_words, living_agent
 from ..system.fork import ForkedProcess
 from ..system.own_python import start_detached
 from ..system.process_tree import holders
@@ -46,6 +46,7 @@ SILENT_S = 2.0
 # which runs commands, and now and then a Python job, and has its GPU only while it does.
 COMMANDS_ONLY = {"wait": True, "preload": ""}
 KEPT = {"lazy": True, "rest": True, "kept": True}
+KEPT_SHARING = {"preload": "", "kept": True}  # ... or has none: its commands book parts of GPUs
 
 SessionProcess = subprocess.Popen[bytes] | ForkedProcess
 
@@ -101,7 +102,7 @@ class Sessions:
         pids = {}
         new = []
         for slot in slots:
-            info = living_agents(self._files, self.base, slot.agent)
+            info = living_agent(self._files, self.base, slot.agent)
             if info is None:
                 self._processes[slot.agent] = process = self._spawn(slot, outlive=outlive)
                 new.append(slot.agent)
@@ -126,7 +127,7 @@ class Sessions:
         process = self._processes.get(agent)
         give_up_at = time.monotonic() + READY_S
         while not any(map(self._files.exists, (self.base.mailbox(agent), self.base.rest(agent)))):
-            if process is None and living_agents(self._files, self.base, agent) is None:
+            if process is None and living_agent(self._files, self.base, agent) is None:
                 raise PostroomError(f"agent {agent} died before it was ready")
             if process is not None and process.poll() is not None:
                 raise PostroomError(f"agent {agent} could not start: {self.last_words(agent)}")
@@ -176,7 +177,7 @@ class Sessions:
                 del self._processes[slot.agent]
                 if process.returncode and not self._go_on(slot):
                     continue
-            if living_agents(self._files, self.base, slot.agent) is None:
+            if living_agent(self._files, self.base, slot.agent) is None:
                 self._processes[slot.agent] = self._start(slot)
                 if not slot.share:  # such a session waits for nothing; its jobs do
                     self._silent[slot.agent] = now + SILENT_S
@@ -240,7 +241,7 @@ class Sessions:
     def _end_survivors(self) -> None:
         """End commands that outlived an earlier process, and that our sessions waited for."""
         for slot in self.slots:
-            if living_agents(self._files, self.base, slot.agent) is not None:
+            if living_agent(self._files, self.base, slot.agent) is not None:
                 continue  # another process uses it
             told: set[int] = set()
             while minders := holders(self.base.agent_lock(slot.agent)):
@@ -260,7 +261,7 @@ class Sessions:
         """Stop sessions, also those of others, after their job or now; wait for their end."""
         waiting, elsewhere = [], []
         for agent in agents:
-            info = living_agents(self._files, self.base, agent)
+            info = living_agent(self._files, self.base, agent)
             if info is None:
                 self.say(f"agent {agent} is not running")
                 continue
@@ -292,16 +293,17 @@ class Sessions:
             )
 
     def _is_alive(self, info: AgentInfo) -> bool:
-        now = living_agents(self._files, self.base, info.agent)
+        now = living_agent(self._files, self.base, info.agent)
         return now is not None and now.process == info.process
 
     # For a Master, which waits for nobody
 
-    def start_kept(self, agent_id: str, gpus: str, *, among: int) -> None:
+    def start_kept(self, agent_id: str, gpus: str, *, among: int, share: bool = False) -> None:
         """Start a session that lives as long as the base wants it, one `among` so many."""
         cores = len(os.sched_getaffinity(0))
-        kept = Sessions(self.base, options={**KEPT, "threads": max(1, cores // max(among, 1))})
-        self._processes[agent_id] = kept._spawn(SlotSpec(agent_id, gpus), outlive=True)
+        own = KEPT_SHARING if share else {**KEPT, "threads": max(1, cores // max(among, 1))}
+        kept = Sessions(self.base, options=own)
+        self._processes[agent_id] = kept._spawn(SlotSpec(agent_id, gpus, share), outlive=True)
 
     def is_starting(self, agent_id: str) -> bool:
         """Whether a session that was started here runs, ready or not."""

@@ -65,7 +65,8 @@ def open_slot(
         lease.take(wait=wait)
     # The worker, the commands of its session and other sessions share the card.
     environment |= lease_environment(f"{base.root} {agent_id}", shared=True)
-    name = f"GPU {'+'.join(str(card.index) for card in cards)} {cards[0].name}"
+    kinds = dict.fromkeys(card.name for card in cards) if shares else [cards[0].name]
+    name = f"GPU {'+'.join(str(card.index) for card in cards)} {', '.join(kinds)}"
     uuids = ",".join(card.uuid for card in cards)
     slot = SessionSlot(
         agent_id,
@@ -75,8 +76,8 @@ def open_slot(
         threads,
         modules,
         lazy,
-        gpus=len(cards),
-        memory_mib=min(card.memory_mib for card in cards),
+        gpus=1 if shares else len(cards),
+        memory_mib=(max if shares else min)(card.memory_mib for card in cards),
         shares=shares,
     )
     return slot, lease

@@ -59,12 +59,13 @@ class AgentInfo(JsonRecord, _NamesProcess):
     cgroup: str = ""  # where its commands are; "": in no group of their own
     out_of_memory: bool = False  # it pauses, because the machine ran out of memory (RAM)
     kept: bool = False  # it lives as long as `control/agents.json` names it
-    waits_for: str = ""  # why it was called, and has not got its GPU yet
+    waits_for: str = ""  # why it, or a job of it that shares GPUs, has not got its GPU yet
     until: float = 0.0  # when somebody's reservation of its GPU begins; 0: nobody has reserved it
     protocol: int = PROTOCOL  # which letters it understands
     where: str = ""  # the engine that carries it elsewhere, such as "slurm"; "": it is on this host
     node: str = ""  # ... and where that is
     ends_at: float = 0.0  # when its engine will end it, wall clock; 0: not known
+    shares: bool = False  # it holds no GPU: each of its jobs books a part of one
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,15 @@
     jlog/1 000000017 0000001 0000000a480 00000552 1c291ca3 5d0a3b11⏎
            first job jobs    at byte     length   checksum of the parcel and its zeros, of this line
 
-Existing bytes of a log never change; it only grows. Where the results of its first jobs were taken
-(see `taken`), the space of their records is given back. A submitter writes header, parcel and zeros
-in one call with O_APPEND; Linux puts them at the end, even if others write at the same time. **A
-record is valid only if its stored offset is its actual offset.** Its header states the offset that
-its writer expected, the end of the log. If another writer was faster, the record is at another
+A log only grows, and a record never changes while one of its jobs may be asked for:
+
+    absent  --one write-->  torn, or whole  --all its jobs taken-->  given back: zeros, or as it was
+
+Any submitter may append. Only the process that holds `taken.lock` gives back, only records whose
+jobs `taken.json` names, and never the last one (see `taken`). A submitter writes header, parcel and
+zeros in one call with O_APPEND; Linux puts them at the end, even if others write at the same time.
+**A record is valid only if its stored offset is its actual offset.** Its header states the offset
+that its writer expected, the end of the log. If another writer was faster, the record is at another
 offset and not valid; its writer sees where it went, reads the log to its end and writes the record
 again. So no lock is needed, and the number in a valid record is the number of jobs before it.
 
@@ -20,7 +24,8 @@ record: readers skip it, and go on at the next header. **Only a header begins wi
 byte of the log**: a parcel that holds these letters somewhere, as a crafted one may, goes into a
 file of its own. So no reader, wherever it begins to look, can take a part of a job's data for a
 record. If a valid record rots, the numbers of those behind it show the gap: its jobs fail, and no
-other job changes its number. A header of a later version (`jlog/2`) stops every reader and writer.
+other job changes its number. A gap whose jobs `taken.json` names, when one looks there after the
+log, was given back. A header of a later version (`jlog/2`) stops every reader and writer.
 
 The numbers inside the parcel of a record begin at 0, because its real ones are not known when it is
 packed. A parcel above RECORD_BYTES, and every parcel of a list, is a file of its own, too; the
@@ -164,8 +169,13 @@ def _parts(file: AppendFile, path: str, at: int, size: int) -> Iterator[_Part]:
         yield part
         if at + len(data) >= size:
             return
-        # A record that is cut off at the end of this part is whole in the next.
-        at = part.records[-1].end if part.records else at + max(len(data) - _LONGEST, ALIGNMENT)
+        if part.records:
+            at = part.records[-1].end
+        elif data.strip(b"\0"):
+            # A record that is cut off at the end of this part is whole in the next.
+            at += max(len(data) - _LONGEST, ALIGNMENT)
+        else:  # given back, and perhaps much more behind it
+            at = file.next_data(at + len(data)) // ALIGNMENT * ALIGNMENT
 
 
 def _scan(file: AppendFile, path: str, at: int) -> Iterator[tuple[Record, _Part]]:
@@ -281,6 +291,10 @@ class AppendLogWriter:
             self._files.sync_folder(self._folder)  # before the record that names it
         trailer = bytes(chunks[-1][-TRAILER_SIZE:])
         return ParcelFile(name, crc32(trailer), sum(map(len, chunks)))
+
+    def remove_file(self, parcel: ParcelFile) -> None:
+        """Remove a parcel that no slip will name."""
+        self._files.remove(f"{self._folder}/{parcel.name}{SUFFIX}")
 
 
 class AppendLogReader:
@@ -468,7 +482,7 @@ def read_sheets(
                 yield open_record(files, base, run, record, data, recycled=recycled)
             except FileNotFoundError:
                 slip = _read_slip(base, run, record, data)
-                yield GoneParcel(number, record.jobs, slip.task if slip is not None else "")
+                yield GoneParcel(record.number, record.jobs, "" if slip is None else slip.task)
             number = record.stop
     finally:
         file.close()

@@ -59,6 +59,7 @@ from ..system.network_filesystem import network_filesystem
 from ..system.processes import boot_id, host_name
 from ..system.regular_file import open_regular
 from ..system.shortage import explain
+from ..system.spread_folder import spread
 from .files import new_token
 
 FORMAT = "postroom 4\n"
@@ -514,6 +515,8 @@ def _make_folders(base: Base) -> None:
     for folder in FOLDERS:
         with contextlib.suppress(FileExistsError):
             os.mkdir(f"{base.root}/{folder}", 0o700)
+            if folder == "tmp":
+                spread(base.tmp)  # workers make their results in folders of their own in it
 
 
 def _write_format(base: Base) -> None:

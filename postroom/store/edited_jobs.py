@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ..parcel.sheets import JobSheet
 from .base import EDITED, Base
-from .files import Files
+from .files import Files, replace_file
 
 # A command with its options: the environment is in a file of its own.
 LIMIT = 16 << 20
@@ -26,10 +26,7 @@ def read_edited(files: Files, base: Base, run: str, job: int) -> JobSheet | None
 
 def write_edited(files: Files, base: Base, run: str, job: int, parcel: bytes) -> None:
     """Change a job, so that it survives a power loss; only the acting Master does this."""
-    temporary = base.temporary()
-    files.write_new(temporary, [parcel], sync=True)
-    files.move(temporary, base.edited(run, job))
-    files.sync_folder(base.run_folder(run))
+    replace_file(files, base.temporary(), base.edited(run, job), parcel, sync=True)
 
 
 def list_edited(files: Files, base: Base, run: str) -> list[int]:

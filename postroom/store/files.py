@@ -23,7 +23,7 @@ from typing import Protocol
 
 from ..errors import BadFileError
 from ..parcel.container import Buffer
-from ..system.disk_room import DiskRoom, disk_space
+from ..system.disk_room import DiskRoom, NoRoomError, disk_space
 from ..system.page_cache import (
     LARGE,
     LockedMaps,
@@ -35,6 +35,7 @@ from ..system.page_cache import (
     give_back,
     map_file,
     may_leave,
+    next_data,
     save_soon,
 )
 
@@ -108,8 +109,14 @@ class AppendFile(Protocol):
     def is_at(self, path: str) -> bool:
         """Whether this is still the file at that path."""
 
-    def give_back(self, end: int) -> None:
-        """Nobody reads the bytes before `end` again: give their space back; it keeps its length."""
+    def give_back(self, at: int, end: int) -> None:
+        """Nobody needs the bytes from `at` to `end`: give their space back; it keeps its length.
+
+        From now on some or all of them are zeros.
+        """
+
+    def next_data(self, at: int) -> int:
+        """A place from `at` on, before which there are only zeros."""
 
     def close(self) -> None:
         """Close it."""
@@ -229,6 +236,19 @@ def is_locked(files: Files, path: str) -> bool:
     if lock is not None:
         lock.release()
     return lock is None
+
+
+def replace_file(
+    files: Files, temporary: str, path: str, data: Buffer, *, sync: bool = False
+) -> None:
+    """Write a file in place of another: whoever reads it sees all of the old one, or of the new.
+
+    With `sync`, it survives a power loss.
+    """
+    files.write_new(temporary, [data], sync=sync)
+    files.move(temporary, path)
+    if sync:
+        files.sync_folder(os.path.dirname(path))
 
 
 class SystemClock:
@@ -376,8 +396,11 @@ class LocalAppendFile:
             return False
         return (status.st_ino, status.st_dev) == self._inode
 
-    def give_back(self, end: int) -> None:
-        give_back(self._fd, end)
+    def give_back(self, at: int, end: int) -> None:
+        give_back(self._fd, at, end)
+
+    def next_data(self, at: int) -> int:
+        return next_data(self._fd, at)
 
     def close(self) -> None:
         _held.discard(self)
@@ -432,6 +455,8 @@ class LocalFiles:
         spare: Spare | None = None
         if size >= MAP_FROM_BYTES:
             spare = claim(*spares, path) if spares is not None else self._spares.take(size, path)
+        if reserve:
+            spare = self._reserve(path, size, spare)
         mine = path == self._prepared and self._prepared_by == os.getpid()
         if spare is not None:
             fd = spare.fd
@@ -441,12 +466,13 @@ class LocalFiles:
         elif mine and self._prepared_fd >= 0:
             fd, self._prepared_fd = self._prepared_fd, -1
         else:
-            if reserve:
-                self._room.take(os.path.dirname(path), size)
             fd = os.open(path, _NEW, 0o600)
         try:
             try:
                 if size >= LARGE and spare is None:
+                    # Or it would take all that is left, from everybody, before it is removed.
+                    if disk_space(os.path.dirname(path))[0] < size:
+                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                     self._pages.make_room(size)
                     allocate(fd, size)
                 _write_all(fd, chunks)
@@ -460,6 +486,23 @@ class LocalFiles:
             with contextlib.suppress(OSError):
                 os.unlink(path)
             raise
+
+    def _reserve(self, path: str, size: int, spare: Spare | None) -> Spare | None:
+        """See that a file fits on the disk, if need be in place of all spares; NoRoomError if not.
+
+        Returns the spare that it may be written over.
+        """
+        folder = os.path.dirname(path)
+        try:
+            self._room.take(folder, size if spare is None else max(0, size - spare.size))
+        except NoRoomError:
+            if spare is not None:
+                os.unlink(path)
+                spare.close()
+            self._spares.remove()
+            self._room.take(folder, size)
+            return None
+        return spare
 
     def publish(self, temporary: str, final: str) -> bool:
         try:
@@ -532,6 +575,9 @@ class LocalFiles:
         return disk_space(folder)
 
     def has_room(self, folder: str, nbytes: int) -> bool:
+        if self._room.has(folder, nbytes):
+            return True
+        self._spares.remove()
         return self._room.has(folder, nbytes)
 
     def make_folder(self, path: str) -> None:

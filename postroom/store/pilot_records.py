@@ -25,7 +25,7 @@ from typing import ClassVar
 
 from ..errors import BadFileError, OtherVersionError, PostroomError
 from .base import Base
-from .files import Files
+from .files import Files, replace_file
 from .mailbox import is_plain_name
 from .records import JsonRecord
 
@@ -216,8 +216,4 @@ def write_look(files: Files, base: Base, look: PilotLook) -> None:
 
 
 def _write(files: Files, base: Base, path: str, record: JsonRecord, *, sync: bool = False) -> None:
-    temporary = base.temporary()
-    files.write_new(temporary, [record.encode()], sync=sync)
-    files.move(temporary, path)
-    if sync:
-        files.sync_folder(base.pilots)
+    replace_file(files, base.temporary(), path, record.encode(), sync=sync)

@@ -8,17 +8,22 @@ the file now and then. What is lost with a killed Master is a few seconds of use
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from ..errors import BadFileError
+from ..errors import BadFileError, PostroomError
 from ..gpus.ledger.fair_share import Account
 from ..gpus.ledger.ledger_rules import HALF_LIFE_S
+from ..text.durations import parse_duration
 from .base import Base
-from .files import Files
+from .files import Files, replace_file
 from .records import JsonRecord
 
+# Says for a scheduler after which time what projects have used counts half as much.
+VARIABLE = "POSTROOM_HALF_LIFE"
+LEAST_HALF_LIFE_S = 60.0
 # Projects take turns while what they have used differs by less than this.
 ALIKE_S = 60.0
 LIMIT = 16 << 20
@@ -33,21 +38,40 @@ class ProjectShares(JsonRecord):
     CALLED: ClassVar[str] = "what projects have used"
 
     accounts: dict[str, tuple[float, float]] = field(default_factory=dict)  # as `Account`
+    half_life_s: float = HALF_LIFE_S  # what was used counts half as much after this time
+
+    def check(self) -> None:
+        """Refuse what cannot be computed with."""
+        if not self.half_life_s >= LEAST_HALF_LIFE_S:
+            raise ValueError(f"{self.half_life_s} s is too short a half-life")
 
     def add(self, project: str, seconds: float, now: float) -> None:
         """A project has used GPUs for so many seconds."""
         before = Account(*self.accounts.get(project, (0.0, now)))
-        after = before.plus(max(0.0, seconds), now, HALF_LIFE_S)
+        after = before.plus(max(0.0, seconds), now, self.half_life_s)
         self.accounts[project] = after.seconds, after.at
 
     def used_s(self, now: float) -> dict[str, float]:
         """What each project has used, as it counts now."""
-        return {name: Account(*one).faded(now, HALF_LIFE_S) for name, one in self.accounts.items()}
+        half_life_s = self.half_life_s
+        return {name: Account(*one).faded(now, half_life_s) for name, one in self.accounts.items()}
 
     def forget_faded(self, now: float) -> None:
         """Drop the projects that have used nothing for a long time."""
         used = self.used_s(now)
         self.accounts = {name: a for name, a in self.accounts.items() if used[name] >= _LEAST_S}
+
+
+def half_life_s() -> float:
+    """After which time what was used counts half as much, as this process is told."""
+    text = os.environ.get(VARIABLE, "")
+    try:
+        found = parse_duration(text) if text else HALF_LIFE_S
+    except PostroomError:
+        found = 0.0
+    if found < LEAST_HALF_LIFE_S:
+        raise PostroomError(f"{VARIABLE}={text!r}: write a time from 1m on, such as 12h or 3d")
+    return found
 
 
 def levels(used_s: Mapping[str, float], projects: set[str]) -> dict[str, int]:
@@ -69,6 +93,4 @@ def read_use(files: Files, base: Base) -> ProjectShares:
 
 def write_use(files: Files, base: Base, use: ProjectShares) -> None:
     """Write it, for the next Master and for listings; only the acting Master does this."""
-    temporary = base.temporary()
-    files.write_new(temporary, [use.encode()])
-    files.move(temporary, base.project_shares)
+    replace_file(files, base.temporary(), base.project_shares, use.encode())

@@ -24,7 +24,7 @@ from typing import ClassVar
 
 from ..errors import BadFileError, PostroomError
 from .base import Base
-from .files import Files, new_token
+from .files import Files, new_token, replace_file
 from .job_ids import MOST_JOBS, JobId, JobIds
 from .mailbox import is_plain_name
 from .records import JsonRecord
@@ -260,10 +260,7 @@ def no_orders(error: BadFileError) -> str:
 
 def write_orders(files: Files, base: Base, orders: Orders) -> None:
     """Write the orders, so that they survive a power loss; only the acting Master does this."""
-    temporary = base.temporary()
-    files.write_new(temporary, [orders.encode()], sync=True)
-    files.move(temporary, base.orders)
-    files.sync_folder(base.control)
+    replace_file(files, base.temporary(), base.orders, orders.encode(), sync=True)
 
 
 @dataclass(frozen=True)
@@ -279,9 +276,7 @@ class StopOrder(JsonRecord):
 
 def order_stop(files: Files, base: Base, job: JobId, stop: StopOrder) -> None:
     """Tell the session that runs a job to end it; replaces an earlier order."""
-    temporary = base.temporary()
-    files.write_new(temporary, [stop.encode()])
-    files.move(temporary, base.stop_order(job.run, job.number))
+    replace_file(files, base.temporary(), base.stop_order(job.run, job.number), stop.encode())
 
 
 def read_stop(files: Files, base: Base, run: str, number: int, attempt: int) -> StopOrder | None:

@@ -32,7 +32,7 @@ from ..errors import BadFileError, OtherVersionError, PostroomError
 from ..text.byte_sizes import format_bytes, parse_bytes
 from ..text.durations import format_duration, parse_duration
 from .base import LET_GO, READER, Base, new_program
-from .files import Files, Lock, is_locked
+from .files import Files, Lock, is_locked, replace_file
 from .mailbox import is_plain_name
 from .records import JsonRecord
 
@@ -98,9 +98,7 @@ def read_settings_of(files: Files, base: Base) -> RetentionSettings:
 
 def write_settings_of(files: Files, base: Base, settings: RetentionSettings) -> None:
     """Change what the base's own file says."""
-    temporary = base.temporary()
-    files.write_new(temporary, [settings.encode()])
-    files.move(temporary, base.retention)
+    replace_file(files, base.temporary(), base.retention, settings.encode())
 
 
 def settings_of_environment() -> RetentionSettings:

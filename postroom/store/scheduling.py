@@ -28,6 +28,7 @@ class SchedulingOptions:
     after_any: tuple[JobId, ...] = ()  # begins when these have ended, however
     gpus: int = 1  # how many the session that runs it must have
     memory_mib: int = 0  # how much memory each GPU of that session must have
+    shares: bool = False  # it takes so much of one GPU, or what it is known to need, beside others
     where: str = ""  # "local", "slurm" or "ray": only there; "": anywhere
     require: str = ""  # which kinds of GPUs will do: see `will_do`
     begin_at: float = 0.0  # not before this moment, wall clock

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import enum
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..errors import BadFileError, OtherVersionError
 from ..system.processes import alive
 from ..text.safe_text import printable
+from ..text.table import html_table
 from .agents import PROTOCOL, AgentInfo, MasterInfo, read_agent_info, read_master_info
 from .append_log import logged_until
 from .base import Base
@@ -54,6 +56,7 @@ class AgentStatus:
     pid_namespace: str = ""  # in which its pid means something
     note: str = ""  # what a session waits for that has no GPU; the last words of a missing one
     kept: bool = False  # it lives as long as the base wants it
+    shares: bool = False  # it holds no GPU: its jobs book parts of them
 
 
 @dataclass(frozen=True)
@@ -103,10 +106,16 @@ def _wanted(files: Files, base: Base) -> dict[str, str]:
     return {}
 
 
-def living_agents(files: Files, base: Base, agent_id: str) -> AgentInfo | None:
+def living_agent(files: Files, base: Base, agent_id: str) -> AgentInfo | None:
     """What a session says about itself if it is alive; else None."""
     info = read_agent_info(files, base, agent_id)
     return info if _who_lives(files, base, agent_id, info) is Living.SESSION else None
+
+
+def living_agents(files: Files, base: Base) -> list[AgentInfo]:
+    """Every session that is alive, also one whose worker is being started again."""
+    infos = (living_agent(files, base, agent) for agent in _agent_ids(files, base))
+    return [info for info in infos if info is not None]
 
 
 def _agent_ids(files: Files, base: Base) -> list[str]:
@@ -151,6 +160,7 @@ def _agent(files: Files, base: Base, agent_id: str) -> AgentStatus:
         pid_namespace=info.pid_namespace if info else "",
         note=info.waits_for if info else "",
         kept=info.kept if info else False,
+        shares=info.shares if info else False,
     )
 
 
@@ -240,3 +250,20 @@ def acting_master(files: Files, base: Base) -> MasterInfo | None:
     with contextlib.suppress(OtherVersionError):
         return read_master_info(files, base)
     return None
+
+
+class AgentList(list[str]):
+    """The ids of some agents, which a notebook shows as a table."""
+
+    def __init__(self, base: Base, agents: Iterable[str]) -> None:
+        super().__init__(agents)
+        self._base = base
+
+    def _repr_html_(self) -> str:
+        """Each agent as it is now: its GPU, its state, its process, how many jobs it has done."""
+        rows = [["agent", "GPU", "state", "pid", "jobs done"]]
+        for agent in snapshot(self._base, runs=False).agents:
+            if agent.agent in self:
+                done, pid = str(agent.done), str(agent.pid)
+                rows.append([agent.agent, agent.gpu_name, agent.state, pid, done])
+        return html_table(rows)

@@ -8,12 +8,16 @@ run, or has not yet seen the result, would run the job again.
 
 1. Only the process that holds `taken.lock` replaces `taken.json`. What it names only grows.
 2. A result is removed only after `taken.json` names all its jobs (in a durable run: synced).
-3. Whoever misses a result reads `taken.json` **after** it has looked for the result.
+3. Whoever misses a result, and whoever has read one, reads `taken.json` **afterwards**, unless it
+   holds the lock itself.
 4. A job that is named there ended well: results with a failure stay, and so do their arguments.
 5. A later result of such a job counts for nothing. A guardian may publish that the time of a job
-   is up at the moment when its result is taken.
-6. Before the byte `offset` the append log lists only such jobs, and its space is given back to the
-   disk. The last record of the log always stays: it says how many jobs there are.
+   is up at the moment when its result is taken. A worker that was wrongly taken for dead may have
+   run the job; another that has it, too, finds that its record is gone, and publishes that.
+6. The space of a record of the append log is given back to the disk when `taken.json` names all its
+   jobs. Who gives it back knows where it begins and ends: it wrote the record itself. The last
+   record of the log always stays: it says how many jobs there are. Before the byte `offset` the
+   whole log has been given back.
 
 Crash points: killed before `taken.json` is replaced, nothing was removed. Killed after it, results
 may be left that count for nothing; the next process that takes the lock removes them.
@@ -25,7 +29,7 @@ import bisect
 import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from ..errors import BadFileError, OtherVersionError
 from .base import Base, number_of
@@ -107,6 +111,16 @@ def read_taken(files: Files, base: Base, run: str) -> Taken:
         return Taken()
 
 
+class _Stretch(NamedTuple):
+    """A record of the append log, or several in a row that were given back."""
+
+    number: int
+    stop: int  # one behind its last job
+    at: int
+    end: int
+    given_back: bool = False
+
+
 class ResultRemover:
     """Removes results of one run that were handed out; of one process at a time."""
 
@@ -122,6 +136,23 @@ class ResultRemover:
         self._lock: Lock | None = None
         self._ranges = Ranges()
         self._number = self._offset = 0
+        self._log: list[_Stretch] = []  # what this process knows of it, in order
+        self._last = 0  # the last record when results were removed before
+
+    def logged(self, number: int, stop: int, at: int, end: int) -> None:
+        """Note a record that this process has appended: give it back when its jobs are taken."""
+        # Between records that follow each other there is only what was torn.
+        self._log.append(_Stretch(number, stop, at if number else 0, end))
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether this process has the lock: no other takes results."""
+        return self._lock is not None
+
+    @property
+    def taken(self) -> Ranges:
+        """The jobs that `taken.json` names, where this process has the lock."""
+        return self._ranges
 
     def begin(self) -> bool:
         """Take the lock, if need be; False: another process has it, so the results stay."""
@@ -135,6 +166,8 @@ class ResultRemover:
             known = read_taken(files, base, run)
             self._ranges = Ranges(known.ranges)
             self._number, self._offset = known.number, known.offset
+            if known.number and (not self._log or known.number <= self._log[0].number):
+                self._log.insert(0, _Stretch(0, known.number, 0, known.offset, given_back=True))
             if known.ranges:
                 self._remove_leftovers()
         except BaseException:
@@ -149,17 +182,18 @@ class ResultRemover:
             if first is not None and first in self._ranges:
                 self._files.remove(self._base.result(self._run, first))
 
-    def remove(self, parcels: Iterable[tuple[int, int]], number: int = 0, offset: int = 0) -> None:
+    def remove(self, parcels: Iterable[tuple[int, int]]) -> None:
         """Remove whole parcels of results, named by their ranges of jobs.
 
-        All records before byte `offset` of the append log, where job `number` begins, hold jobs
-        that were taken: their space is given back.
+        Then give back the records of the append log that list only jobs that were taken.
         """
         files, base, run = self._files, self._base, self._run
         parcels = list(parcels)
         for first, stop in parcels:
             self._ranges.add(first, stop)
-        self._number, self._offset = max(self._number, number), max(self._offset, offset)
+        log, free = self._joined(parcels)
+        if log and log[0].given_back and not log[0].number:
+            self._number, self._offset = log[0].stop, log[0].end
         record = Taken(list(self._ranges), self._number, self._offset)
         temporary = base.temporary()
         files.write_new(temporary, [record.encode()], sync=self._durable)
@@ -171,9 +205,29 @@ class ResultRemover:
                 files.hand_on(base.result(run, first), base.spare(run))
             else:
                 files.remove(base.result(run, first))
-        if offset:
+        if free:
             with contextlib.closing(files.make_append_file(base.append_log(run))) as file:
-                file.give_back(offset)
+                for stretch in free:
+                    file.give_back(stretch.at, stretch.end)
+        self._log, self._last = log, log[-1].number if log else 0
+
+    def _joined(self, parcels: list[tuple[int, int]]) -> tuple[list[_Stretch], list[_Stretch]]:
+        """The log as it is when these parcels are taken, and which stretches of it become free.
+
+        What lies in a row becomes one stretch, since disks free only whole blocks.
+        """
+        first = min([self._last, *(first for first, _ in parcels)])
+        low = max(bisect.bisect_right(self._log, first, key=lambda one: one.number) - 2, 0)
+        found: list[_Stretch] = []
+        for one in self._log[low:-1]:
+            if one.given_back or self._ranges.end_of(one.number) >= one.stop:
+                one = one._replace(given_back=True)
+                if found and found[-1].given_back and found[-1].stop == one.number:
+                    before = found.pop()
+                    one = one._replace(number=before.number, at=before.at)
+            found.append(one)
+        free = sorted({one for one in found if one.given_back}.difference(self._log[low:]))
+        return [*self._log[:low], *found, *self._log[-1:]], free
 
     def close(self) -> None:
         """Let another process remove results; nothing is left to be written over."""

@@ -14,7 +14,7 @@ from typing import ClassVar
 from ..errors import BadFileError
 from .append_log import logged_until
 from .base import Base
-from .files import Clock, Files
+from .files import Clock, Files, replace_file
 from .records import JsonRecord
 from .runs import RunInfo, count_covered, count_jobs, list_firsts, list_runs, read_run_info
 from .taken import read_taken
@@ -111,9 +111,7 @@ def surveying(
     found = BaseUsage(clock.wall(), runs, shared_data, logs, trash)
     if store and replace(found, at=0.0) != replace(known, at=0.0):
         with contextlib.suppress(OSError):  # it is only a cache
-            temporary = base.temporary()
-            files.write_new(temporary, [found.encode()])
-            files.move(temporary, base.usage)
+            replace_file(files, base.temporary(), base.usage, found.encode())
     return found
 
 

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from ..errors import BadFileError, OtherVersionError
 from .base import Base
-from .files import Files
+from .files import Files, replace_file
 from .mailbox import is_plain_name
 from .records import JsonRecord
 
@@ -28,17 +28,18 @@ class WantedAgents(JsonRecord):
 
     agents: dict[str, str] = field(default_factory=dict)  # agent: its GPUs, such as "0" or "0,1"
     up: bool = True  # False: none of them for now; see `postroom down`
+    shared: dict[str, str] = field(default_factory=dict)  # those that share GPUs, while needed
     yields: bool = False  # they stop their running job when it is another user's turn
 
     def check(self) -> None:
         """Refuse ids that cannot be an agent's."""
-        if not all(map(is_plain_name, self.agents)):
+        if not all(map(is_plain_name, (*self.agents, *self.shared))):
             raise ValueError("the name of an agent has only letters, digits, - and _")
 
     @property
     def living(self) -> dict[str, str]:
         """The agents that are to live now."""
-        return self.agents if self.up else {}
+        return {**self.agents, **self.shared} if self.up else {}
 
 
 def read_wanted(files: Files, base: Base) -> WantedAgents | None:
@@ -67,7 +68,4 @@ def is_to_yield(files: Files, base: Base) -> bool:
 
 def write_wanted(files: Files, base: Base, wanted: WantedAgents) -> None:
     """Write which agents are wanted, so that it survives a power loss; only the acting Master."""
-    temporary = base.temporary()
-    files.write_new(temporary, [wanted.encode()], sync=True)
-    files.move(temporary, base.wanted_agents)
-    files.sync_folder(base.control)
+    replace_file(files, base.temporary(), base.wanted_agents, wanted.encode(), sync=True)

@@ -38,6 +38,11 @@ SHORT_S = 0.002
 # it. Linux's own threads, which run now and then, stay below this share.
 CROWDED_SHARE = 0.02
 CROWDED_S = 0.02
+# Then try again after so long, and each time that it is still crowded, after twice as long. What a
+# process waits for a CPU tells nothing while it sleeps in between: a CPU of a virtual machine takes
+# a tenth of a millisecond to wake up, which counts as waiting, too.
+TRY_AGAIN_S = 0.1
+TRY_AGAIN_MOST_S = 3.0
 # Without events (no inotify left, or none at all) poll at this interval.
 BLIND_S = 0.05
 
@@ -70,6 +75,8 @@ class Waiter:
             self._schedule = os.open("/proc/self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
         self._asked_at = 0.0
         self._crowded = False
+        self._try_at = 0.0  # when to spin again, and see
+        self._try_s = TRY_AGAIN_S
         self._names: set[str] = set()
         self._anything = True
 
@@ -120,10 +127,16 @@ class Waiter:
     def _is_crowded(self, now: float) -> bool:
         """Whether other processes want this CPU: then sleeping gets the result sooner."""
         since = now - self._asked_at
-        if since >= CROWDED_S and self._schedule >= 0:
+        if since >= CROWDED_S and self._schedule >= 0 and now >= self._try_at:
             # Nanoseconds running, nanoseconds waiting for a CPU, number of time slices.
             queued_ns = int(os.pread(self._schedule, 100, 0).split()[1])
-            self._crowded = queued_ns - self._queued_ns > CROWDED_SHARE * since * 1e9
+            spun, waited_ns = not self._crowded, queued_ns - self._queued_ns
+            self._crowded = spun and waited_ns > CROWDED_SHARE * since * 1e9
+            if self._crowded:
+                self._try_at = now + self._try_s
+                self._try_s = min(2 * self._try_s, TRY_AGAIN_MOST_S)
+            elif spun:
+                self._try_s = TRY_AGAIN_S
             self._queued_ns, self._asked_at = queued_ns, now
         return self._crowded
 

@@ -273,13 +273,24 @@ def allocate(fd: int, size: int) -> None:
     _libc().fallocate(fd, 0, 0, size)
 
 
-def give_back(fd: int, end: int) -> None:
-    """Give the space of a file's bytes before `end` back to the disk; it keeps its length.
+def give_back(fd: int, at: int, end: int) -> None:
+    """Give the space of a file's bytes from `at` to `end` back to the disk; it keeps its length.
 
-    Where the filesystem cannot do that, nothing happens.
+    Only whole pages: the rest of the bytes stay. Where the filesystem cannot do that, nothing
+    happens.
     """
-    whole = end // mmap.PAGESIZE * mmap.PAGESIZE
-    _libc().fallocate(fd, _PUNCH_HOLE | _KEEP_SIZE, 0, whole)
+    first, stop = -(-at // mmap.PAGESIZE), end // mmap.PAGESIZE
+    if first < stop:
+        place, size = first * mmap.PAGESIZE, (stop - first) * mmap.PAGESIZE
+        _libc().fallocate(fd, _PUNCH_HOLE | _KEEP_SIZE, place, size)
+
+
+def next_data(fd: int, at: int) -> int:
+    """The first byte from `at` on whose space was not given back; `at`, if nobody can say."""
+    try:
+        return os.lseek(fd, at, os.SEEK_DATA)
+    except OSError as error:
+        return os.lseek(fd, 0, os.SEEK_END) if error.errno == errno.ENXIO else at
 
 
 @cache

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+from collections.abc import Iterator
 
+from ..errors import BaseFolderError
 from .disk_room import NoRoomError
 
 # With less than this, the disk counts as full: no parcel fits.
@@ -35,6 +38,20 @@ def explain(error: OSError, place: str = "") -> str:
         case errno.ENOMEM:
             return "this machine has no memory left: end programs that need much"
     return error.strerror or str(error)
+
+
+def cannot(what: str, base: str, error: OSError) -> BaseFolderError:
+    """The error of a call that the operating system has refused."""
+    return BaseFolderError(f"cannot {what} at {base}: {explain(error, base)}")
+
+
+@contextlib.contextmanager
+def explaining(what: str, base: str) -> Iterator[None]:
+    """Turn an OSError (a full disk, too many open files) into a sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise cannot(what, base, error) from error
 
 
 def full_disk(place: str) -> str:

@@ -34,6 +34,11 @@ def parse_moment(text: str, now: float) -> float:
     )
 
 
+def moment_words(at: float) -> str:
+    """A moment as `parse_moment` reads it."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+
+
 def _next(match: re.Match[str], now: float) -> float:
     word, clock = match[1], [int(one or 0) for one in match.groups()[1:]]
     today = time.localtime(now)

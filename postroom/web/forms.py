@@ -3,69 +3,73 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated
 from urllib.parse import parse_qs, urlencode
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import RedirectResponse, Response
 
+from ..commands.spec import CommandSpec
 from ..errors import PostroomError
 from ..pilots.group_verbs import change_pilots
-from ..queue.actions import ACTIONS, ActionInput
+from ..queue.actions import ACTIONS, ActionInput, waiting_command
 from ..store.job_ids import JobId
 from .api import MOST_NAMED, scope_of
 from .context import AppContext, Context
 from .format import sentence
 from .request_guard import fields_of
-from .submit_plan import SHELL, Commands, Sweep, commands_of, form_of, specs_of, sweep_of
+from .submit_plan import (
+    SHELL,
+    Commands,
+    Sweep,
+    commands_of,
+    edit_form_of,
+    edited,
+    form_of,
+    specs_of,
+    sweep_of,
+)
 
 forms = APIRouter(include_in_schema=False)
 
 SHOWN = 200
 _BACK = re.compile(r"/(?:[A-Za-z0-9_-]+(?:/[A-Za-z0-9_-]+)*)?(?:\?[A-Za-z0-9_.~%&=+/-]*)?")
 _PAGE_OF = {"jobs": "/jobs", "queue": "/", "agents": "/agents", "gpus": "/agents"}
+# What the fields of both forms hold at first. `whole`: all lines are one command; `again`: the job
+# that this one is like; `edit`: the waiting job that is changed.
+_EMPTY = (
+    "commands template values where name project cwd env time_limit grace memory over only_on "
+    "require begin after after_any hold container array limit stop_after_failures snapshot "
+    "split_output notify whole again edit"
+)
 DEFAULTS = {
-    "commands": "",
-    "template": "",
-    "values": "",
-    "where": "",
-    "name": "",
-    "project": "",
-    "cwd": "",
-    "env": "",
-    "time_limit": "",
-    "grace": "",
+    **dict.fromkeys(_EMPTY.split(), ""),
     "retries": "0",
     "priority": "0",
     "gpus": "1",
-    "memory": "",
-    "only_on": "",
-    "require": "",
-    "begin": "",
-    "after": "",
-    "after_any": "",
-    "hold": "",
-    "container": "",
-    "array": "",
-    "limit": "",
-    "stop_after_failures": "",
-    "snapshot": "",
     "shell": SHELL,
-    "split_output": "",
-    "notify": "",
-    "whole": "",  # all lines are one command
-    "again": "",  # the job that this one is like
 }
 
 
 @forms.get("/submit")
 async def submit_form(
-    request: Request, context: Context, again: Annotated[str, Query(max_length=200)] = ""
+    request: Request,
+    context: Context,
+    again: Annotated[str, Query(max_length=200)] = "",
+    edit: Annotated[str, Query(max_length=200)] = "",
 ) -> Response:
-    """The form that queues commands; filled in with those of an earlier job, to edit them."""
+    """The form that queues commands.
+
+    It is filled in with those of an earlier job, to run it again, or of a waiting one, to edit it.
+    """
     fields = {}
-    if again:
+    if edit:
+        job, spec, project = await context.queue.query(
+            lambda view: waiting_command(view, _job(edit))
+        )
+        fields = {**edit_form_of(spec, project), "edit": str(job)}
+    elif again:
         job, spec, project = await context.queue.query(lambda view: view.command(_job(again)))
         fields = {**form_of(spec, project), "again": str(job)}
     return await _form_page(context, request, "submit.html", fields)
@@ -165,6 +169,8 @@ async def _submit(
     try:
         wanted = read(fields)
         asks = await context.queue.query(lambda view: specs_of(view, wanted, context.here))
+        if fields.get("edit"):
+            return await _edit(context, _job(fields["edit"]), asks, wanted.project)
         if fields.get("action") != "queue":
             plan = {"asks": asks[:SHOWN], "count": len(asks), "project": wanted.project}
             return await _form_page(context, request, template, fields, plan=plan)
@@ -176,6 +182,16 @@ async def _submit(
         return _redirect(f"/jobs/{ids[0]}", context.leave_note(f"Queued as {ids[0].short}."))
     text = f"Queued {len(ids)} jobs: {ids[0].short} to {ids[-1].short}."
     return _redirect("/jobs", context.leave_note(text), run=ids[0].run)
+
+
+async def _edit(
+    context: AppContext, job: JobId, asks: Sequence[CommandSpec], project: str
+) -> Response:
+    """Change a waiting job."""
+    if len(asks) != 1:
+        raise PostroomError("one job is edited: write one command")
+    done = await context.queue.edit(job, lambda spec: edited(spec, asks[0]), project)
+    return _redirect(f"/jobs/{done.jobs[0]}", context.leave_note(sentence(done.text)))
 
 
 async def _form_page(

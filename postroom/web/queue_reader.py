@@ -13,7 +13,15 @@ from typing import TypeVar
 from ..commands.code_snapshot import take_snapshot
 from ..commands.job_environment import read_environment
 from ..commands.spec import CommandSpec
-from ..queue.actions import ActionInput, ActionResult, find_action, wait_settled
+from ..queue.actions import (
+    ActionInput,
+    ActionResult,
+    edit,
+    edit_project,
+    find_action,
+    wait_settled,
+    waiting_command,
+)
 from ..queue.notices import notify_of
 from ..queue.queue_view import QueueView
 from ..queue.rows import Overview
@@ -55,11 +63,15 @@ class QueueReader:
         """Do what a verb says; also return whether it is done already."""
         action = find_action(target, verb)
         result = await self.query(lambda view: action.act(view, what))
+        return result, await self._settle(result)
+
+    async def _settle(self, result: ActionResult) -> bool:
+        """Wait a moment until the scheduler has done what it was asked to; False: not yet."""
         acting = await self.query(lambda view: view.read_state().master_pid is not None)
         timeout_s = SETTLE_S if acting else 0.0
         done = await asyncio.to_thread(wait_settled, self._view, result, timeout_s)
         self._overview = None
-        return result, done
+        return done
 
     async def submit(
         self, asks: Sequence[CommandSpec], wanted: SubmitForm, again: JobId | None = None
@@ -95,6 +107,21 @@ class QueueReader:
         found = await self.query(queue)
         self._overview = None
         return found
+
+    async def edit(
+        self, job: JobId, change: Callable[[CommandSpec], CommandSpec], project: str
+    ) -> ActionResult:
+        """Change a job that waits, as `postroom edit` does; in another project it is a new job."""
+
+        def ask(view: QueueView) -> ActionResult:
+            found, _, now = waiting_command(view, job)
+            if project != now:
+                return edit_project(view, [found], project, change)
+            return edit(view, [found], change)
+
+        result = await self.query(ask)
+        await self._settle(result)
+        return result
 
     def close(self) -> None:
         """End the thread."""

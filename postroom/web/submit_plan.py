@@ -19,19 +19,12 @@ from ..errors import PostroomError
 from ..queue.job_words import jobs_named
 from ..queue.notify import check_target
 from ..queue.queue_view import QueueView
-from ..queue.submission import DEFAULT_PROJECT, check
-from ..store.files import new_token
+from ..queue.submission import DEFAULT_PROJECT, spread
 from ..store.job_ids import JobId
 from ..store.runs import MOST_PROJECT
-from ..store.scheduling import (
-    MOST_PRIORITY,
-    PROJECT_GROUP,
-    SchedulingOptions,
-    check_require,
-)
+from ..store.scheduling import MOST_PRIORITY, SchedulingOptions, check_require
 from ..text.durations import parse_duration
-from ..text.memory_sizes import to_mib
-from ..text.moments import parse_moment
+from ..text.moments import moment_words, parse_moment
 from ..text.option_values import parse_limited_array
 
 MOST_AT_ONCE = 10_000
@@ -65,6 +58,8 @@ class SubmitForm(BaseModel):
     priority: Annotated[int, Field(ge=-MOST_PRIORITY, le=MOST_PRIORITY)] = 0
     gpus: Annotated[int, Field(ge=0, le=1000)] = 1
     memory_mib: Annotated[int, Field(ge=0, le=1 << 40)] = 0
+    memory: Word = Field("", description="A part of one GPU: 8G, or auto. Else as memory_mib.")
+    over: Literal["", "warn", "limit", "kill"] = ""
     only_on: Literal["", "local", "slurm", "ray"] = ""
     require: Word = ""
     begin: Word = Field("", description="Not before: 22:00, fri 20:00, now+2h.")
@@ -123,13 +118,11 @@ def specs_of(view: QueueView, wanted: Commands | Sweep, here: str) -> list[Comma
         check_target(target)
     numbers, at_once = parse_limited_array(wanted.array) if wanted.array else (None, 0)
     specs = wanted.specs()
-    count = len(specs) * len(numbers or [0])
-    if count > MOST_AT_ONCE:
+    if len(specs) * len(numbers or [0]) > MOST_AT_ONCE:
         raise PlanError(f"that is more than {MOST_AT_ONCE} jobs at once: submit them in parts")
-    limit = wanted.limit or at_once
-    group = limit or wanted.stop_after_failures
     common = CommandSpec(
         "",
+        name=wanted.name,
         cwd=wanted.cwd or here,
         env=wanted.env,
         timeout_s=wanted.timeout_s,
@@ -138,29 +131,29 @@ def specs_of(view: QueueView, wanted: Commands | Sweep, here: str) -> list[Comma
         shell=wanted.shell,
         merged=not wanted.split_output,
         container=wanted.container,
+        over=wanted.over,
         scheduling=SchedulingOptions(
             priority=wanted.priority,
             held=wanted.held,
             after=_named(view, wanted.after),
             after_any=_named(view, wanted.after_any),
             gpus=wanted.gpus,
-            memory_mib=wanted.memory_mib,
             where=wanted.only_on,
             require=check_require(wanted.require),
             begin_at=parse_moment(wanted.begin, time.time()) if wanted.begin else 0.0,
             lasts_s=wanted.timeout_s + wanted.grace_s if wanted.timeout_s else 0.0,
-            group="" if not group else PROJECT_GROUP if count == 1 else new_token(6),
-            group_limit=limit,
-            group_failures=wanted.stop_after_failures,
         ),
     )
-    found = []
-    for place, spec in enumerate(specs, 1):
-        for number in numbers or [place]:
-            name = _name(wanted.name, number if numbers else place, count)
-            full = replace(spec.with_defaults(common), name=name, number=number)
-            found.append(check(full))
-    return found
+    of_each = f"{wanted.memory_mib}M" if wanted.memory_mib else ""
+    common = common.with_memory(wanted.memory or of_each)
+    return spread(
+        specs,
+        common,
+        numbers,
+        limit=wanted.limit or at_once,
+        failures=wanted.stop_after_failures,
+        joint="-",
+    )
 
 
 def _named(view: QueueView, words: Sequence[str]) -> tuple[JobId, ...]:
@@ -210,7 +203,8 @@ def _common(fields: Mapping[str, str]) -> dict[str, Any]:
         "retries": _number(text("retries"), "retries", 0),
         "priority": _number(text("priority"), "priority", 0),
         "gpus": _number(text("gpus"), "GPUs", 1),
-        "memory_mib": to_mib(text("memory")) if text("memory") else 0,
+        "memory": text("memory"),
+        "over": text("over"),
         "only_on": text("only_on"),
         "require": text("require"),
         "begin": text("begin"),
@@ -243,13 +237,38 @@ def form_of(spec: CommandSpec, project: str) -> dict[str, str]:
         "retries": str(spec.retries or 0),
         "priority": str(scheduling.priority),
         "gpus": str(scheduling.gpus),
-        "memory": f"{scheduling.memory_mib}M" if scheduling.memory_mib else "",
+        "memory": spec.memory or (f"{scheduling.memory_mib}M" if scheduling.memory_mib else ""),
+        "over": spec.over,
         "only_on": scheduling.where,
         "require": scheduling.require,
         "container": spec.container,
         "snapshot": "on" if spec.snapshot else "",
         "split_output": "on" if spec.merged is False else "",
     }
+
+
+def edit_form_of(spec: CommandSpec, project: str) -> dict[str, str]:
+    """The fields of a form that changes this waiting job: all that it waits for, too."""
+    scheduling = spec.scheduling
+    return {
+        **form_of(spec, project),
+        "begin": moment_words(scheduling.begin_at) if scheduling.begin_at > time.time() else "",
+        "after": " ".join(map(str, scheduling.after)),
+        "after_any": " ".join(map(str, scheduling.after_any)),
+    }
+
+
+def edited(spec: CommandSpec, wanted: CommandSpec) -> CommandSpec:
+    """A waiting job, with what its form says now; what no field is about stays as it is."""
+    fields = ("command", "name", "env", "shell", "timeout_s", "grace_s", "retries", "container",
+              "memory", "memory_mib", "over")  # fmt: skip
+    options = ("priority", "gpus", "memory_mib", "shares", "where", "require", "begin_at", "after",
+               "after_any", "lasts_s")  # fmt: skip
+    own = {name: getattr(wanted, name) for name in fields}
+    if not spec.snapshot:  # else it runs in a copy of a folder, which stays that one
+        own["cwd"] = wanted.cwd
+    scheduling = {name: getattr(wanted.scheduling, name) for name in options}
+    return spec.but(**own, scheduling=replace(spec.scheduling, **scheduling))
 
 
 def _number(text: str, name: str, usual: int) -> int:
@@ -267,7 +286,3 @@ def _valid(model: type[T], fields: dict[str, Any]) -> T:
         first = error.errors()[0]
         where = ".".join(str(step) for step in first["loc"])
         raise PlanError(f"{where}: {first['msg'].lower()}") from None
-
-
-def _name(name: str, place: int, of: int) -> str:
-    return f"{name}-{place}" if name and of > 1 else name

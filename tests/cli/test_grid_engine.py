@@ -45,7 +45,7 @@ def test_qsub_reads_the_lines_of_a_script(
     detail = view.job(view.read_state().readers[rows[0].run].job_id(0))
     assert detail.job.command == f"set -- 'two words'\n{SCRIPT}"
     assert (detail.cwd, detail.timeout_s) == (str(tmp_path), 3600)
-    assert detail.scheduling == {"priority": 3, "gpus": 2}
+    assert detail.scheduling == {"priority": 3, "gpus": 2, "lasts_s": 3610.0}
     env = view.environment(JobId(detail.job.run, detail.job.number))
     assert (env["A"], env["B"], env["JOB_NAME"]) == ("1", "2", "train")
 
@@ -90,13 +90,16 @@ def test_output_goes_where_a_script_wants_it(
 
 
 def test_what_is_left_out_is_said(view: QueueView, capsys: pytest.CaptureFixture[str]) -> None:
-    grid_engine.qsub(
-        ["-q", "all.q", "-pe", "smp", "4", "-l", "mem=4G", "-notify", "-b", "y", "true"]
-    )
+    asked = "-q all.q -pe smp 4 -l mem=4G,gpu=2 -notify -unknown -b y true"
+    grid_engine.qsub(asked.split())
     said = capsys.readouterr().err
-    for word in ("-q all.q", "-pe smp 4", "-l mem=4G", "-notify"):
+    for word in ("-q all.q", "-pe smp 4", "-l mem=4G", "-notify", "-unknown"):
         assert f"{word} is ignored" in said
-    assert view.jobs().jobs[0].command == "true"
+    (row,) = view.jobs().jobs
+    assert row.command == "true"
+    assert view.job(JobId(row.run, row.number)).scheduling == {"gpus": 2}
+    with pytest.raises(PostroomError, match="-N needs a value"):
+        grid_engine.qsub(["-N"])
 
 
 def test_a_script_of_another_language_is_called(view: QueueView, tmp_path: Path) -> None:

@@ -39,3 +39,16 @@ def test_a_job_with_one_log_is_not_asked_for_its_stderr(base: Base) -> None:
     assert (done.stdout, done.stderr) == ("out\nerr\n", f"{job.short}: a\n")
     with pytest.raises(PostroomError, match="are in one log: leave out --err"):
         call(base, "logs", "a", "--err")
+
+
+def test_an_empty_log_is_said_to_be_empty(base: Base) -> None:
+    (job,) = queue(base, "a")
+    folder = Path(base.job_folder(job.run, job.number))
+    folder.mkdir(parents=True)
+    (folder / f"{job.number}.OUT").touch()
+    end(base, job)
+    done = call(base, "logs", job.short)
+    assert (done.stdout, done.stderr) == (
+        "",
+        f"{job.short} is ok, and has printed nothing\n",
+    )

@@ -61,10 +61,12 @@ def test_a_script_of_slurm_is_queued_as_it_asks_and_what_has_no_meaning_is_named
 def test_a_script_of_grid_engine_is_queued_as_it_asks(base: Base, tmp_path: Path) -> None:
     script = tmp_path / "job"
     script.write_text(
-        "#!/bin/sh\n#$ -N fit -cwd -V\n#$ -l h_rt=600,gpu=1 -v X=1\n#$ -pe smp 4 -p -3\ntrue\n"
+        "#!/bin/sh\n#$ -N fit -cwd -V\n#$ -l h_rt=600,gpu=1,mem=4G -v X=1\n#$ -pe smp 4 -p -3\n"
+        "true\n"
     )
     done = call(base, "submit", str(script))
     assert "-pe smp 4" in done.stderr
+    assert "-l mem=4G has no meaning here" in done.stderr
     (spec,) = specs(base)
     assert (spec.name, spec.timeout_s, spec.env) == ("fit", 600.0, {"X": "1"})
     assert (spec.shell, spec.scheduling.priority, spec.scheduling.gpus) == ("sh", -3, 1)

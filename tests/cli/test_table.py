@@ -50,3 +50,11 @@ def test_a_folder_without_jobs_and_a_plot_that_cannot_be_written_are_said(
     words = [output, "--pattern", "loss: (.*)", "--plot", "lr", "loss", "--svg", "/nowhere/x.svg"]
     with pytest.raises(PostroomError, match=r"cannot write /nowhere/x.svg: No such file"):
         CliRunner().invoke(command, words, standalone_mode=False, catch_exceptions=False)
+
+
+def test_without_a_batch_it_says_which_folder_it_wants(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(command, [])
+    assert done.exit_code == 2 and "name the output folder of a `postroom run`" in done.output

@@ -129,6 +129,42 @@ def test_a_service_that_is_told_to_stop_queues_its_jobs_again(queue: Base, tmp_p
     assert (tmp_path / "began").read_text() == "x\n"
 
 
+MEETING = """
+import os, pathlib, sys, time
+from postroom.gpus.cards.simulated import Claim
+here, me, used_mib = pathlib.Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+with Claim(os.environ["POSTROOM_GPU"], used_mib):
+    (here / f"{me}.on.{os.environ['POSTROOM_GPU']}").touch()
+    while len(list(here.glob("*.on.*"))) < 3 or used_mib > 8000:
+        time.sleep(0.05)
+"""
+
+
+def test_jobs_with_memory_share_a_gpu_and_one_that_uses_more_is_ended_if_it_asks_for_that(
+    queue: Base, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cards, here = tmp_path / "cards", tmp_path / "here"
+    cards.mkdir(mode=0o700)
+    here.mkdir()
+    monkeypatch.setenv("POSTROOM_FAKE_GPUS_FOLDER", str(cards))
+    monkeypatch.setenv("POSTROOM_PROFILES", str(tmp_path / "profiles"))
+    monkeypatch.setenv("PYTHONPATH", os.getcwd())
+    (tmp_path / "meet.py").write_text(MEETING)
+    meet = (sys.executable, str(tmp_path / "meet.py"), str(here))
+    postroom("up", "--gpus", "0", "--no-page")
+    # Each waits for the other two: one after another, or on a GPU each, none would ever end.
+    jobs = [postroom("submit", "-m", "6G", *meet, f"{n}", "6000").strip() for n in range(3)]
+    assert postroom("wait", "--timeout", "60", *jobs).count(" ok") == 3
+    assert {path.name.partition(".on.")[2] for path in here.iterdir()} == {"FAKE-0"}
+    large = postroom("submit", "-m", "4G", "--over", "kill", *meet, "9", "9000").strip()
+    postroom("wait", "--timeout", "60", large, code=1)
+    said = postroom("show", large)
+    assert "over its GPU memory" in said and "uses 9000 MiB of GPU 0, but only 4608 MiB" in said
+    # A job for the whole GPU has its turn, too.
+    whole = postroom("submit", "true").strip()
+    assert postroom("wait", "--timeout", "60", whole) == f"{whole} ok\n"
+
+
 YIELDING = """
 import os, pathlib, signal, sys, time
 saved = pathlib.Path(os.environ["POSTROOM_CHECKPOINT"], "state")

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
-from postroom.commands.container_launcher import ContainerRequest, find_engine, run_words
+from postroom.commands.container_launcher import (
+    ENGINE,
+    ContainerRequest,
+    find_engine,
+    has_more_ids,
+    launcher_words,
+    run_words,
+)
 from postroom.errors import PostroomError
+from postroom.testing import wait_until
 
 REQUEST = ContainerRequest("lab/torch:2", ["python", "x.py"], "/home/al/work", "postroom-1")
 GRANTED = {
@@ -80,3 +91,36 @@ def test_the_engine_is_the_named_one_or_the_first_that_is_there() -> None:
     assert find_engine(named) == ["docker", "--context", "far"]
     with pytest.raises(PostroomError, match="install podman, docker or apptainer"):
         find_engine({"PATH": "/nowhere"})
+
+
+def test_podman_is_not_asked_to_keep_an_id_that_it_cannot_map(tmp_path: Path) -> None:
+    words = words_of("podman", keeps_id=False)
+    assert "--userns=keep-id" not in words and "--user" not in words
+    subuid, nss = tmp_path / "subuid", tmp_path / "nss"
+    assert not has_more_ids(os.getuid(), str(subuid), str(nss))
+    subuid.write_text("somebody:100000:65536\n")
+    assert not has_more_ids(os.getuid(), str(subuid), str(nss))
+    subuid.write_text(f"{os.getuid()}:100000:65536\n")
+    assert has_more_ids(os.getuid(), str(subuid), str(nss))
+    subuid.unlink()
+    nss.write_text("passwd: files\nsubid: sss\n")  # a directory knows: podman asks it
+    assert has_more_ids(os.getuid(), str(subuid), str(nss))
+
+
+@pytest.mark.parametrize(("state", "code"), [("stopped 75", 75), ("exited 0", 0), ("", 143)])
+def test_a_client_that_answers_0_to_a_signal_is_not_believed(
+    tmp_path: Path, state: str, code: int
+) -> None:
+    engine, begun = tmp_path / "podman", tmp_path / "begun"
+    engine.write_text(
+        "#!/bin/sh\ncase $1 in run) trap 'exit 0' TERM; touch begun; "
+        f"while :; do sleep 0.05; done;; inspect) echo {state};; esac\n"
+    )
+    engine.chmod(0o755)
+    environment = {**os.environ, ENGINE: str(engine)}
+    launcher = subprocess.Popen(
+        launcher_words("image", ["true"]), cwd=tmp_path, env=environment, stdin=subprocess.DEVNULL
+    )
+    wait_until(begun.exists)
+    launcher.terminate()
+    assert launcher.wait(60) == code

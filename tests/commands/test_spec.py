@@ -55,6 +55,18 @@ def test_a_changed_copy_has_a_key_of_its_own() -> None:
     assert (spec.but(number=3).number, spec.number) == (3, 0)
 
 
+def test_memory_is_a_part_of_one_gpu_or_of_each_of_several() -> None:
+    one = CommandSpec("true").with_memory("8G")
+    assert (one.memory_mib, one.scheduling.memory_mib, one.scheduling.shares) == (8192, 8192, True)
+    measured = one.with_memory("auto")
+    assert (measured.memory_mib, measured.scheduling.memory_mib) == (None, 0)
+    assert measured.scheduling.shares and not measured.with_memory("").scheduling.shares
+    two = CommandSpec("true", scheduling=SchedulingOptions(gpus=2))
+    assert two.with_memory("8G").scheduling == SchedulingOptions(gpus=2, memory_mib=8192)
+    with pytest.raises(PostroomError, match="one GPU"):
+        two.with_memory("auto")
+
+
 def test_a_job_of_a_later_version_may_say_more() -> None:
     assert CommandSpec.decode({"command": "true", "colour": "red"}) == CommandSpec("true")
 

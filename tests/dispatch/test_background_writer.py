@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,6 +50,20 @@ def test_jobs_count_only_from_their_slip_on(room: InOneProcess) -> None:
     writer.close()
     room.finish(pool)
     assert room.master.look(pool.run).jobs[1].arguments["x"][0] == 1
+
+
+def test_a_file_that_is_given_up_is_removed_also_if_it_is_written_later(room: InOneProcess) -> None:
+    writer = BackgroundWriter(lambda: None)
+    pool = room.master.start(large(range(1)))
+    log = AppendLogWriter(LocalFiles(), room.base, pool.run, durable=False)
+    before = os.listdir(room.base.run_folder(pool.run))
+    for job in large(range(2)):
+        batch = [(job, job.deploy())]
+        assert writer.begin(log, batch, called=1).drop() is batch
+    writer.close()
+    log.close()
+    assert os.listdir(room.base.run_folder(pool.run)) == before
+    room.finish(pool)
 
 
 def test_jobs_keep_their_order_whichever_file_is_written_first(

@@ -43,6 +43,13 @@ def parcels(room: InOneProcess, pool: JobPool) -> list[str]:
 
 
 class TestFeeder:
+    def test_what_could_not_be_written_keeps_its_order(self) -> None:
+        feeder = Feeder(jobs(3 * FIRST_JOBS), Window())
+        first, second = feeder.next_batch(), feeder.next_batch()
+        feeder.put_back([first, second])
+        feeder.put_back([feeder.next_batch()])  # again in vain
+        assert [feeder.next_batch(), feeder.next_batch()] == [first, second]
+
     def test_batches_grow_so_that_all_agents_get_work_at_once(self) -> None:
         feeder = Feeder(list(jobs(1000)), Window())
         sizes = [len(feeder.next_batch()) for _ in range(12)]

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from postroom.dispatch.few_jobs import MOST_JOBS, FewJobs
@@ -60,6 +61,7 @@ def test_more_jobs_or_wishes_have_a_run_of_their_own(room: InOneProcess) -> None
         room.master.run(doubles(1), keep="arguments"),
         room.master.run([Job("kernels:double", x=1)], shared=[1]),
         room.master.run(iter(doubles(1))),
+        room.master.run([Job("kernels:double", x=np.zeros(1 << 16)) for _ in range(3)]),
     ]
     assert not any(isinstance(pool, FewJobs) for pool in pools)
     assert len(runs(room)) == len(pools)

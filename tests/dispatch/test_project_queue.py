@@ -129,6 +129,17 @@ def test_a_job_goes_to_the_kind_of_card_that_it_requires() -> None:
     assert order(made, Capacity(memory_mib=24_200, gpu_name="RTX 4090")) == [0]
 
 
+def test_jobs_that_share_a_gpu_have_agents_of_their_own_where_there_are_some() -> None:
+    share = SchedulingOptions(memory_mib=8000, shares=True)
+    made = queue(share, SchedulingOptions(), share)
+    sharing = Capacity(memory_mib=24_000, only_shares=True)
+    assert made.fitting_at_most(sharing) == 2
+    assert order(made, Capacity(memory_mib=24_000, leaves_shares=True)) == [1]
+    assert order(made, Capacity(memory_mib=4000, only_shares=True)) == []
+    assert order(made, sharing) == [0, 2]
+    assert order(queue(share), Capacity(memory_mib=24_000)) == [0], "an agent started by hand"
+
+
 def test_after_its_failures_the_rest_of_a_group_is_named() -> None:
     made = queue(*[SchedulingOptions(group="g", group_failures=2)] * 4, SchedulingOptions())
     taken = [made.take(), made.take()]

@@ -25,7 +25,7 @@ class Starter:
         self.running: set[str] = set()
         self.pilots_kept = 0
 
-    def start_kept(self, agent_id: str, gpus: str, *, among: int) -> None:
+    def start_kept(self, agent_id: str, gpus: str, *, among: int, share: bool = False) -> None:
         self.started.append((agent_id, gpus))
         self.running.add(agent_id)
 

@@ -388,7 +388,7 @@ def test_a_job_that_outgrows_its_reservation_is_told(capsys: pytest.CaptureFixtu
     def train() -> str:
         return outgrow(told)
 
-    assert "uses 9000 MiB of 0, but only 2560 MiB are reserved" in train()
+    assert "uses 9000 MiB of GPU 0, but only 2560 MiB are reserved" in train()
     assert peaks(train) == [9000]  # raised: the next one reserves more
 
 

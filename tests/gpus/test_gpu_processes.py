@@ -280,6 +280,26 @@ def test_foreign_use_shows_in_the_list(tmp_path: Path, monkeypatch: pytest.Monke
     assert [(use["pid"], use["used_mib"]) for use in card["foreign"]] == [(os.getpid(), 5000)]
 
 
+def test_a_stranger_is_named_and_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: Start
+) -> None:
+    monkeypatch.setenv("POSTROOM_FAKE_GPUS_FOLDER", str(tmp_path))
+    from postroom.gpus.cards import simulated
+
+    command = (sys.executable, "-m", "postroom", "gpu", "run", "--gpus", "2")
+    with simulated.Claim("FAKE-2", 5000):
+        waiting = start(*command, "--", "true", stderr=subprocess.PIPE)
+        assert waiting.stderr is not None
+        said = waiting.stderr.readline()
+        assert "waiting: card 2 is used without a lease by user " in said
+        assert f"pid {os.getpid()} (" in said and "--beside-strangers" in said
+        assert waiting.poll() is None
+        beside = postroom("run", "--gpus", "2", "--beside-strangers", "--", "true")
+        assert (beside.returncode, "also used by" in beside.stderr) == (0, True)
+        assert postroom("run", "--gpus", "2", "--timeout", "0", "--", "true").returncode == 75
+    assert waiting.wait(30) == 0
+
+
 def test_managing_quarantining_and_healing() -> None:
     assert postroom("manage", "1,3").returncode == 0
     assert postroom("idle").stdout.split() == ["1", "3"]

@@ -30,6 +30,11 @@ def test_without_a_traceback_only_the_text_tells_errors_apart() -> None:
     ]
 
 
+def test_an_outcome_is_said_once() -> None:
+    killed = Failure(Outcome.CANCELLED, "cancelled", "killed by kill()")
+    assert described(group_failures({4: killed}), 1) == ["1 cancelled: killed by kill() (job 4)"]
+
+
 def test_the_place_is_the_innermost_line_of_the_user_not_of_a_library() -> None:
     frames = [
         ("/my/kernel.py", 3),

@@ -201,7 +201,7 @@ def test_foreign_use_counts_and_is_waited_for(world: World) -> None:
     process = world.start(script)
     wait_until(lambda: open_ledger().queue(), what="the job waiting in line")
     assert process.stderr is not None
-    assert "8000 MiB in use without a lease" in process.stderr.readline()
+    assert "is used without a lease by user x" in process.stderr.readline()
     simulated.script(os.environ["POSTROOM_FAKE_GPUS_FOLDER"], {})
     world.wait_for("it")
     world.end("it")

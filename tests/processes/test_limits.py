@@ -95,7 +95,7 @@ def test_a_job_that_three_workers_died_with_is_lost(sessions: RealSessions, tmp_
     with sessions.master() as master:
         pool = master.run(jobs)
     assert pool[5].outcome is Outcome.LOST
-    assert "3 attempts were lost" in str(pool.failures()[0])
+    assert "lost: 3 attempts were lost, the last because" in str(pool.failures()[0])
     assert "SIGKILL" in str(pool.failures()[0])
     assert attempts(log) == [1, 2, 3]
     fine = [r for r in pool.results(return_exceptions=True) if isinstance(r, int)]

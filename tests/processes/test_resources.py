@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,9 @@ import pytest
 
 from postroom import Job, testing
 from postroom.errors import BaseFolderError
+from postroom.store import files
 from postroom.store.base import create_base
+from postroom.store.files import LocalFiles
 from postroom.store.snapshot import snapshot
 from postroom.testing import RealSessions, wait_until
 from tests.in_one_process import in_one_process
@@ -78,12 +80,30 @@ def listed(sessions: RealSessions) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("disk", ["size=8m"], indirect=True)
-def test_a_window_larger_than_the_disk_leaves_room_for_results(disk: Path) -> None:
+@pytest.mark.parametrize("made", [iter, list])
+def test_a_window_larger_than_the_disk_leaves_room_for_results(
+    disk: Path, made: Callable[[Iterator[Job]], Iterable[Job]]
+) -> None:
     kernel = "import numpy\ndef big(x):\n    return numpy.full(10_000, x[0])\n"
     with in_one_process(disk, kernel) as room:
-        pool = room.master.start(Job("kernels:big", x=np.full(1 << 17, n)) for n in range(24))
+        sizes = [1 << 16] * 9 + [1 << 19] * 3  # larger than those before them
+        jobs = (Job("kernels:big", x=np.full(size, n)) for n, size in enumerate(sizes))
+        pool = room.master.start(made(jobs))
+        for _ in room.master.rounds(pool, timeout_s=0.5):  # nobody works yet: the disk fills up
+            pass
+        assert 0 < len(pool.jobs) < len(sizes)
         room.finish(pool)
-        assert [int(one[0]) for one in pool.results()] == list(range(24))
+        assert [int(one[0]) for one in pool.results()] == list(range(12))
+
+
+@pytest.mark.parametrize("disk", ["size=4m"], indirect=True)
+def test_a_file_larger_than_the_disk_does_not_fill_it_first(
+    disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "allocate", lambda fd, size: pytest.fail("it takes what is left"))
+    with pytest.raises(OSError, match="No space left"):
+        LocalFiles().write_new(f"{disk}/result", [bytes(5 << 20)])
+    assert os.listdir(disk) == []
 
 
 @pytest.mark.parametrize("disk", ["size=4m"], indirect=True)
@@ -178,7 +198,7 @@ def test_a_batch_on_a_full_disk_waits_says_so_and_goes_on(disk: Path, tmp_path: 
     assert "it goes on" in batch.stderr.readline()
     go.touch()
     said = batch.stderr.read()
-    assert batch.wait(60) == 0 and "102 ok, 0 failed" in said
+    assert batch.wait(60) == 0 and "102 ok, 0 failed" in said, said
     assert batch.stdout is not None
     batch.stdout.close()
     batch.stderr.close()

@@ -196,6 +196,9 @@ def test_a_refused_exclusive_mode_is_said_and_the_session_works(
 
 def test_foreign_processes_on_the_card_are_told_of(sessions: RealSessions, driver: Path) -> None:
     driver.write_text(CARD + f"process 0 {os.getpid()} 5000 compute\n")
+    with pytest.raises(AssertionError, match=f"without a lease by .*pid {os.getpid()}"):
+        sessions.start("0", "0")
+    sessions.environment["POSTROOM_BESIDE_STRANGERS"] = "1"
     sessions.start("0", "0")
     words = Path(sessions.words("0")).read_text()
     assert f"pid {os.getpid()}" in words and "4.9G" in words

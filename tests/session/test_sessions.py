@@ -13,7 +13,7 @@ from postroom.gpus.cards.gpu_list import SlotSpec
 from postroom.session.sessions import COMMANDS_ONLY, Sessions, SlotsFailed
 from postroom.store.base import Base, create_base
 from postroom.store.files import LocalFiles
-from postroom.store.snapshot import living_agents
+from postroom.store.snapshot import living_agent
 from postroom.store.wanted_agents import WantedAgents, write_wanted
 from postroom.testing import wait_until
 
@@ -40,7 +40,7 @@ def sessions(base: Base, said: list[str], monkeypatch: pytest.MonkeyPatch) -> It
 
 
 def lives(base: Base, agent: str) -> bool:
-    return living_agents(FILES, base, agent) is not None
+    return living_agent(FILES, base, agent) is not None
 
 
 def test_a_block_has_the_sessions_that_it_asks_for(base: Base, said: list[str]) -> None:
@@ -70,14 +70,14 @@ def test_a_session_that_cannot_start_is_an_error_with_its_last_line(base: Base) 
 
 def test_a_kept_session_that_dies_is_started_again(base: Base, sessions: Sessions) -> None:
     sessions.keep([SlotSpec("0", "cpu")])
-    first = wait_until(lambda: living_agents(FILES, base, "0"))
+    first = wait_until(lambda: living_agent(FILES, base, "0"))
     wait_until(lambda: FILES.exists(base.mailbox("0")))
     sessions._processes["0"].kill()
     sessions._processes["0"].wait()
 
     def restarted() -> bool:
         sessions.tend(time.monotonic())
-        now = living_agents(FILES, base, "0")
+        now = living_agent(FILES, base, "0")
         return now is not None and now.pid != first.pid
 
     wait_until(restarted, folder=base.root)
@@ -117,7 +117,7 @@ def test_a_master_starts_and_stops_sessions_without_waiting(base: Base) -> None:
     master.start_kept("cpu", "cpu", among=1)
     assert master.is_starting("cpu") and not master.is_starting("0")
     wait_until(lambda: FILES.exists(base.mailbox("cpu")), folder=base.root)
-    info = living_agents(FILES, base, "cpu")
+    info = living_agent(FILES, base, "cpu")
     assert info is not None and info.kept
     write_wanted(FILES, base, WantedAgents({"0": "0"}))  # and not this one
     wait_until(lambda: not lives(base, "cpu"), folder=base.root)

@@ -300,11 +300,13 @@ class Checker:
         return covered
 
     def _compare(self, disk: Disk, submission: Submission, covered: dict[int, JobEnd]) -> None:
+        taken = self._taken(disk, submission.run or "")
+        # What came after a result was taken counts for nothing.
+        covered = {job: done for job, done in covered.items() if job not in taken}
         for job, done in covered.items():
             self._judge(submission, job, done)
             if not self._notes_lost:
                 self._check_notes(disk, submission, job, done)
-        taken = self._taken(disk, submission.run or "")
         for job in taken & set(submission.jobs):
             if submission.taken.get(job, ("never",))[0] != "ok" and not submission.shaken:
                 raise Violation(f"job {job} of {submission.run} was removed, and not taken")

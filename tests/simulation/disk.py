@@ -295,12 +295,16 @@ class SimulatedAppendFile:
         self._files.operation(path)
         return self._node.links > 0
 
-    def give_back(self, end: int) -> None:
+    def give_back(self, at: int, end: int) -> None:
         self._files.operation()
         # At once, on the disk, too: as bad as it can be.
-        self._node.data = bytes(end) + self._node.data[end:]
+        self._node.data = _cleared(self._node.data, at, end)
         if self._node.stable is not None:
-            self._node.stable = bytes(min(end, len(self._node.stable))) + self._node.stable[end:]
+            self._node.stable = _cleared(self._node.stable, at, end)
+
+    def next_data(self, at: int) -> int:
+        self._files.operation()
+        return len(self._node.data) - len(self._node.data[at:].lstrip(b"\0"))
 
     def close(self) -> None:
         pass
@@ -554,6 +558,10 @@ class SimulatedFiles:
             return SimulatedAppendFile(self, self.disk.file(path))
         except FileNotFoundError:
             return None
+
+
+def _cleared(data: bytes, at: int, end: int) -> bytes:
+    return data[:at] + bytes(len(data[at:end])) + data[end:]
 
 
 def _apply(change: Change) -> None:

@@ -110,8 +110,21 @@ class Client:
         self._own = own
         self._joined = joined  # runs of others, which it appends to
         self._lot = random.Random(name)
+        self._pools: dict[str, JobPool] = {}
+
+    @property
+    def waits(self) -> bool:
+        """Whether it has a pool that is not done."""
+        runs = {s.run for s in [*self._own, *self._joined] if s.closed is None}
+        return any(run in runs and not pool.done for run, pool in self._pools.items())
 
     def __call__(self, process: Process) -> None:
+        try:
+            self._work(process)
+        finally:
+            self._pools = {}  # they hold descriptors
+
+    def _work(self, process: Process) -> None:
         machine = self._machine
         master = Master(
             ROOT,
@@ -125,7 +138,7 @@ class Client:
         )
         sweep = sees_nothing if self._apart else machine.checker.sweep
         master._sweep = sweep  # type: ignore[method-assign]
-        pools: dict[str, JobPool] = {}
+        pools = self._pools = {}
         seen: dict[str, int] = {}
         while True:
             for submission in [*self._own, *self._joined]:
@@ -226,7 +239,7 @@ class Client:
             tokens = [job.arguments.get("token", 0) for job in pool.jobs]
             for number, token in enumerate(tokens):
                 if not token and number in submission.jobs:  # its arguments are gone
-                    checker.recycled(submission, number, done=pool.status(number).done)
+                    checker.recycled(submission, number, done=pool.has_outcome(number))
                     tokens[number] = submission.jobs[number].token
             if submission.shaken and not checker.holds(tokens, submission.jobs):
                 checker.abandoned(submission)

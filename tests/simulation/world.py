@@ -56,7 +56,7 @@ class World(Machine):
 
     # What the acting Master has a world for: it starts the sessions that the base wants
 
-    def start_kept(self, agent_id: str, gpus: str, *, among: int) -> None:
+    def start_kept(self, agent_id: str, gpus: str, *, among: int, share: bool = False) -> None:
         """Start a session that lives as long as the base wants it."""
         self.start(self.kept[agent_id])
 
@@ -134,7 +134,10 @@ class World(Machine):
         else:
             missing = [(s.run, job) for s, job in self.checker.missing()]
             waiting = [s for s in self.checker.submissions if s.run is None or s.more]
-            raise Violation(f"stuck: {missing} without a result, {waiting} not accepted")
+            clients = [r.name for r in self._roles.values() if isinstance(r, Client) and r.waits]
+            raise Violation(
+                f"stuck: {missing} without a result, {waiting} not accepted, {clients} wait"
+            )
         self.checker.check_disk(self.disk)
 
     def ready(self) -> list[Process]:
@@ -161,7 +164,8 @@ class World(Machine):
 
     def _finished(self) -> bool:
         accepted = all(s.run is not None and not s.more for s in self.checker.submissions)
-        return accepted and not self.checker.missing()
+        waits = any(isinstance(role, Client) and role.waits for role in self._roles.values())
+        return accepted and not waits and not self.checker.missing()
 
     def _reap(self, process: Process) -> None:
         error = process.error

@@ -89,6 +89,27 @@ def test_who_comes_later_goes_on_behind(room: PostRoom) -> None:
     assert values(room) == [0, 1, 2, 3, 4]
 
 
+def test_who_reads_a_log_passes_over_what_was_given_back(
+    room: PostRoom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append_log = writer(room)
+    records = [append_log.append(1, parcel("x" * 200_000)) for _ in range(60)]
+    append_log.close()
+    file = room.files.make_append_file(str(path(room)))
+    file.give_back(records[1].at, records[58].end)
+    file.close()
+    sizes: list[int] = []
+    read = LocalAppendFile.read
+
+    def noted(self: LocalAppendFile, at: int, size: int) -> bytes:
+        sizes.append(size)
+        return read(self, at, size)
+
+    monkeypatch.setattr(LocalAppendFile, "read", noted)
+    assert reader(room).read_on(sync=False) == [records[0], records[59]]
+    assert sum(sizes) < path(room).stat().st_size / 2
+
+
 class Rival(LocalFiles):
     """Somebody else appends just before we do, as often as is asked."""
 

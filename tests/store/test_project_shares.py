@@ -7,9 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from postroom.errors import PostroomError
 from postroom.queue.queue_view import QueueView
 from postroom.session.inbox import Inbox, Step
-from postroom.store.project_shares import ProjectShares, levels, read_use, write_use
+from postroom.store.project_shares import (
+    ProjectShares,
+    half_life_s,
+    levels,
+    read_use,
+    write_use,
+)
 from tests.dispatch.test_request_executor import QueueRoom, run_command
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
@@ -103,6 +110,21 @@ def test_use_fades_and_programs_take_turns_with_who_is_next() -> None:
     use = ProjectShares()
     use.add("a", 1000.0, 0.0)
     assert use.used_s(3 * DAY)["a"] == pytest.approx(500.0)
+    use.half_life_s = DAY
+    assert use.used_s(3 * DAY)["a"] == pytest.approx(125.0)
     use.forget_faded(60 * DAY)
     assert use.accounts == {}
     assert levels({"a": 130.0, "b": 59.0}, {"a", "b", "c", ""}) == {"": 0, "a": 2, "b": 0, "c": 0}
+
+
+def test_the_scheduler_sets_the_half_life_and_listings_know_it(
+    room: QueueRoom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POSTROOM_HALF_LIFE", "12h")
+    assert half_life_s() == 12 * HOUR
+    write_use(room.files, room.base, ProjectShares(half_life_s=half_life_s()))
+    assert read_use(room.files, room.base).half_life_s == 12 * HOUR
+    for wrong in ("soon", "0", "5s"):
+        monkeypatch.setenv("POSTROOM_HALF_LIFE", wrong)
+        with pytest.raises(PostroomError, match="write a time"):
+            half_life_s()

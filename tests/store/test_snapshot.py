@@ -6,7 +6,7 @@ from postroom.jobs import Job
 from postroom.session.inbox import Step
 from postroom.store.agents import PROTOCOL, AgentInfo
 from postroom.store.base import Base
-from postroom.store.snapshot import living_agents, snapshot
+from postroom.store.snapshot import living_agent, living_agents, snapshot
 from postroom.system.processes import myself
 from tests.in_one_process import in_one_process
 
@@ -51,6 +51,7 @@ def test_a_snapshot_tells_idle_running_and_dead_agents_apart(tmp_path: Path) -> 
         assert states["0"].state == "running" and states["0"].run == pool.run
         assert states["1"].state == "finishing"  # somebody has its lock, with a letter to finish
         assert states["2"].state == "starting"
+        assert [info.agent for info in living_agents(room.files, room.base)] == ["0", "2"]
         assert lock is not None
         lock.release()
         assert snapshot(room.base).agents[2].state == "dead"  # whatever has its pid
@@ -64,14 +65,14 @@ def test_the_locks_and_not_the_pids_say_whether_an_agent_lives(tmp_path: Path) -
     with in_one_process(tmp_path, DOUBLE) as room:
         write_info(room.base, "0", started=1, namespace="pid:[1]")
         assert snapshot(room.base).agents[0].state == "idle"
-        found = living_agents(room.files, room.base, "0")
+        found = living_agent(room.files, room.base, "0")
         assert found is not None
         assert found.pid_words == f"pid {myself().pid} in another container, on host host"
         tree = room.files.try_lock(room.base.agent_tree("0"))
         assert tree is not None
         assert snapshot(room.base).agents[0].state == "idle"
         room.inboxes[0].lock.release()  # type: ignore[attr-defined]
-        assert living_agents(room.files, room.base, "0") is None
+        assert living_agent(room.files, room.base, "0") is None
         assert snapshot(room.base).agents[0].state == "orphaned"
         tree.release()
         assert snapshot(room.base).agents[0].state == "dead"

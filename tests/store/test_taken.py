@@ -11,15 +11,17 @@ from pathlib import Path
 import pytest
 
 from postroom.errors import OtherVersionError, PostroomError
-from postroom.jobs import REMOVE_JOBS, Job, JobList
+from postroom.jobs import REMOVE_JOBS, Job, JobList, JobPool, Status
 from postroom.master import Master
+from postroom.parcel.sheets import Failure, JobEnd, JobSheet, Outcome, RanBy, pack_outcomes
 from postroom.queue.queue_view import QueueView
 from postroom.store.append_log import GoneParcel, logged_until, lost_jobs, read_sheets
-from postroom.store.base import create_base
-from postroom.store.files import LocalFiles
+from postroom.store.base import Base, create_base
+from postroom.store.files import LocalAppendFile, LocalFiles
 from postroom.store.runs import first_missing
 from postroom.store.snapshot import count_done
 from postroom.store.taken import Ranges, ResultRemover, Taken, read_taken
+from tests.by_hand import results
 from tests.in_one_process import InOneProcess, in_one_process
 
 KERNELS = """
@@ -177,6 +179,7 @@ class TestTakenResults:
             assert room.master.acting
             with Master(room.base.root, import_folder=str(room.import_folder)) as client:
                 pool = client.start(iter(jobs(tmp_path, 3)))
+                theirs = room.master._watch(room.master.look(pool.run))
                 now = time.monotonic()
                 for at in range(200):
                     room.inboxes[0].step()
@@ -192,6 +195,8 @@ class TestTakenResults:
                         break
                 assert pool.done and os.listdir(room.base.result_folder(pool.run)) == []
                 assert times_run(tmp_path) == [1, 1, 1]
+                room.master.step(now + 300)
+                assert theirs.done and not theirs.arrived
 
     def test_a_new_scheduler_does_not_run_them_again(self, tmp_path: Path) -> None:
         with in_one_process(tmp_path, KERNELS) as room:
@@ -236,3 +241,192 @@ class TestTakenResults:
             room.master.append(pool, Job("kernels:note", x=1, log=str(tmp_path / "ran")))
             room.master.let_go()
             assert room.finish(pool).result(300) == 2
+
+    def test_the_log_around_a_failed_job_is_given_back_and_the_job_can_be_run_again(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with in_one_process(tmp_path, KERNELS) as room:
+            base = room.base
+            pool = room.master.open()
+            pool.take_in_turn()
+            for job in jobs(tmp_path, 300):
+                room.master.extend(pool, [job])
+            room.finish(pool)
+            for number in list(pool.arrived):
+                pool._forget(number)
+            pool._remove_taken()
+            log = os.stat(base.append_log(pool.run))
+            # The page of the failed job, and that of the last one.
+            assert log.st_size > 100_000 > 4 * 4096 >= log.st_blocks * 512
+            found = {sheet.first: sheet for sheet in read_sheets(FILES, base, pool.run)}
+            kept = found[3]
+            assert isinstance(kept, JobSheet) and kept.arguments(3)["x"] == 3
+            assert lost_jobs(FILES, base, pool.run, recycled=True) == []
+            room.master.let_go()  # a new scheduler reads the log
+            monkeypatch.setenv("THREE_IS_FINE", "1")
+            assert room.finish(room.master.resume(pool.run).retry()).result(3) == 6
+            assert times_run(tmp_path) == [1, 1, 1, 2] + [1] * 296
+
+    def test_a_program_that_waits_sees_what_another_has_taken(self, tmp_path: Path) -> None:
+        with in_one_process(tmp_path, KERNELS) as room:
+            pool = room.master.open()
+            room.master.extend(pool, jobs(tmp_path, 2))
+            with Master(room.base.root, import_folder="/") as other:
+                theirs = other.look(pool.run)
+                room.finish(pool)
+                assert len(list(pool.as_completed(keep=False))) == 2
+                assert theirs.refresh() and theirs.done and not theirs.arrived
+                with pytest.raises(PostroomError, match="handed out and is not kept"):
+                    theirs.result(0)
+
+    def test_a_result_that_comes_after_one_was_taken_elsewhere_counts_for_nothing(
+        self, tmp_path: Path
+    ) -> None:
+        with in_one_process(tmp_path, KERNELS) as room:
+            pool = room.master.open()
+            room.master.extend(pool, jobs(tmp_path, 1))
+            with Master(room.base.root, import_folder="/") as other:
+                theirs = other.look(pool.run)
+                room.finish(pool)
+                assert len(list(pool.as_completed(keep=False))) == 1
+                failure = Failure(Outcome.FAILED, "late", "late")
+                late = pack_outcomes(0, [JobEnd(failure=failure)], RanBy("0", "cpu", 1, 0.0))
+                FILES.write_new(room.base.result(pool.run, 0), late)
+                theirs.deliver(theirs._read(0))
+                assert theirs.status(0) is Status.OK and not theirs.arrived
+                with QueueView(room.base) as view:
+                    assert view.read_state().readers[pool.run].outcome(0) == "ok"
+
+    def test_a_result_waits_until_it_can_be_read_what_was_taken(self, tmp_path: Path) -> None:
+        with in_one_process(tmp_path, KERNELS) as room:
+            pool = room.master.open()
+            room.master.extend(pool, jobs(tmp_path, 1))
+            taken = Path(room.base.taken(pool.run))
+            taken.write_bytes(b'{"version": 9}')
+            FILES.write_new(room.base.result(pool.run, 0), results(0, [7]))
+            pool.deliver(pool._read(0))
+            assert not pool.done
+            taken.unlink()
+            room.master.step(time.monotonic())
+            assert pool.result(0) == 7
+
+    def test_a_parcel_with_the_result_of_a_job_that_joins_the_pool_later_stays(
+        self, tmp_path: Path
+    ) -> None:
+        with in_one_process(tmp_path, KERNELS) as room:
+            pool = room.master.open()
+            pool.take_in_turn()
+            with Master(room.base.root, import_folder="/") as other:
+                room.master.extend(pool, jobs(tmp_path, 1))
+                other.extend(other.resume(pool.run), jobs(tmp_path, 1))
+                FILES.write_new(room.base.result(pool.run, 0), results(0, [7, 8]))
+                pool.refresh()
+                take(pool, [0])
+                assert read_taken(FILES, room.base, pool.run).ranges == []
+                room.master.extend(pool, jobs(tmp_path, 1))
+                pool.refresh()
+                assert pool.arrived == [0, 1] and pool.result(1) == 8
+                take(pool, [1])
+                assert read_taken(FILES, room.base, pool.run).ranges == [(0, 2)]
+
+
+def take(pool: JobPool, numbers: list[int]) -> None:
+    """Hand out results that are not kept."""
+    for number in numbers:
+        pool._forget(number)
+    pool._remove_taken()
+
+
+class TestTheLog:
+    """Which records of the append log are given back: only those whose jobs are named as taken."""
+
+    @pytest.fixture
+    def log(self, tmp_path: Path) -> FollowedLog:
+        return FollowedLog(create_base(tmp_path / "base"))
+
+    def test_a_record_stays_until_all_its_jobs_are_taken(self, log: FollowedLog) -> None:
+        log.append((0, 2), (2, 3), (3, 4))
+        assert log.remove((0, 1)) == []
+        assert log.remove((2, 3)) == [(2, 3)]
+        assert log.remove((1, 2)) == [(0, 3)]  # in a row, so it is one stretch
+
+    def test_a_record_that_another_program_wrote_stays(self, log: FollowedLog) -> None:
+        log.append((3, 4), (6, 7), (7, 8))
+        assert log.remove((0, 1)) == []
+        assert log.remove((1, 7)) == [(3, 4), (6, 7)]
+        assert read_taken(FILES, log.base, "run").offset == 0
+
+    def test_the_last_record_stays_until_there_is_another(self, log: FollowedLog) -> None:
+        log.append((0, 1), (1, 2))
+        assert log.remove((0, 2)) == [(0, 1)]
+        log.append((2, 3), (3, 4))
+        assert log.remove((2, 3)) == [(0, 3)]
+        taken = read_taken(FILES, log.base, "run")
+        assert (taken.number, taken.offset) == (3, 300)
+
+    def test_what_was_torn_between_two_records_goes_with_them(self, log: FollowedLog) -> None:
+        log.remover.logged(0, 1, 64, 100)
+        log.remover.logged(1, 2, 300, 400)
+        log.remover.logged(2, 3, 400, 500)
+        log.remover.remove([(0, 2)])
+        assert log.files.given_back == [(0, 400)]
+
+    def test_another_process_goes_on_where_one_has_ended(self, log: FollowedLog) -> None:
+        log.append((0, 1), (1, 2))
+        assert log.remove((0, 1)) == [(0, 1)]
+        log.remover.close()
+        log.open()
+        log.append((1, 2), (2, 3))
+        assert log.remove((1, 2)) == [(0, 2)]
+
+    def test_nothing_is_given_back_before_it_is_named(self, log: FollowedLog) -> None:
+        log.append((0, 1), (1, 2))
+        log.files.full = True
+        with pytest.raises(OSError, match="full"):
+            log.remove((0, 1))
+        assert log.files.given_back == []
+        log.files.full = False
+        assert log.remove((0, 1)) == [(0, 1)]
+
+
+class FollowedLog:
+    """An append log of which only is noted what is given back: each job has a hundred bytes."""
+
+    def __init__(self, base: Base) -> None:
+        self.base = base
+        os.mkdir(base.run_folder("run"))
+        self.files = Noting()
+        self.open()
+
+    def open(self) -> None:
+        self.remover = ResultRemover(self.files, self.base, "run", durable=False)
+        assert self.remover.begin()
+
+    def append(self, *records: tuple[int, int]) -> None:
+        for number, stop in records:
+            self.remover.logged(number, stop, 100 * number, 100 * stop)
+
+    def remove(self, *parcels: tuple[int, int]) -> list[tuple[int, int]]:
+        """Remove results; which jobs were given back."""
+        self.files.given_back.clear()
+        self.remover.remove(parcels)
+        return [(at // 100, end // 100) for at, end in self.files.given_back]
+
+
+class Noting(LocalFiles):
+    """Files that note what is given back, on a disk that may be full."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.given_back: list[tuple[int, int]] = []
+        self.full = False
+
+    def move(self, source: str, target: str) -> None:
+        if self.full:
+            raise OSError("full")
+        super().move(source, target)
+
+    def make_append_file(self, path: str) -> LocalAppendFile:
+        file = super().make_append_file(path)
+        file.give_back = lambda at, end: self.given_back.append((at, end))  # type: ignore[method-assign]
+        return file

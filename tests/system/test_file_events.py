@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from postroom.store.files import LocalFiles
-from postroom.system.file_events import CROWDED_S, FolderWatcher, Waiter
+from postroom.system.file_events import (
+    CROWDED_S,
+    TRY_AGAIN_MOST_S,
+    TRY_AGAIN_S,
+    FolderWatcher,
+    Waiter,
+)
 from postroom.testing import wait_until
 
 
@@ -174,10 +180,25 @@ def test_who_has_to_wait_for_a_core_again_and_again_does_not_spin(tmp_path: Path
     wait_ns(2 * moment_ns)
     assert not waiter._is_crowded(1.0 + 1.5 * CROWDED_S)  # too early to tell
     assert waiter._is_crowded(1.0 + 2 * CROWDED_S)
-    assert waiter._is_crowded(1.0 + 2.5 * CROWDED_S)
-    assert not waiter._is_crowded(1.0 + 4 * CROWDED_S)
+    now = 1.0 + 2 * CROWDED_S
+    for tried in range(8):  # it tries again: soon, then later and later, if it is still crowded
+        pause_s = min(TRY_AGAIN_S * 2**tried, TRY_AGAIN_MOST_S)
+        # Meanwhile it sleeps: what its CPU takes to wake up counts as waiting, and is no reason.
+        wait_ns((10 + 2 * tried) * moment_ns)
+        assert waiter._is_crowded(now + 0.9 * pause_s)
+        now += 1.1 * pause_s
+        assert not waiter._is_crowded(now)
+        wait_ns((11 + 2 * tried) * moment_ns)
+        now += 1.5 * CROWDED_S
+        assert waiter._is_crowded(now)
+    now += 1.1 * TRY_AGAIN_MOST_S
+    assert not waiter._is_crowded(now)
+    assert not waiter._is_crowded(
+        now + 1.5 * CROWDED_S
+    )  # the others have ended: it goes on spinning
+    assert waiter._try_s == TRY_AGAIN_S
     waiter.close()
-    assert not waiter._is_crowded(20.0)
+    assert not waiter._is_crowded(99.0)
 
 
 def test_a_waiter_that_nobody_closes_leaves_no_descriptors(tmp_path: Path) -> None:

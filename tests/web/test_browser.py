@@ -362,9 +362,19 @@ def test_every_other_form_does_what_it_says(browser: Browser) -> None:
     press(window, "Submit")
     wait("Queued 2 jobs")
     window.get_by_role("link", name="exit 3", exact=True).click()
+    window.get_by_role("link", name="Edit", exact=True).click()
+    assert faults(window) == []
+    window.get_by_label("Command", exact=True).fill("echo edited; exit 3")
+    press(window, "Save")
+    wait("changed.")
+    assert window.locator("pre.command").inner_text() == "echo edited; exit 3"
+    window.get_by_role("link", name="Edit", exact=True).click()
+    window.get_by_label("Command", exact=True).fill("exit 3")
+    press(window, "Save")
+    wait("changed.")
     window.get_by_role("link", name="Edit and run again").click()
     assert window.get_by_label("Commands").input_value() == "exit 3"
-    assert window.get_by_label("Memory per GPU").input_value() == "1024M"
+    assert window.get_by_label("Memory per GPU").input_value() == "1G"
     window.get_by_label("Name").fill("edited")
     window.get_by_text("When it starts").click()
     window.get_by_label("Hold until released").check()

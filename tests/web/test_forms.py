@@ -11,13 +11,16 @@ import pytest
 
 from postroom.commands.job_environment import JobEnvironment
 from postroom.commands.spec import CommandSpec
+from postroom.parcel.sheets import JobSheet
 from postroom.queue.queue_view import QueueView
 from postroom.queue.submission import submit
 from postroom.session.sessions import Sessions
 from postroom.store.files import LocalFiles
 from postroom.store.job_ids import JobId
 from postroom.store.pilot_records import PilotGroup, PilotGroups, change_groups, read_groups
-from postroom.store.requests import Request, pending, read_request
+from postroom.store.requests import Request, RequestVerb, pending, read_request
+from postroom.store.scheduling import SchedulingOptions
+from tests.queue.kit import end
 
 from .conftest import SCRIPT, Page
 
@@ -206,6 +209,51 @@ def test_a_job_is_edited_and_run_again_with_the_environment_that_it_had(
         assert view.environment(new) == {"SHELL_OF": "that day", "A": "2"}
     assert (asked_for.name, asked_for.rerun_of, project) == ("new", job, "edited")
     assert browser.get("/submit?again=nonsense").status_code == 400
+
+
+def test_a_waiting_job_is_edited_by_the_request_of_postroom_edit(
+    page: Page, browser: httpx.Client
+) -> None:
+    first, second = submit(
+        FILES,
+        page.base,
+        [
+            CommandSpec("echo 1", cwd="/", env={"A": "1"}, before="module load x"),
+            CommandSpec("echo 2", cwd="/", scheduling=SchedulingOptions(priority=1)),
+        ],
+        project="waits",
+    )
+    shown = browser.get(f"/submit?edit={first}").text
+    assert "echo 1</textarea>" in shown and "A=1</textarea>" in shown and "Array" not in shown
+    known = list(pending(FILES, page.base))
+    fields = {
+        "edit": str(first),
+        "whole": "on",
+        "project": "waits",
+        "cwd": "/tmp",
+        "action": "queue",
+    }
+    changed = {"commands": "echo 3\necho 4", "env": "A=2", "after": str(second), "priority": "5"}
+    answer, note = post(page, browser, "/submit", **fields, **changed, time_limit="1h")
+    assert answer.headers["location"].startswith(f"/jobs/{first}?note=")
+    assert note.startswith(f"Job {first.short} changed")
+    (request,) = asked(page, known)
+    assert request.verb is RequestVerb.EDIT
+    (parcel,) = request.parcels().values()
+    new = CommandSpec.of_job(JobSheet("parcel", parcel), first.number)
+    assert (new.command, new.cwd, new.env) == ("echo 3\necho 4", "/tmp", {"A": "2"})
+    assert (new.before, new.timeout_s) == ("module load x", 3600.0)
+    assert (new.scheduling.after, new.scheduling.priority) == ((second,), 5)
+    wrong, said = post(page, browser, "/submit", **fields, commands="true", begin="someday")
+    assert wrong.status_code == 400 and "is not a time" in said and "Save" in said
+
+
+def test_a_job_that_has_ended_cannot_be_edited(page: Page, browser: httpx.Client) -> None:
+    (job,) = submit(FILES, page.base, [CommandSpec("true", cwd="/")], project="ended")
+    assert f"/submit?edit={job}" in browser.get(f"/jobs/{job}").text.replace("%2F", "/")
+    end(page.base, job)
+    assert "nothing to edit" in browser.get(f"/submit?edit={job}").text
+    assert "/submit?edit=" not in browser.get(f"/jobs/{job}").text
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,7 @@ def test_all_options_of_a_form_arrive(tmp_path: Path) -> None:
         "priority": "-3",
         "gpus": "2",
         "memory": "20G",
+        "over": "kill",
         "only_on": "local",
         "require": "A100|24G",
         "begin": "now+2h",
@@ -78,7 +79,7 @@ def test_all_options_of_a_form_arrive(tmp_path: Path) -> None:
     (ask,) = asks(tmp_path, wanted)
     assert wanted.project == "p"
     assert (ask.name, ask.cwd, ask.env) == ("one", "/tmp", {"A": "1", "B": "x=y"})
-    assert (ask.timeout_s, ask.retries) == (5400.0, 2)
+    assert (ask.timeout_s, ask.retries, ask.over) == (5400.0, 2, "kill")
     scheduling = ask.scheduling
     assert (scheduling.priority, scheduling.gpus, scheduling.memory_mib) == (-3, 2, 20480)
     assert (scheduling.after, scheduling.held) == ((earlier,), True)

@@ -19,13 +19,20 @@ card 0.
 The free memory of a card is what is neither reserved nor used. A lease counts with its reservation
 from its first moment, or with what it uses if that is more. A process without a lease counts with
 what it uses.
+
+A card on which such a process computes is avoided: a whole card is not given beside any, and a part
+of a card not beside another user's, until the process ends or a request says that it does not mind
+(`beside`). A context that computes nothing is no reason to wait.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import inf
 from typing import NamedTuple, Protocol
+
+# What a program keeps of a card that it does not compute on any more: a CUDA context.
+OVERLOOKED_MIB = 512
 
 
 class CardShare(NamedTuple):
@@ -60,6 +67,8 @@ class Demand(NamedTuple):
     pid: int = 0
     pack: bool = False  # use the fullest card that fits; the default is the emptiest
     ends_at: float = inf  # when its lease should end, if it is granted now
+    user: str = ""  # the name of `uid`
+    beside: bool = False  # it does not mind processes without a lease
 
     @property
     def exact(self) -> bool:
@@ -75,6 +84,8 @@ class ProcessMemory(NamedTuple):
 
     lineage: tuple[int, ...]
     used_mib: int
+    user: str = ""
+    compute: bool = True  # False: a desktop
 
 
 class AvailableCard(NamedTuple):
@@ -123,6 +134,10 @@ class CardAllocator:
             card.uuid: unleased(card, held[card.uuid], requester_pid=requester_pid)
             for card in available
         }
+        self._owners = {
+            uuid: {share.pid for share in on_card if share.pid} for uuid, on_card in held.items()
+        }
+        self._strangers: dict[tuple[str, bool, int, str], int] = {}
         self.free_mib = {
             card.uuid: card.memory_mib - self.unleased[card.uuid] for card in available
         }
@@ -148,9 +163,21 @@ class CardAllocator:
             for window in self._windows
         )
 
+    def has_strangers(self, uuid: str, demand: Demand) -> bool:
+        """Whether a process without a lease keeps the demand off the card."""
+        card = self.available[uuid]
+        if demand.beside or not card.processes:
+            return False
+        key = uuid, demand.memory_mib is None, demand.pid, demand.user
+        if key not in self._strangers:
+            self._strangers[key] = strangers_mib(card, self._owners[uuid], demand)
+        return self._strangers[key] > OVERLOOKED_MIB
+
     def fits(self, uuid: str, demand: Demand) -> bool:
         """Whether the card can satisfy the demand now."""
         if self._windows and not self.is_open(uuid, demand):
+            return False
+        if self.has_strangers(uuid, demand):
             return False
         held = self.shares[uuid]
         if demand.memory_mib is None:
@@ -208,12 +235,16 @@ class CardAllocator:
     def _links(self, uuids: Sequence[str]) -> int:
         return sum(other in self.available[uuid].linked for uuid in uuids for other in uuids)
 
-    def _preference(self, uuid: str, demand: Demand) -> tuple[float, float]:
+    def _preference(self, uuid: str, demand: Demand) -> tuple[float, float, float]:
+        card = self.available[uuid]
         if demand.memory_mib is None:
-            # Cards that are used without a lease come last.
-            return float(self.unleased[uuid] > 0), self.available[uuid].rank
+            # Cards that are used without a lease, or by a process that ended, come last.
+            hidden_mib = card.used_mib - sum(process.used_mib for process in card.processes)
+            used = self.unleased[uuid] > 0 or hidden_mib > OVERLOOKED_MIB
+            return float(used), card.rank, 0.0
         free_mib = self.free_mib[uuid]
-        return float(free_mib if demand.pack else -free_mib), self.available[uuid].rank
+        used = self.unleased[uuid] > OVERLOOKED_MIB
+        return float(used), float(free_mib if demand.pack else -free_mib), card.rank
 
     def keep_back(self, demand: Demand) -> tuple[str, ...]:
         """Return the free cards that a demand keeps back from later ones while it does not fit.
@@ -223,11 +254,21 @@ class CardAllocator:
         known = [
             uuid for uuid in demand.among if uuid in self.free_mib and self.is_open(uuid, demand)
         ]
-        free = [uuid for uuid in known if self.is_free(uuid)] if demand.memory_mib is None else []
+        free = [
+            uuid
+            for uuid in known
+            if demand.memory_mib is None
+            and self.is_free(uuid)
+            and not self.has_strangers(uuid, demand)
+        ]
         if sum(uuid in self.spare_mib for uuid in known) < self.most_drained:
             others = [uuid for uuid in known if uuid not in free and uuid not in self.spare_mib]
-            found = [drain for uuid in others if (drain := self._drain(uuid, demand)) is not None]
-            for _, uuid, spare in sorted(found)[: max(0, demand.count - len(free))]:
+            found = [
+                (self.has_strangers(uuid, demand), *drain)
+                for uuid in others
+                if (drain := self._drain(uuid, demand)) is not None
+            ]
+            for _, _, uuid, spare in sorted(found)[: max(0, demand.count - len(free))]:
                 self.spare_mib[uuid] = spare
         return tuple(free)
 
@@ -282,6 +323,22 @@ def unleased(card: AvailableCard, held: Sequence[CardShare], *, requester_pid: i
     # What cannot be attributed may be what a lease uses whose processes cannot be seen from here.
     unseen_mib = sum(mib for pid, mib in reserved.items() if pid not in seen)
     return foreign_mib + excess_mib + max(0, unknown_mib - unseen_mib)
+
+
+def strangers_mib(card: AvailableCard, owners: Collection[int], demand: Demand) -> int:
+    """Return what processes without a lease use of a card that a demand must not join.
+
+    `owners` are those of its leases. A share may join processes of its own user: they are counted.
+    """
+    known = {*owners, demand.pid} - {0}
+    whole = demand.memory_mib is None
+    return sum(
+        process.used_mib
+        for process in card.processes
+        if process.compute
+        and known.isdisjoint(process.lineage)
+        and (whole or (process.lineage and process.user not in ("", demand.user)))
+    )
 
 
 def grant(

@@ -32,6 +32,11 @@ class CardCache:
         self._until = time.monotonic() + CACHE_S if fresh else 0.0
         self._watch: CardWatch | None = None
 
+    @property
+    def known(self) -> list[Card]:
+        """The cards as they were last known."""
+        return self._cards
+
     def cards(self) -> list[Card]:
         """Return the cards; if the driver does not answer, as they were last known."""
         if self._ask is not None and time.monotonic() > self._until:
@@ -66,6 +71,8 @@ def memory_by_process(card: Card) -> tuple[ProcessMemory, ...]:
         ProcessMemory(
             () if usage.user == "?" else (usage.pid, *processes.ancestors(usage.pid)),
             usage.used_mib,
+            usage.user,
+            usage.compute,
         )
         for usage in card.processes
         if usage.used_mib is not None  # else it is part of what the card itself shows as used

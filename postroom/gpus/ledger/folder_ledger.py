@@ -23,7 +23,7 @@ from .card_cache import CACHE_S, CardCache, available_cards
 from .lease_scan import LeaseScan, LedgerState
 from .ledger_notes import LedgerNotes
 from .ledger_rules import LedgerRules, read_rules
-from .protocol import Lease, LeaseEntry, LeaseRequest, Ledger, Quarantine
+from .protocol import WITHOUT_A_LEASE, Lease, LeaseEntry, LeaseRequest, Ledger, Quarantine
 from .reservations import AHEAD_S, LONGEST_S, Reservation, room
 from .waiting import (
     CardClaim,
@@ -34,6 +34,7 @@ from .waiting import (
     claimed,
     refusal,
     reserved_for,
+    used_by_strangers,
 )
 
 FOLLOWS_S = 30.0  # a lease so soon after another may find its memory still in use
@@ -229,23 +230,26 @@ class FolderLedger:
     ) -> Lease:
         """Do what `acquire` does, for an entry that exists already."""
         began = time.monotonic()
-        # Shares depend on the memory that is in use now; whole cards only on the leases.
-        ask = self._cards if entry.memory_mib is not None else None
+        whole = entry.memory_mib is None
         with (
-            CardCache(cards, ask) as cache,
+            CardCache(cards, self._cards) as cache,
             PendingRequest(
-                self.folder, entry, _Remembered(lambda: self.situation(cache.cards())), pack=pack
+                self.folder,
+                entry,
+                _Remembered(lambda: self.situation(cache.cards())),
+                pack=pack,
+                known=_Remembered(lambda: self.situation(cache.known)) if whole else None,
             ) as pending,
         ):
             pending.ask(stay=timeout_s is None or timeout_s > 0)
             while not pending.granted:
                 waited_s = time.monotonic() - began
                 if timeout_s is not None and waited_s >= timeout_s:
-                    raise CardHeld(self._refusal(pending, cards))
+                    raise CardHeld(self._refusal(pending, cache.known))
                 if wanted is not None and not wanted():
                     raise CardHeld("nobody waits for the card any more")
                 if waiting is not None:
-                    waiting(self._refusal(pending, cards))
+                    waiting(self._refusal(pending, cache.known))
                     waiting = None
                 pending.pause(waited_s, inf if timeout_s is None else timeout_s - waited_s)
                 pending.ask_again()
@@ -318,6 +322,8 @@ class FolderLedger:
         if why := refusal(entry, snapshot, situation):
             return why
         reserved = reserved_for(entry, snapshot, situation)
+        used = used_by_strangers(entry, snapshot, situation)
+        whole = entry.memory_mib is None
         managed, sick = self.notes.managed(), self.notes.quarantined()
         reasons = []
         for card in cards:
@@ -344,12 +350,15 @@ class FolderLedger:
             elif holders:
                 reasons.append(
                     f"card {card.index} is held by {' and by '.join(holders)}"
-                    + _unleased_words(card, snapshot, entry, "; it is also used by ")
+                    + ("" if whole else _unleased_words(card, snapshot, "; it is also used by "))
                 )
+            elif card.uuid in used:
+                words = _unleased_words(card, snapshot, "by ")
+                reasons.append(f"card {card.index} is {WITHOUT_A_LEASE} {words}".rstrip())
             elif entry.memory_mib is not None and (card.free_mib or 0) < entry.memory_mib:
                 reasons.append(
                     f"card {card.index} has {card.used_mib} MiB in use without a lease"
-                    + _unleased_words(card, snapshot, entry, ", by ")
+                    + _unleased_words(card, snapshot, ", by ")
                 )
             else:
                 first = next((w.describe() for w in snapshot.waiting if card.uuid in w.among), "")
@@ -451,12 +460,10 @@ class FolderLedger:
         return done
 
 
-def _unleased_words(card: Card, snapshot: LedgerState, entry: LeaseEntry, start: str) -> str:
-    """Name the processes without a lease that keep a request for a share of a card waiting."""
+def _unleased_words(card: Card, snapshot: LedgerState, start: str) -> str:
+    """Name the processes without a lease that keep a request waiting."""
     from .card_overview import strangers
 
-    if entry.memory_mib is None:
-        return ""
     leases = [held for held in snapshot.held if card.uuid in held.cards or not held.cards]
     found = [process.describe() for process in strangers(card, leases)]
     return start + " and by ".join(found) if found else ""

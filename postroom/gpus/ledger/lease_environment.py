@@ -28,9 +28,14 @@ def lease_environment(lease_id: str, *, shared: bool) -> dict[str, str]:
 
 
 def granted_over(environment: Mapping[str, str], granted: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment with what a lease grants; a default replaces nothing of the user's."""
+    """Return an environment with what a lease grants; see `grants_to`."""
+    return {**environment, **grants_to(environment, granted)}
+
+
+def grants_to(environment: Mapping[str, str], granted: Mapping[str, str]) -> dict[str, str]:
+    """Return what a lease grants; its defaults replace nothing of the user's."""
     of_outer_lease = environment.get(OUR_PORT)
     kept = {
         name for name in DEFAULTS if name in environment and environment[name] != of_outer_lease
     }
-    return {**environment, **{name: v for name, v in granted.items() if name not in kept}}
+    return {name: value for name, value in granted.items() if name not in kept}

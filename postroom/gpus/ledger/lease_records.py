@@ -13,6 +13,8 @@ from .protocol import LeaseEntry, LeaseRequest
 
 VERSION = 1
 UNREADABLE = "(unreadable record)"
+# Have requests of this process not mind who uses a card without a lease.
+BESIDE = "POSTROOM_BESIDE_STRANGERS"
 
 
 def new_entry(request: LeaseRequest, among: tuple[str, ...], count: int) -> LeaseEntry:
@@ -31,7 +33,13 @@ def new_entry(request: LeaseRequest, among: tuple[str, ...], count: int) -> Leas
         asked_at=time.time(),
         host=os.uname().nodename,
         lasts_s=request.lasts_s,
+        beside=request.beside or told_beside(),
     )
+
+
+def told_beside() -> bool:
+    """Whether the environment says not to mind who uses a card without a lease."""
+    return os.environ.get(BESIDE, "") not in ("", "0", "no")
 
 
 def encode_request(entry: LeaseEntry) -> bytes:
@@ -50,6 +58,7 @@ def encode_request(entry: LeaseEntry) -> bytes:
             "memory_mib": entry.memory_mib,
             "asked_at": entry.asked_at,
             **({} if entry.lasts_s is None else {"lasts_s": entry.lasts_s}),
+            **({"beside": True} if entry.beside else {}),
         }
     )
 
@@ -91,6 +100,7 @@ def decode(text: bytes, uid: int) -> LeaseEntry | None:
             token=int(value.get("token", 0)),
             lasts_s=None if value.get("lasts_s") is None else float(value["lasts_s"]),
             weight=float(value.get("weight", 0.0)),
+            beside=value.get("beside") is True,
         )
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None

@@ -65,6 +65,9 @@ if TYPE_CHECKING:
     from .reservations import Reservation
     from .waiting import CardClaim
 
+# In the reason why a request waits.
+WITHOUT_A_LEASE = "used without a lease"
+
 
 class LeaseRequest(NamedTuple):
     """A request for cards.
@@ -83,6 +86,7 @@ class LeaseRequest(NamedTuple):
     pack: bool = False  # use the fullest card that fits; the default is the emptiest
     owner: Process | None = None  # whose lease it is; by default this process's
     lasts_s: float | None = None  # how long it is for, if that is known: see `reservations`
+    beside: bool = False  # also a card that somebody uses without a lease: see `allocation`
 
 
 class LeaseEntry(NamedTuple):
@@ -105,6 +109,7 @@ class LeaseEntry(NamedTuple):
     host: str = ""
     token: int = 0
     lasts_s: float | None = None  # how long it is for, as its user says
+    beside: bool = False  # it does not mind processes without a lease
     weight: float = 0.0  # how many cards it counts for; 0: as many as it has
     doubt: str = ""  # what is wrong with its file
 

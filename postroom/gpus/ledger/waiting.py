@@ -16,7 +16,7 @@ from ...errors import GpuError
 from ...system import processes
 from ...system.shared_folder import SharedFolder
 from . import lease_records
-from .allocation import AvailableCard, CardShare, CardWindow, Demand, grant
+from .allocation import AvailableCard, CardAllocator, CardShare, CardWindow, Demand, grant
 from .fair_share import Account, held_s, in_turn, used_by_lease, used_lately
 from .holding_limits import HoldingLimits
 from .lease_scan import LeaseScan, LedgerState
@@ -90,7 +90,9 @@ class PendingRequest:
         situation: Callable[[], Situation],
         *,
         pack: bool,
+        known: Callable[[], Situation] | None = None,
     ) -> None:
+        """`situation` may ask the driver; `known` is the same with the cards as last seen."""
         self.folder = folder
         self.entry = entry
         self.before = 0
@@ -99,6 +101,7 @@ class PendingRequest:
         self.situation = Situation([])  # as of the last decision
         self.scan = LeaseScan(folder)
         self._situation = situation
+        self._known = known
         self._pack = pack
         self.path = os.path.join(folder.mine(), f"new-{entry.lease_id}")
         # Mode 0600 until it is locked, so that nobody else can lock it first.
@@ -145,9 +148,15 @@ class PendingRequest:
 
     def ask_again(self) -> bool:
         """Take the cards if it is our turn."""
-        situation = self._situation()
-        # Without the mutex the answer is only a hint, so decide again under it.
-        if self._decide(situation) is not None:
+        # Without the mutex the answer is only a hint, so decide again under it. Whole cards depend
+        # on the leases; the driver is asked only when one is free of them.
+        if self._known is None:
+            hinted = self._decide(situation := self._situation()) is not None
+        else:
+            beside = self.entry._replace(beside=True)
+            hinted = self._decide(situation := self._known(), beside) is not None
+        if hinted:
+            situation = self._situation() if self._known is not None else situation
             with self.folder.mutex():
                 cards = self._decide(situation)
                 if cards is not None:
@@ -166,10 +175,13 @@ class PendingRequest:
                 if self.before < NEAR:
                     return
 
-    def _decide(self, situation: Situation) -> tuple[str, ...] | None:
+    def _decide(
+        self, situation: Situation, entry: LeaseEntry | None = None
+    ) -> tuple[str, ...] | None:
         self.snapshot = self.scan.snapshot()
         self.situation = situation
-        cards, self.before = decide(self.entry, self.snapshot, situation, pack=self._pack)
+        entry = entry or self.entry
+        cards, self.before = decide(entry, self.snapshot, situation, pack=self._pack)
         return cards
 
     def _grant(self, cards: tuple[str, ...]) -> None:
@@ -211,7 +223,7 @@ def decide(
     patience_s = facts.rules.patience_s
     order = in_turn(line, snapshot.held, used, now=facts.now, patience_s=patience_s)
     before = list(takewhile(lambda one: one.lease_id != entry.lease_id, order))
-    demand = _demand(entry, facts.now)._replace(pid=_pid(entry, processes.pid_namespace()))
+    demand = _demand(entry, facts.now)
     cards = grant(
         available,
         shares_of(snapshot.held, [card.uuid for card in available], now=facts.now),
@@ -265,7 +277,12 @@ def claimed(entry: LeaseEntry, snapshot: LedgerState, situation: Situation) -> C
     spent = Account(sum(used_by_lease(one, facts.now, half_life_s) for one in ours), facts.now)
     accounts = {**facts.accounts, entry.uid: [*facts.accounts.get(entry.uid, ()), spent]}
     facts = facts._replace(accounts=accounts, reservations=())
-    situation = situation._replace(facts=facts)
+    # What its own processes use is no stranger's.
+    available = [
+        card._replace(processes=(), used_mib=0) if card.uuid in entry.cards else card
+        for card in situation.available
+    ]
+    situation = Situation(available, facts)
     again = entry._replace(
         lease_id="",
         cards=(),
@@ -292,6 +309,15 @@ def reserved_for(
         for window in _windows(snapshot, situation)
         if window.uid != entry.uid and window.start < until
     }
+
+
+def used_by_strangers(entry: LeaseEntry, snapshot: LedgerState, situation: Situation) -> set[str]:
+    """Return the cards that an entry is kept off by processes without a lease."""
+    uuids = [card.uuid for card in situation.available]
+    shares = shares_of(snapshot.held, uuids, now=situation.facts.now)
+    allocator = CardAllocator(situation.available, shares)
+    demand = _demand(entry, situation.facts.now)
+    return {uuid for uuid in uuids if allocator.has_strangers(uuid, demand)}
 
 
 def _windows(snapshot: LedgerState, situation: Situation) -> list[CardWindow]:
@@ -339,7 +365,10 @@ def _demand(entry: LeaseEntry, now: float) -> Demand:
         entry.memory_mib,
         entry.uid,
         entry.group,
+        _pid(entry, processes.pid_namespace()),
         ends_at=inf if entry.lasts_s is None else now + entry.lasts_s,
+        user=entry.user,
+        beside=entry.beside,
     )
 
 

@@ -60,6 +60,7 @@ class Need:
     name: str = ""
     where: str = ""  # added to the name in the ledger
     card: str = ""  # uuid of the card to use if it has enough free memory
+    lasts_s: float | None = None  # how long it can take; None: nobody knows
 
 
 class Booking:
@@ -124,7 +125,7 @@ class Booking:
             tell, self.exceeded = self.exceeded, None
             if tell is not None:
                 tell(
-                    f"{self.need.name} uses {sample.used_mib} MiB of {self.cards[0].visible_id}, "
+                    f"{self.need.name} uses {sample.used_mib} MiB of GPU {self.cards[0].index}, "
                     f"but only {reserved_mib} MiB are reserved"
                 )
         if self._measuring is not None and meter.settled:
@@ -365,6 +366,7 @@ def _request(need: Need, asked_mib: int | None) -> LeaseRequest:
         memory_mib=asked_mib,
         name=need.name + need.where + ("" if asked_mib is not None else MEASURING),
         pack=need.pack,
+        lasts_s=need.lasts_s,
     )
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from ..cards.inventory import Card
 from ..ledger.allocation import CardAllocator, CardShare, Demand, allocate_next
 from ..ledger.card_cache import available_cards
+from ..ledger.lease_records import told_beside
 from ..ledger.protocol import Ledger
 from ..ledger.waiting import shares_of
 
@@ -42,16 +43,19 @@ def _rank(request: PlacementRequest) -> tuple[int, bool, int]:
 
 
 def place_jobs(
-    allocator: CardAllocator, requests: Sequence[PlacementRequest]
+    allocator: CardAllocator, requests: Sequence[PlacementRequest], *, user: str = ""
 ) -> list[tuple[int, str]]:
-    """Return the positions of the jobs that start now, each with its card."""
+    """Return the positions of the jobs of a user that start now, each with its card."""
     started = []
     refused: dict[PlacementRequest, int] = {}
     for position in order(requests):
         request = requests[position]
         if refused.get(request, 0) >= len(allocator.available):
             continue  # every card is drained for a job like this already
-        chosen = allocate_next(allocator, Demand(1, request.among, request.memory_mib, pack=True))
+        demand = Demand(
+            1, request.among, request.memory_mib, pack=True, user=user, beside=told_beside()
+        )
+        chosen = allocate_next(allocator, demand)
         if chosen is None:
             refused[request] = refused.get(request, 0) + 1
         else:

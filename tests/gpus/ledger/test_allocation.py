@@ -269,3 +269,47 @@ def test_a_whole_card_is_taken_where_no_stranger_computes_if_there_is_one() -> N
     ]
     assert grant(available, [], [], Demand(1, ("a", "b"))) == ("b",)
     assert grant(available, [whole("b")], [], Demand(1, ("a", "b"))) == ("a",)
+
+
+def used(uuid: str, *processes: ProcessMemory) -> AvailableCard:
+    return AvailableCard(uuid, 24_000, 0.0, processes, sum(one.used_mib for one in processes))
+
+
+EVES = ProcessMemory((70, 7), 6000, "eve")
+
+
+def test_a_whole_card_is_not_given_beside_a_stranger_unless_that_is_asked_for() -> None:
+    for stranger in (EVES, EVES._replace(user="bob"), ProcessMemory((), 6000)):
+        card = used("a", stranger)
+        assert grant([card], [], [], Demand(1, ("a",), user="bob")) is None
+        assert grant([card], [], [], Demand(1, ("a",), user="bob", beside=True)) == ("a",)
+    assert grant([used("a", EVES)], [], [], Demand(1, ("a",), pid=7)) == ("a",), "its own process"
+    desktop = EVES._replace(compute=False)
+    context = EVES._replace(used_mib=400)
+    assert grant([used("a", desktop, context)], [], [], Demand(1, ("a",))) == ("a",)
+
+
+def test_a_share_is_not_packed_onto_another_users_stranger() -> None:
+    share = Demand(1, ("a", "b"), 8000, user="bob", pack=True)
+    assert grant([used("a", EVES)], [], [], share._replace(among=("a",))) is None
+    assert grant([used("a", EVES), used("b")], [], [], share) == ("b",)
+    own = used("a", EVES._replace(user="bob"))
+    assert grant([own], [], [], share._replace(among=("a",))) == ("a",), "counted, as ever"
+    assert grant([own, used("b")], [], [], share) == ("b",), "and avoided"
+    beside = share._replace(among=("a",), beside=True)
+    assert grant([used("a", EVES)], [], [], beside) == ("a",)
+    assert grant([used("a", EVES)], [], [], beside._replace(memory_mib=18_001)) is None
+
+
+def test_a_request_that_waits_for_a_stranger_keeps_no_card_from_who_does_not_mind() -> None:
+    cards = [used("a", EVES), used("b")]
+    held = [whole("b")]
+    waiting = [Demand(1, ("a", "b"), user="bob")]
+    assert grant(cards, held, waiting, Demand(1, ("a",), beside=True)) == ("a",)
+    assert grant(cards, [], waiting, Demand(1, ("b",))) is None, "b is the first one's"
+
+
+def test_memory_that_a_dead_job_left_behind_is_avoided() -> None:
+    left = AvailableCard("a", 24_000, 0.0, (), 9000)
+    assert grant([left, used("b")._replace(rank=1.0)], [], [], Demand(1, ("a", "b"))) == ("b",)
+    assert grant([left], [], [], Demand(1, ("a",))) == ("a",)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 import pytest
 
 from postroom.gpus.ledger.fair_share import Account, held_s, in_turn
-from postroom.gpus.ledger.ledger_rules import LedgerRules
+from postroom.gpus.ledger.ledger_rules import LedgerRules, Limit
+from postroom.gpus.ledger.reservations import Reservation
+from postroom.system import processes
 
 from .line import START, Line
 
-MANY, FEW = 1001, 1002
+MANY, FEW, TALK = 1001, 1002, 1003
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
 
 
@@ -27,6 +30,27 @@ def test_five_jobs_are_not_last_behind_five_hundred_and_an_hour_is_shared_evenly
     used = line.card_s(MANY), line.card_s(FEW)
     assert sum(used) == 4 * HOUR  # and no card was idle
     assert used == pytest.approx((2 * HOUR, 2 * HOUR), rel=0.1)
+
+
+def test_limits_and_reservations_hold_while_five_hundred_and_five_share_an_hour() -> None:
+    """The same two users; one may hold three cards, and a third user has reserved one."""
+    talk = Reservation("talk", TALK, "talk", 1, START + HOUR / 2, START + HOUR)
+    rules = LedgerRules(users={processes.user_name(MANY): Limit(cards=3)})
+    line = Line(cards=4, rules=rules, reservations=[talk])
+    line.ask(MANY, 2 * MINUTE, jobs=500, limited=True)
+    line.grant_all()
+    line.ask(FEW, 12 * MINUTE, jobs=5, limited=True)
+    for minute in range(1, 61):
+        line.run(minute * MINUTE)
+        held = Counter(entry.uid for entry in line.held.values() for _ in entry.cards)
+        assert held[MANY] <= 3
+        if minute >= 30:
+            assert held[MANY] + held[FEW] <= 3, "one card is kept for the talk"
+    line.ask(TALK, MINUTE)
+    line.grant_all()
+    assert any(entry.uid == TALK for entry in line.held.values())
+    assert sum(entry.uid == FEW for entry, _ in line.ended) == 5, "the five are not last"
+    assert line.card_s(MANY) + line.card_s(FEW) >= 3.4 * HOUR
 
 
 @pytest.mark.parametrize("seed", [1, 4])

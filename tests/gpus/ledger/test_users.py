@@ -96,6 +96,35 @@ def test_a_waiting_user_is_served_when_another_ends(shared: Path, acts: Acts) ->
     assert answer(alice)
 
 
+RUN = """
+os.umask(0)
+gpu_verbs.run(["run", "--name", args[0], "--", "sh", "-c", "echo $0 $(id -u) >> $1", *args])
+"""
+
+
+def test_three_commands_of_one_user_are_not_last_behind_ten_of_another(
+    shared: Path, acts: Acts
+) -> None:
+    """Real `postroom gpu run`s of two real users, on four simulated cards."""
+    log = shared / "order"
+    log.touch(mode=0o666)
+    log.chmod(0o666)
+    everything = open_ledger().try_acquire(LeaseRequest(count=4))
+    for uid, name, count in ((ALICE, "many", 10), (BOB, "few", 3)):
+        before = len(open_ledger().queue())
+        for _ in range(count):
+            acts(uid, RUN, name, str(log))
+        wait_until(lambda due=before + count: len(open_ledger().queue()) == due, limit_s=120)
+    everything.release()
+    wait_until(lambda: len(log.read_text().split("\n")) == 14, limit_s=60, show=log.read_text)
+    order = [line.split() for line in log.read_text().splitlines()]
+    assert {tuple(line) for line in order} == {("many", f"{ALICE}"), ("few", f"{BOB}")}
+    last = max(place for place, line in enumerate(order) if line[0] == "few")
+    assert last < 10, order
+    used = {entry.uid for entry in open_ledger().holders()}
+    assert used <= {ALICE, BOB}
+
+
 def test_nobody_can_remove_change_or_move_another_users_lease(shared: Path, acts: Acts) -> None:
     answer(acts(ALICE, HOLD, "hers"))
     code = """
