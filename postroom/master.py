@@ -99,8 +99,10 @@ IDLE_STEP_S = 0.05
 CLOSING_S = 0.03
 # How often it looks which pools its user has dropped.
 TIDY_S = 1.0
-# ... and lists results at most, when events say that there are some.
+# ... and lists results at most, when events say that there are some; and at least, however long a
+# listing took: the process may have been stopped meanwhile, for hours.
 REFRESH_S = 0.002
+REFRESH_AT_LEAST_S = 5.0
 # How often it checks that its base still exists, and why nothing can run.
 CHECK_BASE_S = 1.0
 
@@ -978,7 +980,7 @@ class Master:
         moved = [pool.refresh() for pool in pools]
         # A long listing may take at most a tenth of the time.
         took = self._clock.monotonic() - now
-        self._refresh_at = now + max(REFRESH_S, 10 * took)
+        self._refresh_at = now + min(max(REFRESH_S, 10 * took), took + REFRESH_AT_LEAST_S)
         return any(moved)
 
     def _step_down(self) -> None:

@@ -28,7 +28,7 @@ from postroom.errors import (
 from postroom.jobs import Job
 from postroom.master import Master
 from postroom.parcel.sheets import Outcome
-from postroom.store.files import LocalAppendFile, LocalFiles
+from postroom.store.files import LocalAppendFile, LocalFiles, SystemClock
 from postroom.store.runs import list_firsts, list_runs, publish_results
 from postroom.testing import wait_until
 from tests.by_hand import results
@@ -504,6 +504,41 @@ def test_who_waits_beside_an_acting_master_hears_of_its_results(
         publish_results(room.files, room.base, pool.info, 0, 1, lambda first: results(first, [8]))
         wait_until(lambda: not waiting.is_alive(), timeout_s=20)
         assert pool.results() == [8]
+
+
+class MovedClock(SystemClock):
+    """A clock that can be moved on, as if the process had been stopped for so long."""
+
+    moved_s = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.moved_s
+
+
+def test_who_was_stopped_for_hours_while_it_listed_results_hears_of_them_soon(
+    tmp_path: Path,
+) -> None:
+    clock = MovedClock()
+    with (
+        in_one_process(tmp_path, DOUBLE, inboxes=0) as room,
+        Master(room.base.root, import_folder=room.master.import_folder, clock=clock) as other,
+    ):
+        room.master.step(time.monotonic())
+        pool = other.submit_all([Job("kernels:double", x=4)])
+        refresh = pool.refresh
+
+        def stopped() -> bool:
+            clock.moved_s += 3600.0
+            return refresh()
+
+        pool.refresh = stopped  # type: ignore[method-assign]
+        other.step(clock.monotonic())
+        assert clock.moved_s and not other.acting
+        pool.refresh = refresh  # type: ignore[method-assign]
+        publish_results(room.files, room.base, pool.info, 0, 1, lambda first: results(first, [8]))
+        clock.moved_s += master.REFRESH_AT_LEAST_S
+        other.step(clock.monotonic())
+        assert pool.done and pool.results() == [8]
 
 
 def test_a_wait_for_a_run_that_was_removed_ends_with_an_error(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from .log_reader import read_log
 from .queue_reader import QueueReader
 
 POLL_S = 1.0
+LONGEST_POLL_S = 30.0
 PING_S = 15.0
 MOST_LISTENERS = 100
 # A browser that is more events behind is disconnected; it reconnects by itself.
@@ -123,9 +124,10 @@ class LiveUpdates:
                 text = f"The base cannot be read: {error or type(error).__name__}"
             if text or before:  # an empty text ends the trouble
                 self._send_all("trouble", {"text": text})
-            # Poll less often when a poll takes long, as it does in a large base.
+            # Poll less often when a poll takes long, as it does in a large base; not when this
+            # process was stopped for hours.
             took = time.monotonic() - began
-            await asyncio.sleep(max(POLL_S, 3 * took))
+            await asyncio.sleep(min(max(POLL_S, 3 * took), LONGEST_POLL_S))
 
     async def _poll_once(self) -> None:
         overview = await self._reader.overview()

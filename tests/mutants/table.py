@@ -53,6 +53,13 @@ ON_A_CARD = "tests/session/test_job_runner.py"
 
 MUTANTS = [
     Mutant(
+        "a process that was stopped while it listed results lists them again soon",
+        MASTER,
+        "min(max(REFRESH_S, 10 * took), took + REFRESH_AT_LEAST_S)",
+        "max(REFRESH_S, 10 * took)",
+        "tests/test_master.py::test_who_was_stopped_for_hours_while_it_listed_results_hears_of_them_soon",
+    ),
+    Mutant(
         "a job ends when its work on the device has",
         "postroom/session/tasks.py",
         "        if device.count:\n            device.synchronise()\n",
