@@ -394,7 +394,8 @@ class Master:
                     first = feeder.writing.popleft().batch
                     feeder.put_back([first, *(behind.drop() for behind in feeder.writing)])
                     feeder.writing.clear()
-                    if _may_find_room(error, pool):
+                    # By now there may be room: this thread tries again, and will know.
+                    if error.errno == errno.ENOSPC:
                         return moved
                     raise
                 feeder.writing.popleft()

@@ -4,16 +4,18 @@ import errno
 import os
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from postroom.dispatch.background_writer import BackgroundWriter
-from postroom.dispatch.job_writer import PARCEL_BYTES
+from postroom.dispatch.background_writer import BackgroundWriter, Writing
+from postroom.dispatch.job_writer import PARCEL_BYTES, Batch
 from postroom.errors import BaseFolderError, PayloadError
 from postroom.jobs import Job
-from postroom.store.append_log import AppendLogWriter
+from postroom.session.inbox import Step
+from postroom.store.append_log import AppendLogWriter, ParcelFile
 from postroom.store.files import LocalFiles
 from tests.in_one_process import InOneProcess, in_one_process, with_worker
 
@@ -103,20 +105,40 @@ def test_jobs_that_could_not_be_written_are_written_when_somebody_waits_again(
     room: InOneProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = AppendLogWriter.write_file
-    failing = [True]
+    failing: list[bool] = []
 
     def full(self: AppendLogWriter, chunks: list[bytes]) -> object:
-        if failing and threading.current_thread() is not threading.main_thread():
+        if failing:
             raise OSError(errno.ENOSPC, "No space left on device")
         return write(self, chunks)
 
     monkeypatch.setattr(AppendLogWriter, "write_file", full)
     pool = room.master.start(iter(large(range(8))))
+    failing.append(True)
     with_worker(room)
     with pytest.raises(BaseFolderError):
         pool.wait()
     failing.clear()
     assert pool.results() == list(range(8))
+
+
+def test_a_file_for_which_there_was_no_room_is_tried_again_when_all_before_it_is_done(
+    room: InOneProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full: Future[ParcelFile] = Future()
+
+    def begin(_: object, log: AppendLogWriter, batch: Batch, *, called: int) -> Writing:
+        monkeypatch.undo()
+        return Writing(batch, full, log)
+
+    monkeypatch.setattr(BackgroundWriter, "begin", begin)
+    pool = room.master.start(large(range(2)))
+    for _ in room.master.rounds(pool, timeout_s=60):
+        while room.inboxes[0].step() is Step.WORKED:
+            pass
+        if pool.n_done == len(pool.jobs) == 1 and not full.done():
+            full.set_exception(OSError(errno.ENOSPC, "No space left on device"))
+    assert pool.results() == [0, 1]
 
 
 def test_without_a_thread_it_is_written_at_once(
