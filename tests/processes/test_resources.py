@@ -174,7 +174,8 @@ def test_a_full_disk_at_submit_is_one_sentence_and_nothing_is_handed_in(
         assert len(master.submit_all([Job("kernels:double", x=1)])) == 1
 
 
-@pytest.mark.parametrize("disk", ["size=1m"], indirect=True)
+# The folders and results of 102 jobs take nearly 1 MB: more than that must fit when it is freed.
+@pytest.mark.parametrize("disk", ["size=4m"], indirect=True)
 def test_a_batch_on_a_full_disk_waits_says_so_and_goes_on(disk: Path, tmp_path: Path) -> None:
     begun, go = tmp_path / "begun", tmp_path / "go"
     waits = f"touch {begun}; until [ -e {go} ]; do sleep 0.02; done; test"
