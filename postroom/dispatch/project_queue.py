@@ -1,4 +1,4 @@
-"""The queue of a project: jobs that each have scheduling options of their own, sent one by one.
+"""The queue of a project: jobs that each have scheduling options of their own.
 
     WAITING --what it waits for has ended, nobody holds it--> READY --its turn--> OUT --> done
        ^------ held again --------------------------------------'        '-- came back --> WAITING
@@ -7,6 +7,11 @@ Jobs that are ready are in heaps, one for each combination of what jobs ask for,
 group of jobs of which only some may run at once: the next job for a session is found without
 looking at all of them. Outdated entries are left in their heap and skipped. Like `run_queue`, this
 knows neither disk nor clock: `begin_due` is told the time.
+
+A letter has one job, unless the jobs of this queue have been so short that sending them takes
+longer than running them. Then it has as many as take some 30 ms together, and only such as would be
+sent one after the other anyway. A session gives back what it has not begun when a job takes longer
+than that (`Inbox.linger`) or fails, so no job waits long behind another of its letter.
 """
 
 from __future__ import annotations
@@ -36,7 +41,7 @@ class ProjectQueue(RunQueue):
         scheduling: Callable[[JobRange], Iterator[SchedulingOptions]],
         ended_well: Callable[[JobId], bool | None],
     ) -> None:
-        super().__init__(one_job_per_letter=True)
+        super().__init__()
         self._run = run
         self._orders = orders
         self._read = scheduling  # of a range of jobs
@@ -252,16 +257,33 @@ class ProjectQueue(RunQueue):
         return None if head is None else -head[0]
 
     def take(self, *, agents: int = 1, capacity: Capacity | None = None) -> JobRange | None:
-        """Take the next job for a session out of the queue."""
-        head = self._head(capacity or Capacity())
+        """Take the next job for a session out of the queue, or a few if they are short."""
+        capacity = capacity or Capacity()
+        head = self._head(capacity)
         if head is None:
             return None
-        job = head[2]
-        self._here.discard(job)
-        del self._key[job]
-        if group := self._scheduling[job].group:
-            self._out_of_group.setdefault(group, set()).add(job)
-        return self.span(job, job + 1)
+        priority, first = head[0], head[2]
+        stop = first
+        most = self._length(agents, self.letter_s, len(self._key)) if capacity.lasting else 1
+        while head is not None and (head[0], head[2]) == (priority, stop):
+            if stop > first and not (self._is_plain(first) and self._is_plain(stop)):
+                break
+            self._here.discard(stop)
+            del self._key[stop]
+            if group := self._scheduling[stop].group:
+                self._out_of_group.setdefault(group, set()).add(stop)
+            stop += 1
+            head = self._head(capacity) if stop - first < most else None
+        return self.span(first, stop)
+
+    def _is_plain(self, job: int) -> bool:
+        """Whether a job may share a letter: nothing has to be decided when it begins or ends.
+
+        A letter has one attempt number; how many of a group may run, and what a job books of a GPU,
+        is decided job by job.
+        """
+        scheduling = self._scheduling[job]
+        return not (job in self.history or scheduling.group or scheduling.shares)
 
     def _head(self, capacity: Capacity) -> JobKey | None:
         found = []

@@ -378,15 +378,20 @@ class Registry:
         return bool(records)
 
     def appended(self, run: str, record: Record) -> bool:
-        """Take in what this process has just appended; False: the log has to be read instead."""
+        """Take in what this process has just appended; False: the log has to be read instead.
+
+        Taking in a job of the queue reads its options. If that failed here, nobody would do it
+        again; in a round it makes this Master begin anew.
+        """
         active = self.runs.get(run)
         if active is None or active.append_log.number != record.number:
+            return False
+        if isinstance(active.queue, ProjectQueue):
             return False
         active.append_log.passed(record)
         active.queue.extend([record.number], record.stop, [record.at])
         if record.size >= LARGE:
             active.queue.letter_s = LARGE_LETTER_S
-        self._await_for(active.queue)
         return True
 
     def _is_wanted(self, info: RunInfo) -> bool:

@@ -56,6 +56,11 @@ class Capacity:
     leaves_shares: bool = False  # ... and it leaves them to such agents
     seen: bool = True  # False: of a pilot that is to come; what GPU that will have, nobody knows
 
+    @property
+    def lasting(self) -> bool:
+        """Whether it is on this host, and nobody ends it: a few short jobs may be sent at once."""
+        return self.where == "local" and self.left_s == self.lives_s == inf
+
     def has(
         self,
         gpus: int,
@@ -181,7 +186,8 @@ class RunQueue:
             return None
         first, stop = heapq.heappop(self._waiting)
         far = capacity is not None and capacity.where != "local"
-        length = self._length(agents, FAR_LETTER_S if far else self.letter_s)
+        left = max(stop - first, self.n_jobs - self.done)
+        length = self._length(agents, FAR_LETTER_S if far else self.letter_s, left)
         # Jobs that were submitted one by one may be sent together.
         while stop < first + length and self._waiting and self._waiting[0][0] == stop:
             stop = heapq.heappop(self._waiting)[1]
@@ -286,13 +292,12 @@ class RunQueue:
         """Count finished jobs whose results were removed before they were collected here."""
         self.done += jobs
 
-    def _length(self, agents: int, letter_s: float) -> int:
+    def _length(self, agents: int, letter_s: float, left: int) -> int:
+        """How many of the jobs that are `left` should share a letter."""
         if self.mean_s is None or self._one_job_per_letter:
             return 1
         by_time = int(letter_s / max(self.mean_s, 1e-6))
         # Near the end, share what is left, so that no agent has to finish alone.
-        first, stop = self._waiting[0] if self._waiting else (0, 0)
-        remaining = max(stop - first, self.n_jobs - self.done)
-        by_share = -(-remaining // ((1 if self.grows else 2) * max(agents, 1)))
+        by_share = -(-left // ((1 if self.grows else 2) * max(agents, 1)))
         least = int(LEAST_S / max(self.mean_s, 1e-6))
         return max(1, min(by_time, max(by_share, least), MOST_JOBS))

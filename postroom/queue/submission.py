@@ -226,7 +226,6 @@ def _open_run(
         host=host_name(),
         user=user_name(),
         kernels={COMMAND: ""},
-        one_job_per_letter=True,
         queue=True,
     )
     create_run(files, base, info)

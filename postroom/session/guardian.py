@@ -65,6 +65,7 @@ from .card_health import CardHealth, DriverWatch, quarantine
 from .card_lease import CardLease
 from .command_relay import LOST, CommandRelay
 from .forked_worker import fork_worker
+from .job_runner import NEEDS_TASKS
 from .process_state import SPOILT
 from .rest import Bell, IdleWatch, told_to_yield
 from .task_output import TaskOutput
@@ -167,6 +168,8 @@ class Guardian:
         self._resting = False  # it has no GPU, no worker and no mailbox
         self._until = inf  # when somebody's reservation of its GPU begins
         self._retiring = False  # the worker was told to stop, so that the session can rest
+        # Commands need no worker that can load torch, and are faster without.
+        self._only_commands = slot.lazy or not slot.preload
         self._hold(lease.fds if lease is not None else ())
 
     def _hold(self, lease_fds: tuple[int, ...]) -> None:
@@ -333,7 +336,7 @@ class Guardian:
             "any_accelerator": self._slot.any_accelerator,
             "environment": self._environment(),
         }
-        if self._slot.preload:
+        if not self._only_commands:
             del settings["environment"]  # it is started with that one
             self._worker = subprocess.Popen(
                 own_python("postroom.session.worker", json.dumps(settings)),
@@ -346,6 +349,7 @@ class Guardian:
                 start_new_session=True,
             )
         else:
+            settings |= {"preload": [], "only_commands": bool(self._slot.preload)}
             self._worker = fork_worker(self._context, settings, theirs)
         theirs.close()
         ours.setblocking(False)
@@ -511,6 +515,7 @@ class Guardian:
         self._lease.release()
         self._hold(())
         self._resting = True
+        self._only_commands = self._slot.lazy
         self._insist(self._bell.put_up)
         self._bell_events = listen(self._base.rest(self._slot.agent_id))
         if self._bell_events is not None:
@@ -657,11 +662,12 @@ class Guardian:
         retired, self._retiring = self._retiring, False
         if self._signals:
             return
-        if retired and (worker.returncode == 0 or stopped):
+        if retired and (worker.returncode in (0, NEEDS_TASKS) or stopped):
             self._rest()
             return
         spoilt = worker.returncode == SPOILT
-        replaced = worker.returncode == 0 and note is None
+        self._only_commands &= worker.returncode != NEEDS_TASKS
+        replaced = worker.returncode in (0, NEEDS_TASKS) and note is None
         if stopped or replaced:
             self._start_worker()
             return

@@ -31,6 +31,7 @@ from ..store.runs import (
     Note,
     RunInfo,
     first_missing,
+    has_failure,
     publish_results,
     read_note,
     read_run_info,
@@ -382,12 +383,22 @@ class Inbox:
             self._retry = self._note(letter, job, "failed", reason, failure.traceback)
             return False
         self._done.append(done)
+        if failure is not None:
+            self._ask_again(job + 1)
         return True
+
+    def _ask_again(self, job: int) -> None:
+        """A job of the queue has failed: whether those from here on begin is decided again."""
+        assert self._info is not None and self._letter is not None
+        if self._info.queue and job < self._letter.stop:
+            self._letter = self._letter.shortened(job)[0]
 
     def _look_behind(self, letter: Letter, job: int) -> bool:
         """See how a minder's command ended; False when the letter must end here."""
         if first_missing(self._files, self._base, letter.run, job, job + 1) > job:
             self._done_from = job + 1
+            if has_failure(self._files, self._base.result(letter.run, job)):
+                self._ask_again(job + 1)
             return True
         note = read_note(self._files, self._base, letter.run, job, letter.attempt)
         self._retry = note or self._note(letter, job, "lost", "the minder of its command died")

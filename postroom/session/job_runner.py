@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 # The worker's exit code when its GPU could not be used.
 CARD_FAILED = 71
+# ... and when it has met its first task, and can only run commands.
+NEEDS_TASKS = 74
 # What a user can do about an error that comes from the device.
 ASYNCHRONOUS = (
     "the GPU reports errors late, so the traceback may name a later line: run the job with "
@@ -62,6 +64,10 @@ def preload(settings: dict[str, Any]) -> None:
     # What was imported stays: the collector need not look at it again. With torch loaded, each look
     # at everything takes some 100 ms, in the middle of a job.
     gc.freeze()
+
+
+class TasksNeeded(Exception):
+    """A worker that can only run commands was sent a task: another worker has to take its place."""
 
 
 class GuardianCalls(Protocol):
@@ -188,6 +194,8 @@ class JobRunner:
     def _run(self, info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> JobEnd | None:
         if sheet.task == COMMAND:
             return self._run_command(info, sheet, job, attempt)
+        if self._settings.get("only_commands"):
+            raise TasksNeeded
         try:
             _ = self.tasks  # loading them is not part of the job's time
         except DeviceMissing as error:

@@ -29,7 +29,7 @@ from ..system.process_tree import die_with_parent
 from .background_publisher import BackgroundPublisher
 from .gpu_sharing import STAY_S
 from .inbox import Inbox, Step
-from .job_runner import CARD_FAILED, JobRunner, RunCommand
+from .job_runner import CARD_FAILED, NEEDS_TASKS, JobRunner, RunCommand, TasksNeeded
 from .overtime import Overtime
 from .prefetch import Prefetcher
 from .process_state import mark
@@ -162,6 +162,7 @@ def work(
     guardian.say(ready=True, device=device)
     clock = SystemClock()
     idle_since = clock.monotonic()
+    code = 0
     while not guardian.stopping.is_set():
         try:
             step = inbox.step()
@@ -169,6 +170,9 @@ def work(
                 journal.log("warning", f"the worker is replaced: {runner.used_up}")
                 break
         except Stopped:
+            break
+        except TasksNeeded:  # the letter is given back, and soon another worker can run it
+            code = NEEDS_TASKS
             break
         except OSError as error:
             if not may_pass(error):
@@ -202,7 +206,7 @@ def work(
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
-    return 0
+    return code
 
 
 def _own(value: Any) -> Any:

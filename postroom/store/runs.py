@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from ..errors import BadFileError, OtherVersionError, PostroomError, RunRemovedError
 from ..parcel.container import PARCEL_LIMIT, Buffer
+from ..parcel.sheets import FAILED_FLAG
 from ..parcel.trailer import TRAILER_SIZE, read_trailer
 from .append_log import AppendLogWriter, logged_until
 from .base import APPEND_LOG, Base, attempt_of, number_of
@@ -250,6 +251,14 @@ def count_jobs(files: Files, path: str) -> int:
     if trailer.kind != "results" or trailer.jobs < 1 or trailer.first != stated:
         raise BadFileError(path, f"holds {trailer.kind} from {trailer.first} on: its name is wrong")
     return trailer.jobs
+
+
+def has_failure(files: Files, path: str) -> bool:
+    """Whether a parcel of results says that a job failed; also if nobody can tell."""
+    try:
+        return FAILED_FLAG in read_trailer(path, files.tail(path, TRAILER_SIZE)).flags
+    except (OSError, BadFileError):
+        return True
 
 
 def publish_results(

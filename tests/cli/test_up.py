@@ -17,7 +17,7 @@ from postroom.cli.up import page_of
 from postroom.store.agents import read_page_info
 from postroom.store.base import Base, own_queue
 from postroom.store.files import LocalFiles
-from postroom.store.snapshot import acting_master, living_agents, snapshot
+from postroom.store.snapshot import acting_master, living_agent, snapshot
 from postroom.store.wanted_agents import read_wanted
 from postroom.testing import wait_until
 
@@ -72,12 +72,12 @@ def test_one_command_starts_all_that_a_queue_needs_and_starts_it_again(
     assert postroom("wait", job) == f"{job} ok\n"
 
     # A session that is killed is back; so is all of it, after `kill -9` of everything.
-    session = living_agents(FILES, queue, "0")
+    session = living_agent(FILES, queue, "0")
     assert session is not None
     os.kill(session.pid, signal.SIGKILL)
     wait_until(
         lambda: (
-            (now := living_agents(FILES, queue, "0")) is not None and now.process != session.process
+            (now := living_agent(FILES, queue, "0")) is not None and now.process != session.process
         ),
         folder=queue.root,
     )

@@ -6,6 +6,7 @@ from postroom.dispatch.project_queue import ProjectQueue
 from postroom.dispatch.run_queue import Capacity
 from postroom.store.job_ids import JobId
 from postroom.store.requests import Orders
+from postroom.store.runs import Note
 from postroom.store.scheduling import SchedulingOptions
 
 OTHER = JobId("other", 0)
@@ -30,6 +31,68 @@ def order(made: ProjectQueue, capacity: Capacity | None = None) -> list[int]:
         assert taken.stop == taken.first + 1
         found.append(taken.first)
     return found
+
+
+def letters(made: ProjectQueue, capacity: Capacity | None = None, agents: int = 2) -> list[range]:
+    found = []
+    while (taken := made.take(agents=agents, capacity=capacity)) is not None:
+        found.append(range(taken.first, taken.stop))
+    return found
+
+
+def short(*options: SchedulingOptions, orders: Orders | None = None) -> ProjectQueue:
+    """A queue whose jobs have taken a millisecond so far, and to which more are coming."""
+    made = queue(*options, orders=orders)
+    made.mean_s = 0.001
+    made.grows = True
+    return made
+
+
+class TestShortJobs:
+    PLAIN = SchedulingOptions()
+
+    def test_they_share_a_letter_and_agents_share_the_last_of_them(self) -> None:
+        made = short(*[self.PLAIN] * 100)
+        made.grows = False
+        assert letters(made)[:3] == [range(25), range(25, 44), range(44, 58)]
+
+    def test_until_one_has_ended_and_when_they_take_long_each_has_its_own(self) -> None:
+        made = queue(*[self.PLAIN] * 3)
+        assert letters(made) == [range(n, n + 1) for n in range(3)]
+        made.put_back(0, 3)
+        made.mean_s = 0.02
+        assert letters(made) == [range(n, n + 1) for n in range(3)]
+
+    def test_a_letter_ends_where_another_job_goes_first(self) -> None:
+        urgent = SchedulingOptions(priority=1)
+        made = short(self.PLAIN, self.PLAIN, urgent, *[self.PLAIN] * 2)
+        assert letters(made, agents=1) == [range(2, 3), range(2), range(3, 5)]
+        # Between the two there may be a job of another project.
+        assert letters(short(urgent, self.PLAIN), agents=1) == [range(1), range(1, 2)]
+        held = Orders(held={JobId("r", 1): True}, positions={JobId("r", 3): -1.0})
+        assert letters(short(*[self.PLAIN] * 5, orders=held), agents=1) == [
+            range(3, 4), range(1), range(2, 3), range(4, 5)
+        ]  # fmt: skip
+
+    def test_what_is_decided_job_by_job_is_sent_alone(self) -> None:
+        alone = [range(n, n + 1) for n in range(4)]
+        assert letters(short(*[SchedulingOptions(group="g", group_failures=1)] * 4)) == alone
+        assert letters(short(*[SchedulingOptions(shares=True)] * 4)) == alone
+        assert letters(short(*[SchedulingOptions(lasts_s=1)] * 4), Capacity(left_s=9)) == alone
+        assert letters(short(*[SchedulingOptions(lasts_s=1)] * 4), Capacity(lives_s=9)) == alone
+        assert letters(short(*[self.PLAIN] * 4), Capacity(where="slurm")) == alone
+
+    def test_another_attempt_is_sent_alone(self) -> None:
+        made = short(*[self.PLAIN] * 4)
+        made.note(Note("r", 1, 1, "lost", "0", reason="", at=0.0))
+        assert letters(made, agents=1) == [range(1), range(1, 2), range(2, 4)]
+
+    def test_what_comes_back_is_sent_again(self) -> None:
+        made = short(*[self.PLAIN] * 4)
+        taken = made.take(agents=2)
+        assert taken is not None and (taken.first, taken.stop, made.waiting()) == (0, 2, 2)
+        made.put_back(1, 2)
+        assert letters(made, agents=1) == [range(1, 4)]
 
 
 def test_by_priority_then_in_order() -> None:

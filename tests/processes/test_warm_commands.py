@@ -178,9 +178,13 @@ def test_a_session_for_the_queue_loads_what_python_jobs_need_with_the_first_of_t
         assert master.run([shell(sessions, "true")])[0].outcome is Outcome.OK
         worker = sessions.worker()
         assert not loaded(worker)
-        assert master.run([Job("kernels:double", x=2).options(timeout_s=60)]).results() == [4]
-        assert sessions.worker() == worker
-        assert loaded(worker)
+        pool = master.run([Job("kernels:double", x=2).options(timeout_s=60)])
+        assert pool.results() == [4]
+        assert notes(sessions, pool.run) == [], "the job is not blamed for the other worker"
+        loads = sessions.worker()
+        assert loaded(loads)
+        assert master.run([shell(sessions, "true")])[0].outcome is Outcome.OK
+        assert sessions.worker() == loads
 
 
 def test_a_gpu_that_fails_with_the_first_python_job_is_to_blame_and_not_the_job(

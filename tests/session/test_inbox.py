@@ -10,12 +10,28 @@ from typing import Any
 
 import pytest
 
-from postroom.parcel.sheets import Failure, JobEnd, JobOptions, JobSheet, Outcome, pack_jobs
+from postroom.parcel.sheets import (
+    Failure,
+    JobEnd,
+    JobOptions,
+    JobSheet,
+    Outcome,
+    RanBy,
+    pack_jobs,
+    pack_outcomes,
+)
 from postroom.session.inbox import HOLD_S, PUBLISH_BYTES, PUBLISH_S, Alike, Inbox, Step
 from postroom.store.append_log import AppendLogWriter
 from postroom.store.files import LocalFiles
 from postroom.store.mailbox import Letter, read_in_hand
-from postroom.store.runs import RunInfo, close_outboxes, read_notes, take_back_letter
+from postroom.store.runs import (
+    RunInfo,
+    close_outboxes,
+    first_missing,
+    publish_results,
+    read_notes,
+    take_back_letter,
+)
 from tests.by_hand import PostRoom, double, results
 
 
@@ -440,6 +456,41 @@ def test_who_was_taken_for_dead_takes_down_no_mailbox_of_another(room: PostRoom)
     room.inbox()
     old.take_down()
     assert os.path.exists(room.base.mailbox("0"))
+
+
+class TestAFailure:
+    @pytest.mark.parametrize(("queue", "begun"), [(True, 3), (False, 5)])
+    def test_in_the_queue_what_is_behind_it_is_given_back(
+        self, room: PostRoom, queue: bool, begun: int
+    ) -> None:
+        def run_job(info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> JobEnd:
+            return (fails if job == 2 else double)(info, sheet, job, attempt)
+
+        room.run(5, queue=queue)
+        inbox = room.inbox(run_job=run_job)
+        send(room, 1, 1, "r", 0, 0, 5)
+        finish(inbox)
+        assert first_missing(room.files, room.base, "r", 0, 5) == begun
+        assert box_size(room) == 0
+
+    @pytest.mark.parametrize(("fails", "begun"), [(True, 1), (False, 3)])
+    def test_also_if_a_minder_has_published_it(
+        self, room: PostRoom, fails: bool, begun: int
+    ) -> None:
+        def run_job(info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> None:
+            failure = Failure(Outcome.FAILED, "exit 1", "no") if fails else None
+            ended = [JobEnd(failure=failure)]
+            ran_by = RanBy("0", "", 0, 0.0)
+            publish_results(
+                room.files, room.base, info, job, job + 1,
+                lambda first: pack_outcomes(first, ended, ran_by),
+            )  # fmt: skip
+
+        room.run(3, queue=True)
+        inbox = room.inbox(run_job=run_job)
+        send(room, 1, 1, "r", 0, 0, 3)
+        finish(inbox)
+        assert first_missing(room.files, room.base, "r", 0, 3) == begun
 
 
 class TestALongJob:

@@ -58,6 +58,7 @@ class Submission:
     parcels: int  # how many jobs share a parcel
     logged: bool = False  # it is opened empty, and its jobs go into an append log
     streamed: bool = False  # results that were handed out are removed
+    queued: bool = False  # it is a project's, and each of its jobs has scheduling options
     run: str | None = None  # once it was told that it is accepted
     jobs: dict[int, Plan] = field(default_factory=dict)  # every number that was given out
     killed: set[int] = field(default_factory=set)  # whose end somebody asked for

@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+import postroom.master
 from postroom.commands.attempt import LINGER_S
 from postroom.dispatch.tender import SessionStarter
 from postroom.errors import BaseFolderError, OtherVersionError, PostroomError, RunRemovedError
@@ -16,12 +17,13 @@ from postroom.master import Master
 from postroom.parcel.sheets import Failure, JobEnd, JobOptions, JobSheet, Outcome
 from postroom.session.background_publisher import BackgroundPublisher
 from postroom.session.inbox import Alike, Inbox, Step, TryAgain
+from postroom.session.job_runner import TasksNeeded
 from postroom.session.rest import Bell, IdleWatch
 from postroom.store.base import Base
 from postroom.store.files import MAP_FROM_BYTES
 from postroom.store.journal import NullJournal
 from postroom.store.mailbox import read_in_hand, read_letter
-from postroom.store.runs import RunInfo, close_outboxes, take_back_letter
+from postroom.store.runs import RunInfo, close_outboxes, create_run, take_back_letter
 from postroom.store.wanted_agents import is_unwanted
 
 from .checker import Checker, Plan, Submission, Violation
@@ -196,7 +198,9 @@ class Client:
         odd = [number // submission.parcels % 2 == 1 for number in range(len(submission.plans))]
         jobs = [_job(plan, timed) for plan, timed in zip(submission.plans, odd, strict=True)]
         try:
-            if submission.logged:
+            if submission.queued:
+                pool = self._open_queue(master)
+            elif submission.logged:
                 pool = master.open(keep=submission.keep)
                 if submission.streamed:
                     pool.take_in_turn()
@@ -206,6 +210,25 @@ class Client:
             return None  # it was told that it failed, and tries again
         self._machine.checker.accepted(submission, pool.run)
         return pool
+
+    def _open_queue(self, master: Master) -> JobPool:
+        info = RunInfo(
+            run=postroom.master.new_run_id(),
+            project=self.name,
+            import_folder=ROOT,
+            shared=None,
+            embedded=False,
+            durable=True,
+            created_at=self._machine.clock.wall(),
+            host="",
+            user="",
+            queue=True,
+        )
+        try:
+            create_run(master._files, self._machine.base, info)
+        except OSError as error:
+            raise BaseFolderError(str(error)) from error
+        return master.resume(info.run)
 
     def _append(self, submission: Submission, pool: JobPool) -> None:
         plan = self._machine.rng.choice(submission.more)
@@ -311,7 +334,8 @@ class Session:
     """The guardian of one agent, and the worker it starts again and again.
 
     Commands have a minder of their own, which outlives both; or the worker is `forked`, minds its
-    commands itself, and outlives its guardian until the running one is done.
+    commands itself, and outlives its guardian until the running one is done. The worker of a `lazy`
+    session is forked, too, until it meets a kernel.
     """
 
     def __init__(
@@ -320,6 +344,7 @@ class Session:
         agent_id: str,
         *,
         forked: bool = False,
+        lazy: bool = False,
         apart: bool = False,
         rests: bool = False,
         kept: bool = False,
@@ -329,6 +354,7 @@ class Session:
         self._retires = False  # its worker is to end, so that it can rest
         self._lease: SimulatedLock | None = None
         self.kept = kept  # it lives as long as the base wants it, and a Master starts it
+        self._lazy = lazy
         self._forked = forked
         self._apart = apart  # each guardian in a new container, which sees nothing of earlier ones
         self.agent_id = agent_id
@@ -346,11 +372,12 @@ class Session:
         self._take_back(process, files, "its agent died", blame=True)
         bell = Bell(files, base, self.agent_id)
         self._insist(process, bell.take_down)
+        forked = self._forked or self._lazy
         while not self.stopping:
             if self._rests and not self._wake(process, files, bell):
                 break
             relayed: list[Relayed] = []
-            worker = self._start_worker(process, lock, relayed)
+            worker, needs = self._start_worker(process, lock, relayed, forked=forked)
             idle = IdleWatch(0.5)
             while worker.alive or self._runs_command(relayed):
                 self._pass_on(process, lock, relayed)
@@ -358,6 +385,7 @@ class Session:
                 process.sleep(0.02 if relayed else 0.2)
             machine.checker.sweep(self.agent_id)
             self._take_back(process, files, "its worker died", blame=not self.stopping)
+            forked = self._forked or (self._lazy and not needs)
             if self._lease is not None:
                 self._lease.close(process)  # what a worker left running still has it
                 self._lease = None
@@ -452,22 +480,35 @@ class Session:
         self._insist(process, take_back)
 
     def _start_worker(
-        self, process: Process, lock: SimulatedLock, relayed: list[Relayed]
-    ) -> Process:
-        work = functools.partial(self._work, process, relayed)
+        self, process: Process, lock: SimulatedLock, relayed: list[Relayed], *, forked: bool
+    ) -> tuple[Process, list[TasksNeeded]]:
+        """Start a worker; return it, and where it says that it was sent what it cannot run."""
+        needs: list[TasksNeeded] = []
+
+        def work(worker: Process) -> None:
+            try:
+                self._work(process, relayed, worker, forked=forked)
+            except TasksNeeded as error:
+                needs.append(error)
+
         worker = self._machine.scheduler.spawn(f"worker {self.agent_id}", work, parent=process)
-        worker.survives = self._forked
+        worker.survives = forked
         lock.hand_down(worker)
         self._machine.trees[self.agent_id].hand_down(worker)
         self._retires = False
         if self._lease is not None:
             self._lease.hand_down(worker)
-        return worker
+        return worker, needs
 
-    def _work(self, guardian: Process, relayed: list[Relayed], process: Process) -> None:
+    def _work(
+        self, guardian: Process, relayed: list[Relayed], process: Process, *, forked: bool
+    ) -> None:
         machine, inherited = self._machine, self._lease
 
         def run_job(info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> JobEnd | None:
+            known = machine.checker.plan_of(sheet.arguments(job))
+            if forked and self._lazy and known is not None and not known.command:
+                raise TasksNeeded
             plan = machine.checker.execute(info.run, job, attempt, sheet.arguments(job))
             lease = self._lease if guardian.alive else inherited
             if self._rests and not machine.checker.lies and not (lease and lease.held):
@@ -478,7 +519,7 @@ class Session:
                     fork(machine, process, inbox, run_job, serve)
                 return call(process, run, machine, process, info, plan, job, attempt)
             made = attempt_of(info, sheet, job, attempt=attempt, failed=inbox.failed)
-            if self._forked:
+            if forked:
                 ended = perform(machine, process, self.agent_id, made, plan, inbox.linger)
                 if ended.again is not None:
                     raise TryAgain(ended.again, "it failed")
@@ -512,7 +553,11 @@ class Session:
 
     def _serve(self, guardian: Process, process: Process, inbox: Inbox) -> None:
         while not (self.stopping or self._retires) and guardian.alive:
-            step = inbox.step()
+            try:
+                step = inbox.step()
+            except TasksNeeded:
+                inbox.take_down()
+                raise
             if step is Step.BLOCKED and inbox._refuses and self._machine.calm:
                 break  # somebody updates it
             if step is Step.BLOCKED:

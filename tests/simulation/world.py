@@ -200,6 +200,7 @@ class Story(World):
         self._by_lot = random.Random(f"forks {seed}")
         self._forks = self._by_lot.choice((0.0, 0.0, 0.3))
         streams = random.Random(f"streams {seed}")
+        queues = random.Random(f"queues {seed}")
         own: list[list[Submission]] = [[] for _ in range(n_clients)]
         joined: list[list[Submission]] = [[] for _ in range(n_clients)]
         for share in range(n_runs):
@@ -217,6 +218,8 @@ class Story(World):
                     logged,
                     streamed=logged and streams.random() < 0.5,
                 )
+                if submission.logged and not submission.streamed and queues.random() < 0.4:
+                    submission.queued = submission.keep = True
                 self.checker.plan(submission)
                 rng.choice(own).append(submission)
                 if submission.keep:
@@ -226,11 +229,18 @@ class Story(World):
             self.start(Client(self, f"master {number}", own[number], joined[number], apart=apart))
         shared = random.Random(f"resting {seed}")
         rests, kept = shared.choice((0.0, 0.0, 0.5, 1.0)), shared.random() < 0.3
+        lazy = queues.choice((0.0, 0.5, 1.0))
         for number in range(n_sessions):
             apart = containers.random() < self._apart
             forked, resting = rng.random() < 0.5, shared.random() < rests
             session = Session(
-                self, str(number), forked=forked, apart=apart, rests=resting, kept=kept
+                self,
+                str(number),
+                forked=forked,
+                lazy=queues.random() < lazy and not forked,
+                apart=apart,
+                rests=resting,
+                kept=kept,
             )
             if kept:
                 self.kept[str(number)] = session
