@@ -240,8 +240,8 @@ class Client:
             if submission.run == pool.run:
                 self._machine.checker.abandoned(submission)
             return
-        except (BaseFolderError, OSError):
-            return  # it may be in or not: it is appended again
+        except (BaseFolderError, OtherVersionError, OSError):
+            return  # it may be in or not: it is appended again, by an updated program if need be
         if submission.run == pool.run:  # else another client has begun a new one since
             self._machine.checker.appended(submission, number, plan)
 

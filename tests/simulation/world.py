@@ -28,7 +28,7 @@ ERRNOS = [
 ]  # fmt: skip
 Role: TypeAlias = Client | Session | User | Cleaner | Rot | Neighbour
 # How many turns the world has, once the faults have stopped, to finish everything.
-PATIENCE = 30_000
+PATIENCE = 100_000
 
 
 class World(Machine):
