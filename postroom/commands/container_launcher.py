@@ -52,10 +52,12 @@ REMOVE_S = 60.0
 CLEANING_S = 10.0
 _PASSED = ("POSTROOM_", "CUDA_", "HIP_", "ROCR_", "NVIDIA_", "NCCL_", "OMP_", "SGE_", "PYTORCH_")
 
-# The first process of a container ignores SIGTERM unless it handles it: this one hands it on.
+# The first process of a container ignores SIGTERM unless it handles it: this one hands it on, also
+# one that comes while it starts the command.
 _FIRST = (
-    "exec 9<&0; trap 'kill -TERM $! 2>/dev/null' TERM; "
-    '"$@" <&9 9<&- & exec 9<&-; wait $!; code=$?; '
+    'exec 9<&0; told=; trap told=1 TERM; test -z "$told" || exit 143; '
+    '"$@" <&9 9<&- & trap \'kill -TERM $! 2>/dev/null\' TERM; '
+    'exec 9<&-; test -z "$told" || kill -TERM $!; wait $!; code=$?; '
     "while kill -0 $! 2>/dev/null; do wait $!; code=$?; done; exit $code"
 )
 
@@ -210,7 +212,8 @@ class Launcher:
         self._kind = os.path.basename(self._engine[0])
         self._environment = environment
         self._client: subprocess.Popen[bytes] | None = None
-        self._told = 0  # the last signal that was handed on
+        self._told = 0  # the last signal that came
+        self._early = 0  # ... before there was a client that it could be handed on to
 
     def run(self) -> int:
         """Run the container to its end; return its exit code."""
@@ -231,6 +234,8 @@ class Launcher:
             self._client = subprocess.Popen(words, pass_fds=fds)
         except OSError as error:
             raise PostroomError(f"{words[0]} cannot be started: {error.strerror}") from None
+        if self._early:
+            self._client.send_signal(self._early)
         if self._kind == "docker":
             self._start_guard(fds)
         code = self._client.wait()
@@ -255,7 +260,9 @@ class Launcher:
 
     def _hand_on(self, number: int, frame: object) -> None:
         self._told = number
-        if self._client is not None:
+        if self._client is None:
+            self._early = number
+        else:
             self._client.send_signal(number)  # which hands it on to the container
 
     def _wait_without_client(self, code: int) -> int:

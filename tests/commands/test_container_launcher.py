@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from postroom.commands.container_launcher import (
 )
 from postroom.errors import PostroomError
 from postroom.testing import wait_until
+from tests.gpus.ledgerkit import REPOSITORY
 
 REQUEST = ContainerRequest("lab/torch:2", ["python", "x.py"], "/home/al/work", "postroom-1")
 GRANTED = {
@@ -107,9 +109,28 @@ def test_podman_is_not_asked_to_keep_an_id_that_it_cannot_map(tmp_path: Path) ->
     assert has_more_ids(os.getuid(), str(subuid), str(nss))
 
 
-@pytest.mark.parametrize(("state", "code"), [("stopped 75", 75), ("exited 0", 0), ("", 143)])
-def test_a_client_that_answers_0_to_a_signal_is_not_believed(
-    tmp_path: Path, state: str, code: int
+# A launcher that is told to end in the moment in which its client has begun.
+TOLD_EARLY = """
+import os, signal, subprocess, sys
+from postroom.commands import container_launcher
+
+class Client(subprocess.Popen):
+    def __init__(self, *words, **more):
+        super().__init__(*words, **more)
+        while not os.path.exists("begun"):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+subprocess.Popen = Client
+sys.exit(container_launcher.main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "early"), [("stopped 75", 75, True), ("exited 0", 0, False), ("", 143, False)]
+)
+def test_a_signal_reaches_the_client_whose_answer_of_0_is_not_believed(
+    tmp_path: Path, state: str, code: int, early: bool
 ) -> None:
     engine, begun = tmp_path / "podman", tmp_path / "begun"
     engine.write_text(
@@ -117,10 +138,43 @@ def test_a_client_that_answers_0_to_a_signal_is_not_believed(
         f"while :; do sleep 0.05; done;; inspect) echo {state};; esac\n"
     )
     engine.chmod(0o755)
-    environment = {**os.environ, ENGINE: str(engine)}
+    words = launcher_words("image", ["true"])
+    if early:
+        words = [sys.executable, "-c", TOLD_EARLY, "image", "true"]
     launcher = subprocess.Popen(
-        launcher_words("image", ["true"]), cwd=tmp_path, env=environment, stdin=subprocess.DEVNULL
+        words,
+        cwd=tmp_path,
+        env={**os.environ, ENGINE: str(engine), "PYTHONPATH": str(REPOSITORY)},
+        stdin=subprocess.DEVNULL,
     )
     wait_until(begun.exists)
-    launcher.terminate()
+    if not early:
+        launcher.terminate()
     assert launcher.wait(60) == code
+
+
+@pytest.mark.parametrize("moment", ["before the command", "meanwhile", "later"])
+def test_the_first_process_of_a_container_hands_sigterm_on_once(
+    tmp_path: Path, moment: str
+) -> None:
+    line = "trap 'echo told >> log' TERM; touch ready; until [ -e end ]; do sleep 0.02; done"
+    words = run_words(["podman"], REQUEST, {})
+    first = words[words.index("-c", words.index(REQUEST.image)) + 1]
+    if moment == "before the command":
+        first = first.replace("test -z", "kill -TERM $$; test -z", 1)
+    if moment == "meanwhile":
+        later = "until [ -e ready ]; do sleep 0.02; done; kill -TERM $$; "
+        first = first.replace("<&9 9<&- & ", f"<&9 9<&- & {later}")
+    process = subprocess.Popen(
+        ["/bin/sh", "-c", first, "sh", "sh", "-c", line], cwd=tmp_path, stdin=subprocess.DEVNULL
+    )
+    log = tmp_path / "log"
+    if moment == "before the command":
+        assert process.wait(60) == 128 + 15 and not (tmp_path / "ready").exists()
+        return
+    wait_until((tmp_path / "ready").exists)
+    if moment == "later":
+        process.terminate()
+    wait_until(log.exists)
+    (tmp_path / "end").touch()
+    assert process.wait(60) == 0 and log.read_text() == "told\n"

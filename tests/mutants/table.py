@@ -2065,6 +2065,20 @@ MUTANTS = [
         "tests/gpus/ledger/test_reservations.py",
     ),
     Mutant(
+        "a signal that comes while the client of a container is started reaches it",
+        "postroom/commands/container_launcher.py",
+        "self._client.send_signal(self._early)",
+        "pass",
+        "tests/commands/test_container_launcher.py",
+    ),
+    Mutant(
+        "the first process of a container hands on SIGTERM that came while it started the command",
+        "postroom/commands/container_launcher.py",
+        'test -z "$told" || kill -TERM $!; wait',
+        "wait",
+        "tests/commands/test_container_launcher.py",
+    ),
+    Mutant(
         "a container that was told to stop and whose client answers 0 has its own exit code",
         "postroom/commands/container_launcher.py",
         "code = self._code_of_container(-self._told)",
