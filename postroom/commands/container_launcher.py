@@ -56,7 +56,7 @@ _PASSED = ("POSTROOM_", "CUDA_", "HIP_", "ROCR_", "NVIDIA_", "NCCL_", "OMP_", "S
 # one that comes while it starts the command.
 _FIRST = (
     'exec 9<&0; told=; trap told=1 TERM; test -z "$told" || exit 143; '
-    '"$@" <&9 9<&- & trap \'kill -TERM $! 2>/dev/null\' TERM; '
+    "\"$@\" <&9 9<&- & trap 'kill -TERM $! 2>/dev/null' TERM; "
     'exec 9<&-; test -z "$told" || kill -TERM $!; wait $!; code=$?; '
     "while kill -0 $! 2>/dev/null; do wait $!; code=$?; done; exit $code"
 )
