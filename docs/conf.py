@@ -21,6 +21,8 @@ from sphinx.util.docutils import SphinxDirective
 
 import postroom
 from postroom.cli.verbs import postroom as command_line
+from postroom.jobs import POOL_CALLS
+from postroom.master import MASTER_CALLS
 
 project = "Postroom"
 author = "The Postroom authors"
@@ -57,6 +59,9 @@ python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88
 # What a class is called here is what users import: `postroom.Master`.
 add_module_names = False
+
+# Where not every method of a class is for users.
+CALLS = {"Master": MASTER_CALLS, "JobPool": POOL_CALLS}
 
 # Help is printed as on a terminal of this width.
 COLUMNS = 88
@@ -102,9 +107,10 @@ class PublicNames(SphinxDirective):
                 kind = "exception"
             else:
                 kind = "class"
-            block = f".. auto{kind}:: postroom.{name}\n" + (
-                "   :members:\n" if kind != "function" else ""
-            )
+            block = f".. auto{kind}:: postroom.{name}\n"
+            if kind != "function":
+                named = [call for call in CALLS.get(name, ()) if hasattr(value, call)]
+                block += f"   :members: {', '.join(named)}\n"
             text.append(f"```{{eval-rst}}\n{block}```\n")
         return self.parse_text_to_nodes("\n".join(text))
 

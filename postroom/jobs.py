@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Protocol, Self, overload
 
-from .calls.by_value import BY_VALUE, FUNCTION, POSITIONAL
+from .calls.by_value import BY_VALUE, FUNCTION
 from .errors import BadFileError, JobFailed, OtherVersionError, PostroomError, RemoteTraceback
+from .parcel.jsonable import POSITIONAL
 from .parcel.sheets import Failure, JobEnd, JobOptions, Outcome, OutcomeSheet
 from .store.base import Base, default_base
 from .store.files import MAP_FROM_BYTES, Files
@@ -232,6 +233,13 @@ def _calls() -> Any:
 
     return call
 
+
+# What users of a pool may rely on, and what `dir` shows. The rest is for other modules.
+POOL_CALLS = (
+    *("run", "jobs", "done", "n_done", "n_failed", "total", "submit", "wait", "as_completed"),
+    *("results", "failures", "summary", "status", "output", "retry", "cancel"),
+    *("to_pandas", "save"),
+)
 
 # How many kinds of errors a summary lists.
 MOST_ERRORS = 10
@@ -477,6 +485,9 @@ class JobPool:
         self._copies: dict[int, int] = {}  # job: its last copy
         self._replaced: set[int] = set()  # jobs, and copies, that have a later copy
         self._last: OutcomeSheet | None = None
+
+    def __dir__(self) -> tuple[str, ...]:
+        return POOL_CALLS
 
     def __len__(self) -> int:
         """How many jobs there are; a job and its copies are one."""
@@ -841,15 +852,17 @@ class JobPool:
         fixed, arguments, results = [], [], []
         self.wait()
         for number in self._originals():
-            finished = self[number]
-            fixed.append(self._row(finished))
-            arguments.append(cells(finished.job.arguments))
+            finished = self._finished(self._newest(number))
+            fixed.append(self._row(number, finished))
+            passed = dict(finished.job.arguments)
+            positional = enumerate(passed.pop(POSITIONAL, ()))
+            arguments.append(cells({f"argument.{n}": one for n, one in positional} | passed))
             results.append({} if finished.error else cells(finished.result()))
         return pandas.DataFrame(merged({"": fixed, "argument.": arguments, "result.": results}))
 
-    def _row(self, finished: Finished) -> dict[str, Any]:
+    def _row(self, number: int, finished: Finished) -> dict[str, Any]:
         return {
-            "job": finished.number,
+            "job": number,
             "name": finished.job.name,
             "status": finished.outcome.value,
             "seconds": finished.done.seconds,

@@ -87,6 +87,11 @@ if TYPE_CHECKING:
 # True: a progress bar; or what is called after each round of a wait.
 Progress = bool | Callable[[JobPool], None] | None
 
+# What users may rely on, and what `dir` shows. The rest is for other modules, and may change.
+MASTER_CALLS = (
+    *("base", "agents", "run", "start", "submit", "map", "open", "resume", "wait", "close"),
+)
+
 # How many jobs `map` has under way.
 MAP_WINDOW = 256
 # How often a Master that does not act tries to take the lock, and lists results.
@@ -199,6 +204,9 @@ class Master:
         finally:
             self.close()
 
+    def __dir__(self) -> tuple[str, ...]:
+        return MASTER_CALLS
+
     def close(self) -> None:
         """Leave the base: another Master may act; embedded runs stop where they are."""
         if self._own_agents is not None:
@@ -291,7 +299,7 @@ class Master:
                 within.is_open = True
                 within.take_in_turn()
                 self._few[folder] = within
-            self._append(within, jobs)
+            self._append(within, jobs, called=0)
             pool = FewJobs(self._files, self.base, within, jobs, self)
         show = self._shown(pool, progress)
         try:
@@ -427,13 +435,19 @@ class Master:
                 self._dispatcher.expect_more(pool.run, not feeder.ended)
         return moved
 
-    def submit(self, job: Job | Callable[..., Any], /, *args: Any, **kwargs: Any) -> JobFuture:
-        """Have one job run, or one call of a function; returns its future at once.
+    def submit(
+        self, job: Job | str | Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> JobFuture:
+        """Have one job run, or one call of a task; returns its future at once.
 
         The exception of a call comes back as itself; a job that failed raises JobFailed. Leaving
         the Master's `with` block waits for all of them.
         """
-        if not isinstance(job, Job):
+        if isinstance(job, str):
+            job = Job(job, *args, **kwargs)
+        elif not isinstance(job, Job):
+            if not callable(job):
+                raise PostroomError(f"{job!r} is not a task: pass a Job, a function, or its name")
             from .calls.call import CALL, pack_call  # late: they import numpy and cloudpickle
 
             call = Job(CALL, **pack_call(job, args, kwargs))
@@ -471,11 +485,7 @@ class Master:
 
         At most `window` jobs are under way, so the iterables may be endless.
         """
-        calls = zip(*iterables, strict=False)
-        if isinstance(task, str):
-            submitted = (self.submit(Job(task, *args)) for args in calls)
-        else:
-            submitted = (self.submit(task, *args) for args in calls)
+        submitted = (self.submit(task, *args) for args in zip(*iterables, strict=False))
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         return results_in_order(submitted, window, deadline)
 
@@ -735,8 +745,12 @@ class Master:
         apart: bool = False,
         batch: Batch | None = None,
         file: ParcelFile | None = None,
+        called: int | None = None,
     ) -> list[int]:
-        """Append jobs to the log of a run: as they are, as a deployed `batch`, or in a `file`."""
+        """Append jobs to the log of a run: as they are, as a deployed `batch`, or in a `file`.
+
+        Errors call the first of them by the number `called`, if that is not its own.
+        """
         info, run, known, dispatcher = pool.info, pool.run, len(pool.jobs), self._dispatcher
         records: list[Record] = []
         failure: OSError | None = None
@@ -751,7 +765,8 @@ class Master:
             try:
                 append_log = self._append_log(info)
                 if batch is None:
-                    log_jobs(append_log, jobs, guess=known, apart=apart, records=records)
+                    guess = known if called is None else called
+                    log_jobs(append_log, jobs, guess=guess, apart=apart, records=records)
                 else:
                     if file is None:
                         file = append_log.write_file(pack_batch(batch, called=known))

@@ -23,6 +23,8 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from postroom.cli.verbs import VERBS, postroom
+from postroom.jobs import POOL_CALLS, JobPool
+from postroom.master import MASTER_CALLS, Master
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -158,3 +160,26 @@ def test_the_table_of_folders_in_the_architecture_names_what_the_package_has() -
     classes = set(re.findall(r"^class (\w+)", code, re.MULTILINE))
     assert len(named) > 40
     assert sorted(named - known - classes) == []
+
+
+@pytest.mark.parametrize(
+    ("variable", "owner", "calls"),
+    [("master", Master, MASTER_CALLS), ("pool", JobPool, POOL_CALLS)],
+)
+def test_what_is_public_is_in_the_table_of_calls_and_no_page_or_example_uses_more(
+    variable: str, owner: type, calls: tuple[str, ...], tmp_path: Path
+) -> None:
+    used = rf"\b{variable}\.(?!(?:lock|json|py)\b)([a-z_]+)"
+    table = (ROOT / "docs/python.md").read_text()
+    assert set(re.findall(used, table)) == set(calls)
+    assert not any(name.startswith("_") for name in calls)
+    with Master(tmp_path) as master:
+        one = master if owner is Master else master.open()
+        assert dir(one) == sorted(calls)
+        assert all(hasattr(one, name) for name in calls)
+    sources = [*PAGES, *ROOT.glob("*.py"), *ROOT.glob("examples/*.*")]
+    for source in sources:
+        text = source.read_text()
+        if variable == "pool" and "multiprocessing" in text:
+            continue  # its pools are others
+        assert set(re.findall(used, text)) <= set(calls), source

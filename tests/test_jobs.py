@@ -221,6 +221,12 @@ def test_a_pool_is_a_table_with_a_row_for_each_job(tmp_path: Path) -> None:
         with np.load(tmp_path / "all.npz") as saved:
             assert saved["job"].tolist() == [0, 2]
             assert saved["rows"].tolist() == [[0, 0], [2, 2]]
+        again = room.run([Job("kernels:kernel", x, y) for x, y in [(0, 5), (1, 6)]])
+        again.retry()
+        room.finish(again)
+        table = again.to_pandas()
+        assert table["job"].tolist() == [0, 1]  # not the number of the copy
+        assert table["argument.0"].tolist() == [0, 1]
 
 
 def test_a_table_needs_pandas_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,6 @@ from typing import Any
 # The task of a job whose function sessions cannot import, and the argument that holds its pickle.
 BY_VALUE = "postroom.calls.call:function_by_value"
 FUNCTION = "*function"
-# The argument that holds those without a name.
-POSITIONAL = "*"
 
 
 class ByValue:

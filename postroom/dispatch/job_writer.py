@@ -49,7 +49,7 @@ def log_jobs(
     for batch in _batches(jobs) if len(jobs) != 1 else [[(job, job.deploy()) for job in jobs]]:
         chunks = pack_batch(batch, called=guess)
         records.append(append_log.write(len(batch), chunks, apart=apart, task=batch[0][0].task))
-        guess = records[-1].stop
+        guess += len(batch)
     append_log.settle()
     return records
 

@@ -30,6 +30,7 @@ import numpy as np
 
 from ..errors import PayloadError, brief
 from .container import SMALL, Buffer
+from .jsonable import POSITIONAL
 from .npy import describe, npy_header
 from .tensors import array_of, is_tensor
 from .value_kinds import address_of, class_parts, class_tag, kind_of, refusal
@@ -336,7 +337,10 @@ class _Encoder:
     def _where(self, path: Path) -> str:
         label = self._label if isinstance(self._label, str) else self._label(self.position)
         if path and label.endswith(":"):
-            name = path[0] if str(path[0]).isidentifier() else brief(path[0])
+            if path[0] == POSITIONAL and len(path) > 1:
+                name, path = f"positional argument {path[1]}", path[1:]
+            else:
+                name = path[0] if str(path[0]).isidentifier() else brief(path[0])
             label, path = f"{label} {name}", path[1:]
         return label + "".join(
             f".{key}" if type(key) is _Field else f"[{brief(key)}]" for key in path

@@ -7,6 +7,9 @@ from math import isfinite
 from types import NoneType
 from typing import Any
 
+# Among the arguments of a job, the name of those that have none.
+POSITIONAL = "*"
+
 _MOST_DEPTH = 16
 _SCALARS = frozenset({NoneType, bool, int, float, complex})
 _WORD = 8

@@ -25,14 +25,14 @@ from typing import Any
 
 import numpy as np
 
-from ..calls.by_value import BY_VALUE, FUNCTION, POSITIONAL
+from ..calls.by_value import BY_VALUE, FUNCTION
 from ..calls.call import CALL, mentions, open_function, pack_exception, pack_result
 from ..errors import KernelError, OtherVersionError
 from ..gpus.devices.device import MIB, Device, open_device
 from ..gpus.devices.out_of_memory import says_out_of_memory
 from ..gpus.devices.pinned import PinnedBuffer
 from ..parcel.container import Buffer
-from ..parcel.jsonable import weight
+from ..parcel.jsonable import POSITIONAL, weight
 from ..parcel.sheets import Failure, JobEnd, JobOptions, JobSheet, Outcome, unpack_data
 from ..parcel.tensors import is_tensor
 from ..store.files import Files

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from postroom.dispatch.few_jobs import MOST_JOBS, FewJobs
-from postroom.errors import JobFailed
+from postroom.errors import JobFailed, PayloadError
 from postroom.jobs import Job, JobPool
 from postroom.store.files import MAP_FROM_BYTES
 from tests.in_one_process import InOneProcess, in_one_process, with_worker
@@ -52,6 +52,13 @@ def test_small_calls_share_a_run_and_have_their_own_numbers(room: InOneProcess) 
     assert str(pools[3].id_of(0)) == f"{pools[3].run}/6"
     assert f"{pools[3].run[-6:]}/6" in pools[3].how_to_see(0)
     assert all(isinstance(pool, FewJobs) and pool.done for pool in pools)
+
+
+def test_a_refused_job_is_named_by_its_number_in_the_call(room: InOneProcess) -> None:
+    room.master.run(doubles(1, 2, 3))
+    jobs = [*doubles(4), *doubles(5, task="kernels:large"), Job("kernels:double", object())]
+    with pytest.raises(PayloadError, match=r"^job 2: positional argument 0 is of type object"):
+        room.master.run(jobs)
 
 
 def test_more_jobs_or_wishes_have_a_run_of_their_own(room: InOneProcess) -> None:

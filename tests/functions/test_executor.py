@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import postroom
-from postroom import Master
+from postroom import Master, PostroomError
 from postroom.errors import RemoteTraceback
 from postroom.futures import living_agents
 from postroom.gpus.cards.gpu_list import SlotSpec
@@ -173,8 +173,10 @@ def test_the_agents_of_a_master_that_are_killed_start_again_and_its_futures_reso
         (agent,) = snapshot(master.base, runs=False).agents
         os.kill(agent.pid, signal.SIGKILL)
         wait_until(lambda: not Path(f"/proc/{first}").exists(), what="its worker ends with it")
-        futures = [master.submit(os.getpid) for _ in range(3)]
+        futures = [*(master.submit(os.getpid) for _ in range(2)), master.submit("os:getpid")]
         assert first not in [future.result(100) for future in futures]
+        with pytest.raises(PostroomError, match="5 is not a task"):
+            master.submit(5)  # type: ignore[arg-type]
 
 
 def test_where_no_agent_lives_futures_fail_with_the_reason_and_later_ones_may_work(

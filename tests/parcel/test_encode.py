@@ -418,6 +418,7 @@ def test_an_argument_is_named_by_its_job_and_its_path() -> None:
         ({"config": {"lr": [1, 2, Foo()]}}, "config['lr'][2]"),
         ({"config": SimpleNamespace(lr=(Foo(),))}, "config.lr[0]"),
         ({"no name\n": Foo()}, r"'no name\n'"),
+        ({"*": (1, {"a": Foo()})}, "positional argument 1['a']"),
     ]:
         with pytest.raises(PayloadError, match=f"^job 12: {re.escape(name)} is of type Foo: turn"):
             encode([{}, {}, value], label=job)
