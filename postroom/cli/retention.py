@@ -8,7 +8,7 @@ from math import inf
 import click
 
 from ..dispatch.old_runs import plan
-from ..queue.disk_usage import usage_rows
+from ..queue.disk_usage import look, usage_rows
 from ..queue.queue_view import QueueView
 from ..store.retention import (
     RetentionSettings,
@@ -24,6 +24,8 @@ from .options import CONTEXT, as_json
 from .output import print_json, print_table, talk
 
 SHOWN = 8
+# A base of a million files is measured for so long at most.
+LOOK_S = 20.0
 
 
 @click.command(context_settings=CONTEXT)
@@ -39,7 +41,7 @@ def command(
 
     The scheduler removes runs of Master.run, start, submit and open when all their jobs have ended:
     those that are too old, and the oldest ones if all together are too large. A run stays while its
-    program uses its results. Jobs of the queue, and submit(keep=True), stay until `postroom clean`.
+    program uses its results. Jobs of the queue, and open(keep=True), stay until `postroom clean`.
 
     \b
       postroom retention
@@ -50,19 +52,24 @@ def command(
         asked = parse_keep(results, size)
         before = RetentionSettings() if default else read_settings_of(files, base)
         write_settings_of(files, base, asked.over(before))
-    usage = view.usage()
+    began = time.time()
+    usage = look(files, base, LOOK_S, fresh=True)
     kept = retention_of(files, base, disk_bytes=files.disk_space(base.root)[1])
     going = plan(usage, kept, time.time())
     if json_:
         said = {
             "results_s": kept.results_s,
             "results_bytes": kept.results_bytes,
+            "measured_at": usage.at,
             "bytes": usage.by_kind(),
             "going": [{**one._asdict(), "at": None if one.at == inf else one.at} for one in going],
         }
         print_json(said)
         return
     talk(f"results of Python programs stay {kept}")
+    if usage.at < began:
+        when = f"measured {format_time(usage.at)}" if usage.at else "nobody has measured it yet"
+        talk(f"the base is too large to be measured in {LOOK_S:g} s: {when}")
     print_table([["KIND", "SIZE"], *usage_rows(usage)])
     rows = [
         [one.run, format_bytes(one.nbytes), "now" if one.over_limit else _when(one.at)]

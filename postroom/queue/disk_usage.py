@@ -18,17 +18,22 @@ LOOK_S = 0.1
 FRESH_S = 5.0
 
 
-def look(files: Files, base: Base, *, store: bool = True) -> BaseUsage:
-    """The space that a base takes, as far as is known after a short look."""
+def look(
+    files: Files, base: Base, seconds: float = LOOK_S, *, fresh: bool = False, store: bool = True
+) -> BaseUsage:
+    """The space that a base takes, as far as is known after so long.
+
+    With `fresh`, a survey of a moment ago is not good enough.
+    """
     known = read_usage(files, base)
-    if 0 <= time.time() - known.at < FRESH_S:
+    if not fresh and 0 <= time.time() - known.at < FRESH_S:
         return known
     found: list[BaseUsage] = []
 
     def survey() -> object:
         found.append((yield from surveying(files, base, SystemClock(), store=store)))
 
-    run_for(survey(), SystemClock(), LOOK_S)  # type: ignore[arg-type]
+    run_for(survey(), SystemClock(), seconds)  # type: ignore[arg-type]
     return found[0] if found else known
 
 
