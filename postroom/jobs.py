@@ -333,7 +333,7 @@ def _job_failed(pool: JobPool, number: int, failure: Failure) -> JobFailed:
     job = pool.jobs[number]
     name = f" ({job.name})" if job.name is not None else ""
     how = f"{failure.outcome.value}: {failure.text}"
-    text = f"job {number}{name} {how} [see: {pool.how_to_see(number)}]"
+    text = f"job {number}{name} {how} [see: {pool.how_to('show', number)}]"
     error = JobFailed(printable(text))  # Python prints it on a terminal as it is
     if failure.traceback:
         error.__cause__ = RemoteTraceback(printable(failure.traceback.expandtabs()))
@@ -825,11 +825,11 @@ class JobPool:
 
         return read_output(self._base, job_id.run, job_id.number)
 
-    def how_to_see(self, number: int) -> str:
-        """The command that shows a job with its traceback."""
+    def how_to(self, verb: str, number: int) -> str:
+        """The command line that does this to a job: `show`, with its traceback, or `kill`."""
         root = self._base.root
         base = "" if os.path.abspath(default_base()) == root else f" -b {shlex.quote(root)}"
-        return f"postroom show {self.id_of(number).short}{base}"
+        return f"postroom {verb} {self.id_of(number).short}{base}"
 
     def id_of(self, number: int) -> JobId:
         """The id of a job."""

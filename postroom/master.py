@@ -329,6 +329,8 @@ class Master:
         if hasattr(sys, "ps1"):
             with contextlib.suppress(PostroomError):
                 self.cancel(pool, range(len(pool.jobs)), "its call was interrupted")
+                for number in self.jobs_begun(pool):
+                    self._say(f"a job runs on; to end it: {pool.how_to('kill', number)}")
 
     def _shown(self, pool: JobPool, progress: Progress) -> Callable[[JobPool], None] | None:
         """What is called after each round."""
@@ -682,6 +684,16 @@ class Master:
                 if letter is not None and letter.run == pool.run:
                     sent += range(agent.reached, letter.stop)
         return sent
+
+    def jobs_begun(self, pool: JobPool) -> list[int]:
+        """Those that agents run: the rest of a letter is given back if that takes a while."""
+        agents = [] if self._dispatcher is None else list(self._dispatcher.agents.values())
+        letters = [(agent.letter, agent.reached) for agent in agents]
+        return [
+            reached
+            for letter, reached in letters
+            if letter is not None and letter.run == pool.run and reached < letter.stop
+        ]
 
     def leave_run(self, pool: JobPool) -> None:
         """No more jobs come to an open run: keep nothing of it open."""

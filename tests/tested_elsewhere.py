@@ -18,7 +18,6 @@ TESTED_ELSEWHERE = {
     "calls/broken_pool": "functions/test_executor.py (BrokenExecutor): classes without code",
     "calls/by_value": "functions/test_executor.py (add_one): seen in what is pickled",
     "calls/call": "functions/test_executor.py (add_one): calls of every kind, in real agents",
-    "futures/future_pool": "functions/test_executor.py (cancel): it drives real agents",
     "futures/living_agents": "functions/test_executor.py (living_agents): with a real Master",
     "futures/program_end": "processes/test_executor_suite.py (assert_python_ok): programs that end",
     "futures/calls_progress": "processes/test_notebook.py (progress): it follows real calls",

@@ -59,7 +59,7 @@ class CallMaster(Protocol):
 
     def stop_jobs(self, pool: JobPool, numbers: Collection[int], by: str) -> None: ...
 
-    def jobs_sent(self, pool: JobPool) -> list[int]: ...
+    def jobs_begun(self, pool: JobPool) -> list[int]: ...
 
     def nudge(self) -> None: ...
 
@@ -97,7 +97,7 @@ class JobFuture(Future[Any]):
 
     def cancel(self) -> bool:
         """Cancel the job if no agent has begun it; True if that worked."""
-        if self.done() or not self._futures.take_back(self):
+        if self.done() or self.running() or not self._futures.take_back(self):
             return self.cancelled()
         return super().cancel()
 
@@ -208,7 +208,9 @@ class FuturePool:
             if run is None:
                 future._withdrawn = True
                 return True
-        taken = self._master.withdraw(run.pool, future._number)
+        taken = False
+        with self._unless_leaving():
+            taken = self._master.withdraw(run.pool, future._number)
         self._nudge()  # waiters are told by the thread
         return taken
 
@@ -216,8 +218,18 @@ class FuturePool:
         """End a job that runs."""
         run = future._run
         if run is not None:
-            self._master.stop_jobs(run.pool, [future._number], "kill()")
+            with self._unless_leaving():
+                self._master.stop_jobs(run.pool, [future._number], "kill()")
             self._nudge()
+
+    @contextlib.contextmanager
+    def _unless_leaving(self) -> Iterator[None]:
+        """Where the Master is closed meanwhile, all futures are done."""
+        try:
+            yield
+        except PostroomError:
+            if not self._is_leaving:
+                raise
 
     def close(self, *, cancel: bool = False, now: bool = False) -> None:
         """Take no more jobs; cancel those that wait, if asked; `now`: end those that run, too.
@@ -383,7 +395,7 @@ class FuturePool:
                     self._keeper.job_ended()
                 for number in arrived:
                     self._end(run, number)
-            for number in self._master.jobs_sent(run.pool):
+            for number in self._master.jobs_begun(run.pool):
                 if number not in run.running and number in run.pending:
                     run.running.add(number)
                     run.pending[number].set_running_or_notify_cancel()

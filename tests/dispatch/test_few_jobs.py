@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,7 +51,7 @@ def test_small_calls_share_a_run_and_have_their_own_numbers(room: InOneProcess) 
     assert pools[3][1].result() == 8 and pools[3][1].number == 1 and len(pools[3]) == 2
     assert {pool.run for pool in pools} == set(runs(room)) and len(runs(room)) == 1
     assert str(pools[3].id_of(0)) == f"{pools[3].run}/6"
-    assert f"{pools[3].run[-6:]}/6" in pools[3].how_to_see(0)
+    assert f"{pools[3].run[-6:]}/6" in pools[3].how_to("show", 0)
     assert all(isinstance(pool, FewJobs) and pool.done for pool in pools)
 
 
@@ -135,6 +136,24 @@ def test_jobs_of_an_interrupted_call_are_resumed(room: InOneProcess) -> None:
     assert room.master.run(doubles(3)).run != run
     pool = room.master.resume(run)
     assert [pool.result(1), pool.result(2)] == [2, 4]
+
+
+def test_ctrl_c_at_a_prompt_cancels_what_waits_and_says_how_to_end_what_runs(
+    room: InOneProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(pool: JobPool) -> None:
+        if master.jobs_begun(pool):
+            raise KeyboardInterrupt
+
+    said: list[str] = []
+    master = room.master
+    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+    monkeypatch.setattr(master, "_say", said.append)
+    monkeypatch.setattr(master, "jobs_begun", lambda pool: [len(pool.jobs) - 2])
+    with pytest.raises(KeyboardInterrupt):
+        master.run(doubles(1, 2), progress=interrupt)
+    (run,) = runs(room)
+    assert said == [f"a job runs on; to end it: postroom kill {run[-6:]}/0 -b {room.base.root}"]
 
 
 def test_calls_from_several_threads_get_their_own_results(room: InOneProcess) -> None:

@@ -89,12 +89,14 @@ def test_what_waits_can_be_cancelled_and_what_runs_can_be_killed(
         while path.exists():
             time.sleep(0.01)
 
+    list(executor.map(abs, range(200)))  # short calls: the next letters have several
     running = [executor.submit(hold, str(n)) for n in range(2)]
     waiting = [executor.submit(hold, "never") for _ in range(20)]
     assert waiting[-1].cancel()  # just handed in
     wait_until(lambda: all(future.running() for future in running))
     assert not running[0].cancel()
-    assert all(future.cancel() for future in waiting)
+    # Those behind a long call in its letter are given back within a moment.
+    wait_until(lambda: all(future.cancel() for future in waiting))
     assert futures.wait(waiting, timeout=60).done == set(waiting)
     running[0].kill()  # type: ignore[attr-defined]
     with pytest.raises(postroom.JobFailed, match="cancelled"):
