@@ -246,19 +246,22 @@ class Client:
             self._machine.checker.appended(submission, number, plan)
 
     def _resume(self, process: Process, master: Master, submission: Submission) -> JobPool | None:
-        checker = self._machine.checker
+        checker, run = self._machine.checker, submission.run
         while True:
             known = dict(submission.jobs)
             try:
-                pool = master.resume(submission.run)
+                pool = master.resume(run)
             except BaseFolderError:
                 process.sleep(0.1)
                 continue
             except OtherVersionError:
                 return None  # until it is updated
             except PostroomError:
-                checker.abandoned(submission)
+                if submission.run == run:
+                    checker.abandoned(submission)
                 return None
+            if submission.run != run:
+                return None  # another client found it removed, and has begun a new one
             tokens = [job.arguments.get("token", 0) for job in pool.jobs]
             for number, token in enumerate(tokens):
                 if not token and number in submission.jobs:  # its arguments are gone
