@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import GpuError
 from ..gpus.cards.inventory import CardWatch
 from ..gpus.ledger.activity import ActivityMeter
-from ..gpus.ledger.fair_share import Account
+from ..gpus.ledger.fair_share import Account, used_lately
 from ..gpus.ledger.folder_ledger import local_part
 from ..gpus.ledger.lease_records import printable
 from ..gpus.ledger.ledger_rules import Limit
@@ -143,9 +143,18 @@ def record(ledger: Ledger, *, count: int | None, json_: bool) -> None:
     now = time.time()
     facts = local.facts()
     half_life_s = facts.rules.half_life_s
-    known = facts.used([])  # what users have said so far, and what was recorded before
+    # What users have said so far, what was recorded before, and what is held since then.
+    known = used_lately(
+        facts.accounts,
+        local.holders(squatters=False),
+        now=now,
+        half_life_s=half_life_s,
+        record=facts.record,
+        least_s=0.0,
+    )
     recorder = Recorder({uid: Account(used, now) for uid, used in known.items()}, half_life_s)
     meter = ActivityMeter(local.notes.activity(RECORD).get(0, [None])[0])
+    sizes_mib: dict[str, int] = {}
     looked = 0
     talk(f"recording the use of {local.where}; end it with Ctrl-C")
 
@@ -153,12 +162,17 @@ def record(ledger: Ledger, *, count: int | None, json_: bool) -> None:
         local.tidy()
         held = local.holders(squatters=False)
         with suppress(GpuError):  # a driver that does not answer: what is held counts anyway
-            meter.step(time.time(), held, watch.cards() if held else [])
-        return recorder.step(time.time(), held)
+            cards = watch.cards() if held else []
+            sizes_mib.update((card.uuid, card.memory_mib) for card in cards)
+            meter.step(time.time(), held, cards)
+        return recorder.step(time.time(), time.monotonic(), held, sizes_mib)
 
     def write() -> None:
-        local.notes.write_accounts("recorded", recorder.accounts)
-        local.notes.write_activity(RECORD, meter.seen, {})
+        try:
+            local.notes.write_accounts("recorded", recorder.accounts)
+            local.notes.write_activity(RECORD, meter.seen, {})
+        except OSError as error:  # a full disk: it goes on, and writes it later
+            talk(f"cannot write the record: {error.strerror}")
 
     with CardWatch() as watch:
         try:

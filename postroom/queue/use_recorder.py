@@ -77,7 +77,8 @@ class UseRecorder:
             self._curves.add(now, cards)
             self._changed = True
         else:
-            if now >= self._idle_look_at:
+            # Also after the clock was set back.
+            if not 0.0 < self._idle_look_at - now <= NO_CARDS_S:
                 cards = self._look()
                 self._curves.add(now, cards)
                 self._idle_look_at = now + (IDLE_S if cards else NO_CARDS_S)
@@ -85,7 +86,7 @@ class UseRecorder:
                 self._watch.close()  # nobody holds a GPU: no process has to wait for us
                 self._watch = None
         self._read_journal()
-        if self._changed and now - self._written_at >= WRITE_S:
+        if self._changed and not 0.0 <= now - self._written_at < WRITE_S:
             self.write(now)
 
     def write(self, now: float) -> None:

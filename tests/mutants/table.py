@@ -2011,7 +2011,7 @@ MUTANTS = [
     Mutant(
         "fair: a lease that has just begun counts",
         "postroom/gpus/ledger/fair_share.py",
-        "counts = max(least, used_by_lease(entry, now, half_life_s))",
+        "counts = max(least_s * entry.counts_for, used_by_lease(entry, now, half_life_s))",
         "counts = used_by_lease(entry, now, half_life_s)",
         "tests/gpus/ledger/test_holding_limits.py::test_users_who_have_used_alike_share_at_once",
     ),
@@ -2025,9 +2025,37 @@ MUTANTS = [
     Mutant(
         "fair: nobody can write down what another has used",
         "postroom/gpus/ledger/ledger_notes.py",
-        "if note.uid == 0 and now - note.changed_ns / 1e9 < RECORD_VALID_S:",
-        "if note.uid == 0:",
+        "                if note.uid == 0:\n                    record",
+        "                if True:\n                    record",
         "tests/gpus/ledger/test_recorder.py",
+    ),
+    Mutant(
+        "fair: with root's record, what is held counts once",
+        "postroom/gpus/ledger/fair_share.py",
+        "counts -= until_record.faded(now, half_life_s)",
+        "pass",
+        "tests/gpus/ledger/test_recorder.py",
+    ),
+    Mutant(
+        "fair: nobody can say that they used less than root has seen",
+        "postroom/gpus/ledger/fair_share.py",
+        "max(said.get(uid, 0.0), seen.get(uid, 0.0))",
+        "said.get(uid, 0.0)",
+        "tests/gpus/ledger/test_recorder.py",
+    ),
+    Mutant(
+        "fair: how much of a card a lease has is not its user's word where root records",
+        "postroom/gpus/ledger/recorder.py",
+        "part_of_cards(entry.memory_mib, known) if whole else entry.counts_for",
+        "entry.counts_for",
+        "tests/gpus/ledger/test_recorder.py",
+    ),
+    Mutant(
+        "a lease whose numbers make no sense is not believed",
+        "postroom/gpus/ledger/lease_records.py",
+        "return entry if _makes_sense(entry) else None",
+        "return entry",
+        "tests/gpus/ledger/test_lease_records.py",
     ),
     Mutant(
         "fair: a ticket is not older than its file",

@@ -37,7 +37,7 @@ class EndedLease(NamedTuple):
             entry.uid,
             entry.name,
             entry.cards,
-            min(entry.weight, len(entry.cards)) or len(entry.cards),
+            entry.counts_for,
             min(entry.asked_at, granted_at),
             granted_at,
             max(ended_at, granted_at),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .protocol import LeaseEntry
 
 CHARGE_S = 600.0  # what each card counts for from the first moment
+RECORD_VALID_S = 600.0  # what users say counts again when root's record is older than this
 
 
 class Account(NamedTuple):
@@ -39,6 +40,16 @@ class Account(NamedTuple):
         return Account(self.faded(now, half_life_s) + seconds, now)
 
 
+class UseRecord(NamedTuple):
+    """What root has seen of the use of all users (`recorder`), until a moment."""
+
+    accounts: Mapping[int, Account] = {}
+    at: float = -math.inf
+
+
+NO_RECORD = UseRecord()
+
+
 def fade(age_s: float, half_life_s: float) -> float:
     """The part that is left of what was used so long ago."""
     return math.pow(0.5, max(0.0, age_s) / half_life_s)
@@ -52,7 +63,7 @@ def held_s(cards: float, for_s: float, half_life_s: float) -> float:
 def used_by_lease(entry: LeaseEntry, until: float, half_life_s: float) -> float:
     """What a lease counts for, from its grant until a moment."""
     since = until if entry.granted_at is None else entry.granted_at
-    return held_s(entry.weight or len(entry.cards), until - since, half_life_s)
+    return held_s(entry.counts_for, until - since, half_life_s)
 
 
 def used_lately(
@@ -61,18 +72,34 @@ def used_lately(
     *,
     now: float,
     half_life_s: float,
+    record: UseRecord = NO_RECORD,
+    least_s: float = CHARGE_S,
 ) -> dict[int, float]:
-    """How much GPU time each user has used, as it counts now."""
-    used = {
+    """How much GPU time each user has used, as it counts now.
+
+    `accounts` are what users have said of the leases that have ended. Root's record knows also what
+    is held, until it was written. While it is fresh, it alone counts; later, nobody can say less.
+    """
+    said = {
         uid: sum(one.faded(now, half_life_s) for one in several)
         for uid, several in accounts.items()
     }
+    seen = {uid: one.faded(now, half_life_s) for uid, one in record.accounts.items()}
     for entry in held:
         # A lease that has just begun counts as much as one that is about to: see `in_turn`.
-        least = CHARGE_S * (entry.weight or len(entry.cards))
-        counts = max(least, used_by_lease(entry, now, half_life_s))
-        used[entry.uid] = used.get(entry.uid, 0.0) + counts
-    return used
+        counts = max(least_s * entry.counts_for, used_by_lease(entry, now, half_life_s))
+        said[entry.uid] = said.get(entry.uid, 0.0) + counts
+        until_record = Account(used_by_lease(entry, record.at, half_life_s), record.at)
+        counts -= until_record.faded(now, half_life_s)
+        seen[entry.uid] = seen.get(entry.uid, 0.0) + counts
+    if now - record.at < RECORD_VALID_S:
+        return seen
+    return {uid: max(said.get(uid, 0.0), seen.get(uid, 0.0)) for uid in {*said, *seen}}
+
+
+def part_of_cards(memory_mib: int | None, sizes_mib: Iterable[int]) -> float:
+    """How many cards a lease counts for, on cards of these sizes: a part of one for its part."""
+    return sum(1.0 if memory_mib is None else min(1.0, memory_mib / max(n, 1)) for n in sizes_mib)
 
 
 def in_turn(

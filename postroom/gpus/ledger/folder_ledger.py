@@ -105,7 +105,8 @@ class FolderLedger:
     def facts(self) -> LedgerFacts:
         """Return what decides besides the leases and the waiting list."""
         now = time.time()
-        return LedgerFacts(self.rules(), *self.notes.used_and_reserved(now), now)
+        accounts, reservations, record = self.notes.used_and_reserved(now)
+        return LedgerFacts(self.rules(), accounts, reservations, now, record)
 
     def used(self) -> dict[int, float]:
         """Return how much GPU time each user has used, in seconds, as it counts now."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from typing import Any
@@ -82,7 +83,7 @@ def decode(text: bytes, uid: int) -> LeaseEntry | None:
         if value["version"] != VERSION:
             return None
         keeper = value.get("keeper")
-        return LeaseEntry(
+        entry = LeaseEntry(
             lease_id=str(value["lease_id"]),
             uid=uid,
             user=processes.user_name(uid),
@@ -102,8 +103,19 @@ def decode(text: bytes, uid: int) -> LeaseEntry | None:
             weight=float(value.get("weight", 0.0)),
             beside=value.get("beside") is True,
         )
+        return entry if _makes_sense(entry) else None
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
+
+
+def _makes_sense(entry: LeaseEntry) -> bool:
+    """Whether its numbers are such as we write: what others may use is computed from them."""
+    numbers = entry.asked_at, entry.granted_at or 0.0, entry.lasts_s or 0.0, entry.weight
+    return (
+        all(math.isfinite(number) and number >= 0 for number in numbers)
+        and entry.count >= 1
+        and (entry.memory_mib is None or entry.memory_mib >= 1)
+    )
 
 
 def unreadable(path: str, uid: int) -> LeaseEntry:

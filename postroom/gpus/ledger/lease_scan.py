@@ -161,6 +161,8 @@ class LeaseScan:
         file.number = int(number) if number.isascii() and number.isdigit() else 0
         to_boot_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.time_ns()
         earliest_ns = os.fstat(file.fd).st_ctime_ns - FORGED_NS
+        if earliest_ns > time.time_ns():
+            return  # the clock was set back since: nobody can tell
         said = file.number, file.entry.asked_at
         least = earliest_ns + to_boot_ns, earliest_ns / 1e9
         if said[0] < least[0] or said[1] < least[1]:

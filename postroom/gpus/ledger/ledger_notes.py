@@ -21,13 +21,12 @@ from ...system.shared_folder import SharedFolder
 from . import lease_records
 from .activity import HOUR_S, KEPT_HOURS, Activity
 from .ended_leases import EndedLease, read_ended
-from .fair_share import Account, used_by_lease
+from .fair_share import NO_RECORD, Account, UseRecord, used_by_lease
 from .project_use import ProjectHours, decode_projects, encode_projects
 from .protocol import LeaseEntry, Quarantine
 from .reservations import Reservation
 
 STAYING_S = 24 * 3600
-RECORD_VALID_S = 600.0  # a record of root's that is older than this does not count
 _ACCOUNTS_LIMIT = 1 << 20
 LOG_LIMIT = 1024 * 1024  # bytes; then a new log is begun, and one old log is kept
 
@@ -195,10 +194,12 @@ class LedgerNotes:
         """Replace a file of accounts of this user."""
         self._write(name, {str(uid): list(account) for uid, account in accounts.items()})
 
-    def used_and_reserved(self, now: float) -> tuple[dict[int, list[Account]], list[Reservation]]:
-        """Return the accounts of all users, and the reservations that are not over."""
+    def used_and_reserved(
+        self, now: float
+    ) -> tuple[dict[int, list[Account]], list[Reservation], UseRecord]:
+        """Return the accounts of all users, the reservations that are not over, root's record."""
         said: dict[int, list[Account]] = {}
-        recorded: dict[int, Account] | None = None
+        record = NO_RECORD
         reservations = []
         for note in self._read(("usage", "recorded", "reserve-"), _ACCOUNTS_LIMIT):
             if note.name.startswith("reserve-"):
@@ -206,16 +207,14 @@ class LedgerNotes:
                 if one is not None and one.end > now:
                     reservations.append(one)
             elif note.name == "recorded":
-                if note.uid == 0 and now - note.changed_ns / 1e9 < RECORD_VALID_S:
-                    recorded = _read_accounts(note.text)
+                if note.uid == 0:
+                    record = UseRecord(_read_accounts(note.text), min(now, note.changed_ns / 1e9))
             elif note.name == "usage":
                 for uid, account in _read_accounts(note.text).items():
                     # Nobody can write down what another has used.
                     if note.uid in (0, uid):
                         said.setdefault(uid, []).append(account)
-        if recorded is not None:
-            said = {uid: [account] for uid, account in recorded.items()}
-        return said, sorted(reservations, key=lambda one: (one.start, one.made_at))
+        return said, sorted(reservations, key=lambda one: (one.start, one.made_at)), record
 
     def add_reservation(self, one: Reservation) -> None:
         """Write a reservation of this user."""

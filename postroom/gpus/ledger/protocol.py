@@ -110,8 +110,14 @@ class LeaseEntry(NamedTuple):
     token: int = 0
     lasts_s: float | None = None  # how long it is for, as its user says
     beside: bool = False  # it does not mind processes without a lease
-    weight: float = 0.0  # how many cards it counts for; 0: as many as it has
+    weight: float = 0.0  # how many cards its part of them counts for, as its user says
     doubt: str = ""  # what is wrong with its file
+
+    @property
+    def counts_for(self) -> float:
+        """How many cards it counts for: part of one for less than one."""
+        whole = float(len(self.cards))
+        return whole if self.memory_mib is None else min(self.weight, whole) or whole
 
     def describe(self) -> str:
         """Return a phrase that says whose it is, and since when."""

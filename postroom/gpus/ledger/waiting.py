@@ -17,7 +17,16 @@ from ...system import processes
 from ...system.shared_folder import SharedFolder
 from . import lease_records
 from .allocation import AvailableCard, CardAllocator, CardShare, CardWindow, Demand, grant
-from .fair_share import Account, held_s, in_turn, used_by_lease, used_lately
+from .fair_share import (
+    NO_RECORD,
+    Account,
+    UseRecord,
+    held_s,
+    in_turn,
+    part_of_cards,
+    used_by_lease,
+    used_lately,
+)
 from .holding_limits import HoldingLimits
 from .lease_scan import LeaseScan, LedgerState
 from .ledger_rules import LedgerRules
@@ -55,11 +64,14 @@ class LedgerFacts(NamedTuple):
     accounts: Mapping[int, Sequence[Account]] = {}
     reservations: Sequence[Reservation] = ()
     now: float = 0.0
+    record: UseRecord = NO_RECORD
 
     def used(self, held: Sequence[LeaseEntry]) -> dict[int, float]:
         """How much GPU time each user has used; what is reserved now counts as held."""
         half_life_s = self.rules.half_life_s
-        used = used_lately(self.accounts, held, now=self.now, half_life_s=half_life_s)
+        used = used_lately(
+            self.accounts, held, now=self.now, half_life_s=half_life_s, record=self.record
+        )
         for one in self.reservations:
             if one.start <= self.now < one.end:
                 has = {uuid for entry in held if entry.uid == one.uid for uuid in entry.cards}
@@ -198,9 +210,7 @@ class PendingRequest:
         """How many cards the lease counts for: a share of one counts for its part."""
         sizes = {card.uuid: card.memory_mib for card in self.situation.available}
         mib = self.entry.memory_mib
-        if mib is None:
-            return float(len(cards))
-        return sum(min(1.0, mib / max(sizes.get(uuid, mib), 1)) for uuid in cards)
+        return part_of_cards(mib, (sizes.get(uuid, mib or 0) for uuid in cards))
 
     def _rename(self, name: str) -> None:
         path = os.path.join(os.path.dirname(self.path), name)

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import os
 
+import pytest
+
 from postroom.gpus.ledger import lease_records
 from postroom.gpus.ledger.protocol import LeaseRequest
 from postroom.system import processes
@@ -34,6 +36,23 @@ def test_text_that_is_not_a_lease_is_none() -> None:
     assert (
         lease_records.decode(text_of_a_lease().replace(b'"version":1', b'"version":9'), 0) is None
     )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"memory_mib":-8000}',  # others would be given more than there is
+        b'{"memory_mib":0}',
+        b'{"weight":-1e9}',  # it would count as less than nothing
+        b'{"weight":NaN}',
+        b'{"granted_at":Infinity}',
+        b'{"asked_at":-1}',
+        b'{"lasts_s":1e999}',
+        b'{"count":-3}',
+    ],
+)
+def test_numbers_that_nobody_writes_are_not_believed(line: bytes) -> None:
+    assert lease_records.decode(text_of_a_lease() + line + b"\n", 0) is None
 
 
 def test_text_of_others_cannot_control_a_terminal() -> None:

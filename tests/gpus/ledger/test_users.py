@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,11 @@ from typing import Any
 import pytest
 
 from postroom.errors import CardHeld, GpuError
+from postroom.gpus.cards import inventory
+from postroom.gpus.ledger.fair_share import NO_RECORD
+from postroom.gpus.ledger.folder_ledger import local_part
 from postroom.gpus.ledger.protocol import LeaseRequest, open_ledger
+from postroom.gpus.ledger.recorder import Recorder
 from postroom.system import shared_folder as folder_module
 from tests.gpus.ledgerkit import REPOSITORY, wait_until
 
@@ -149,6 +154,51 @@ say(failed)
 """
     assert answer(acts(BOB, code, str(ALICE))) == [True] * 7
     assert [entry.uid for entry in open_ledger().holders()] == [ALICE]
+
+
+def test_nobody_can_change_what_is_recorded_of_another_and_root_sees_what_one_understates(
+    shared: Path, acts: Acts
+) -> None:
+    code = """
+with open_ledger().acquire(LeaseRequest(name="hers")):
+    pass
+open_ledger().reserve(1, time.time() + 1000, time.time() + 2000)
+lease = open_ledger().acquire(LeaseRequest(memory_mib=6144))
+lease.amend(weight=1e-9, granted_at=time.time() + 1e9)
+say(lease.cards)
+time.sleep(600)
+"""
+    answer(acts(ALICE, code))
+    ledger = local_part(open_ledger())
+    accounts, (reservation,), _ = ledger.notes.used_and_reserved(time.time())
+    assert accounts[ALICE][0].seconds > 0
+    code = """
+from contextlib import suppress
+hers, his = (os.path.join(os.environ["POSTROOM_LEDGER"], "postroom-%s" % n) for n in (args[0], uid))
+lies = json.dumps({args[0]: [1e9, time.time()]})
+done = []
+for name in ("usage", "ended", "log", next(n for n in os.listdir(hers) if n.startswith("reserve"))):
+    for attempt in (os.unlink, lambda path: open(path, "w"), lambda path: os.rename(path, hers)):
+        with suppress(OSError):
+            attempt(os.path.join(hers, name))
+            done.append(name)
+with suppress(GpuError):
+    open_ledger().unreserve(args[1])
+    done.append("unreserve")
+os.makedirs(his, exist_ok=True)
+for name in ("usage", "recorded"):
+    with open(os.path.join(his, name), "w") as file:
+        file.write(lies)
+say(done)
+"""
+    assert answer(acts(BOB, code, str(ALICE), reservation.reservation_id)) == []
+    assert ledger.notes.used_and_reserved(time.time()) == (accounts, [reservation], NO_RECORD)
+    # Half a minute of root's record: a quarter of a card, whatever she has written.
+    sizes = {card.uuid: card.memory_mib for card in inventory.cards()}
+    recorder = Recorder({}, 1e9)
+    for clock_s in (0.0, 30.0):
+        recorder.step(time.time(), clock_s, ledger.holders(), sizes)
+    assert recorder.accounts[ALICE].seconds == pytest.approx(7.5, rel=1e-3)
 
 
 def test_a_forged_record_speaks_for_its_writer_only(shared: Path, acts: Acts) -> None:

@@ -11,6 +11,7 @@ from postroom.gpus.ledger.fair_share import Account
 from postroom.gpus.ledger.protocol import LeaseEntry
 from postroom.gpus.ledger.reservations import Reservation
 from postroom.gpus.ledger.waiting import Situation, append, claimed, glance_s, look_s
+from postroom.system import processes
 
 from .line import Line
 
@@ -59,7 +60,7 @@ def test_a_holder_gives_way_to_a_reservation_but_not_to_a_request_for_another_ca
     situation = Situation(line.available(), line.facts())
     assert claimed(lease, line.state(), situation).until == soon.start
     line.run(605.0)
-    assert claim(line, lease) == "user 1002 has reserved it"
+    assert claim(line, lease) == f"user {processes.user_name(1002)} has reserved it"
     line.reservations = [soon._replace(count=1)]
     assert sorted(map(bool, (claim(line, lease), claim(line, second)))) == [False, True]
 
