@@ -5,7 +5,8 @@
         |                  |--again------------> worker killed ----------> gone
         |                  |--the out-of-memory killer ends the worker--> pause --> STARTING
         |                  |--another user's turn: after the job, or with --yield now--.
-        |                  '--nothing to do for a while--> worker ends --> RESTING, without its GPU
+        |                  '--nothing to do for a while, or a moment if somebody waits for the GPU
+        |                                        --> worker ends --> RESTING, without its GPU
         |                                                  RESTING --called, has its GPU--> STARTING
         '-- three workers in a row die with different jobs, or three before they are ready: gone
 
@@ -163,6 +164,7 @@ class Guardian:
         self._look_at = 0.0
         self._rests = rest_s is not None and lease is not None
         self._idle = IdleWatch(rest_s)
+        self._wanted = False  # somebody waits for our GPU
         self._bell = Bell(self._files, base, slot.agent_id)
         self._bell_events: int | None = None
         self._resting = False  # it has no GPU, no worker and no mailbox
@@ -472,7 +474,7 @@ class Guardian:
         agent_id = self._slot.agent_id
         hand = read_in_hand(self._files, self._base, agent_id)
         letter = self._relay.busy or read_letter(self._files, self._base, agent_id) is not None
-        if self._idle.is_over(time.monotonic(), hand, letter=letter):
+        if self._idle.is_over(time.monotonic(), hand, letter=letter, wanted=self._wanted):
             self._retiring = True
             self._tell_worker(b"stop\n")
 
@@ -485,7 +487,7 @@ class Guardian:
             return
         if self._signals or self._retiring:
             return
-        why, until = self._lease.claimed()
+        why, until, self._wanted = self._lease.claimed()
         if until != self._until:
             self._until = until
             self._insist(self._write_info)

@@ -18,6 +18,8 @@ from ..text.durations import parse_duration
 # A session of the queue gives its GPU back after it has had nothing to do for this long. Loading
 # torch again takes some seconds; another user's job may take hours.
 REST_S = 30.0
+# ... and after this long if somebody waits for its GPU. Two jobs of a queue are milliseconds apart.
+WANTED_S = 2.0
 VARIABLE = "POSTROOM_REST"
 YIELD = "POSTROOM_YIELD"
 
@@ -79,12 +81,17 @@ class IdleWatch:
         """A worker starts."""
         self._seen = None
 
-    def is_over(self, now: float, hand: InHand | None, *, letter: bool) -> bool:
-        """Whether to rest now; `hand` is the worker's line, `letter`: its mailbox is full."""
+    def is_over(
+        self, now: float, hand: InHand | None, *, letter: bool, wanted: bool = False
+    ) -> bool:
+        """Whether to rest now; `hand` is the worker's line, `letter`: its mailbox is full.
+
+        `wanted`: somebody else waits for the GPU.
+        """
         if self._limit_s is None:
             return False
         seen = ("", -1) if hand is None else (hand.letter_id, hand.done)
         if letter or seen != self._seen:
             self._seen, self._since = seen, now
             return False
-        return now >= self._since + self._limit_s
+        return now >= self._since + (min(self._limit_s, WANTED_S) if wanted else self._limit_s)

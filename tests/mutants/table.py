@@ -2065,6 +2065,13 @@ MUTANTS = [
         "tests/gpus/ledger/test_lease_scan.py",
     ),
     Mutant(
+        "an idle agent gives its GPU to who waits for it",
+        "postroom/session/rest.py",
+        "min(self._limit_s, WANTED_S) if wanted else self._limit_s",
+        "self._limit_s",
+        "tests/session/test_rest.py",
+    ),
+    Mutant(
         "a limit holds for who asks",
         ALLOCATION,
         "    if limits is not None and limits.over(demand):\n        return None\n",

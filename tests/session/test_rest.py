@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from postroom.errors import PostroomError
-from postroom.session.rest import REST_S, Bell, IdleWatch, rest_s
+from postroom.session.rest import REST_S, WANTED_S, Bell, IdleWatch, rest_s
 from postroom.store.base import Base, create_base
 from postroom.store.files import LocalFiles
 from postroom.store.mailbox import InHand
@@ -51,6 +51,10 @@ def test_a_session_rests_only_after_a_while_without_a_letter_and_without_a_job()
     idle.begin()
     assert not idle.is_over(200.0, one, letter=False)  # a new worker has its own time
     assert not IdleWatch(None).is_over(1e9, one, letter=False)
+    # If somebody else waits for the GPU, it goes soon.
+    assert not idle.is_over(200.0 + WANTED_S / 2, one, letter=False, wanted=True)
+    assert idle.is_over(200.0 + WANTED_S, one, letter=False, wanted=True)
+    assert not IdleWatch(None).is_over(1e9, one, letter=False, wanted=True)
 
 
 def test_how_long_it_waits_can_be_set(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -260,6 +260,7 @@ class CardClaim(NamedTuple):
 
     why: str = ""  # why its holder should give them back now; "": it is still its turn
     until: float = inf  # when another user's reservation of one of them begins
+    waited_for: bool = False  # somebody waits who would take one of them
 
 
 def claimed(entry: LeaseEntry, snapshot: LedgerState, situation: Situation) -> CardClaim:
@@ -271,11 +272,19 @@ def claimed(entry: LeaseEntry, snapshot: LedgerState, situation: Situation) -> C
     facts = situation.facts
     windows = reserved_for(entry, snapshot, situation)
     near = min((windows[uuid] for uuid in entry.cards if uuid in windows), default=None)
-    until = inf if near is None else near.start
     if near is not None and near.start - facts.now < GIVE_BACK_S:
-        return CardClaim(f"user {processes.user_name(near.uid)} has reserved it", until)
+        why = f"user {processes.user_name(near.uid)} has reserved it"
+    else:
+        why = _overtaken(entry, snapshot, situation)
+    waited_for = any({*one.among} & {*entry.cards} for one in snapshot.waiting)
+    return CardClaim(why, inf if near is None else near.start, waited_for)
+
+
+def _overtaken(entry: LeaseEntry, snapshot: LedgerState, situation: Situation) -> str:
+    """Return why a new request for the cards of a lease would have to wait; "": it would not."""
+    facts = situation.facts
     if facts.now - (entry.granted_at or facts.now) < LEAST_HOLD_S:
-        return CardClaim("", until)
+        return ""
     ours = [
         one
         for one in snapshot.held
@@ -302,11 +311,11 @@ def claimed(entry: LeaseEntry, snapshot: LedgerState, situation: Situation) -> C
         granted_at=None,
     )
     if decide(again, others, situation, pack=False)[0] is not None:
-        return CardClaim("", until)
+        return ""
     if why := refusal(again, others, situation):
-        return CardClaim(why, until)
+        return why
     first = next((one for one in others.waiting if {*one.among} & {*entry.cards}), None)
-    return CardClaim(f"{first.describe()} is before it" if first else "", until)
+    return f"{first.describe()} is before it" if first else ""
 
 
 def reserved_for(

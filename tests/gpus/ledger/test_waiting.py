@@ -53,6 +53,9 @@ def test_a_holder_gives_way_to_a_reservation_but_not_to_a_request_for_another_ca
     line.waiting[0] = line.waiting[0]._replace(among=second.cards)
     assert claim(line, lease) == ""
     assert claim(line, second)
+    situation = Situation(line.available(), line.facts())
+    found = [claimed(one, line.state(), situation).waited_for for one in (lease, second)]
+    assert found == [False, True]
     line.waiting.clear()
     soon = Reservation("r", 1002, "user1002", 2, line.now + 60, line.now + 600)
     line.reservations = [soon]
