@@ -37,6 +37,7 @@ class CardLease:
         self,
         *,
         wait: bool = False,
+        yields: bool = False,
         wanted: Callable[[], bool] | None = None,
         waiting: Callable[[str], None] | None = None,
     ) -> tuple[int, ...]:
@@ -54,6 +55,7 @@ class CardLease:
             group=self._root,
             # Jobs that would still run when a reservation begins are not sent to it.
             lasts_s=GIVE_BACK_S,
+            yields=yields,
         )
         waiting = waiting or self._tell
         self._lease = ledger.acquire(request, None if wait else 0, wanted=wanted, waiting=waiting)
@@ -65,8 +67,11 @@ class CardLease:
         ids = ",".join(str(card.index) for card in self._cards)
         self._say(f"waiting for GPU {ids}: {why}")
 
-    def claimed(self) -> CardClaim:
-        """Whether the GPUs should go to somebody else now, since it is their turn."""
+    def claimed(self, *, yields: bool) -> CardClaim:
+        """Whether the GPUs should go to somebody else now, since it is their turn.
+
+        If we yield, it is anybody's turn who asks for them.
+        """
         from ..gpus.cards import inventory
         from ..gpus.ledger.waiting import CardClaim
 
@@ -74,6 +79,8 @@ class CardLease:
             return CardClaim()
         try:
             self._visible = self._visible or inventory.cards() or self._cards
+            if self._lease.entry.yields != yields:
+                self._lease.amend(yields=yields)
             return self._ledger.claimed(self._lease, self._visible)
         except (GpuError, OSError):
             return CardClaim()  # nobody knows, so it stays as it is

@@ -481,13 +481,15 @@ class Guardian:
     def _give_way(self) -> None:
         """Rest after the running job if it is another user's turn to have the GPU.
 
-        An agent that yields stops the running job: it may save its state, and is requeued.
+        For an agent that yields, it is the turn of anybody who asks for it. It stops the running
+        job, which may save its state, and is requeued.
         """
         if not self._rests or self._worker is None or not self._ready or self._lease is None:
             return
         if self._signals or self._retiring:
             return
-        why, until, self._wanted = self._lease.claimed()
+        yields = self._told_to_yield()
+        why, until, self._wanted = self._lease.claimed(yields=yields)
         if until != self._until:
             self._until = until
             self._insist(self._write_info)
@@ -497,8 +499,11 @@ class Guardian:
         self._say(f"{self._slot.gpu_name} is given back: {why}")
         self._journal.event("gives way", agent=self._slot.agent_id, why=why)
         self._tell_worker(b"stop\n")
-        if self._yields or (self._kept and is_to_yield(self._files, self._base)):
+        if yields:
             self._stop_running_job(f"its GPU is given back: {why}")
+
+    def _told_to_yield(self) -> bool:
+        return self._yields or (self._kept and is_to_yield(self._files, self._base))
 
     def _stop_running_job(self, reason: str) -> None:
         """Stop what runs now, without blame; it goes on later, from its checkpoint."""
@@ -546,7 +551,9 @@ class Guardian:
             self._insist(lambda: self._write_info(waits_for=why))
 
         try:
-            fds = self._lease.take(wait=True, wanted=self._is_called, waiting=tell)
+            fds = self._lease.take(
+                wait=True, yields=self._told_to_yield(), wanted=self._is_called, waiting=tell
+            )
         except CardHeld:  # nobody needs it any more
             if told:
                 self._insist(self._write_info)

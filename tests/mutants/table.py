@@ -2004,8 +2004,15 @@ MUTANTS = [
     Mutant(
         "fair: who has used less lately goes first",
         "postroom/gpus/ledger/fair_share.py",
-        "key=lambda own: (count[own[-1].uid], place[own[-1].lease_id])",
-        "key=lambda own: place[own[-1].lease_id]",
+        "return first.yields, count[first.uid], place[first.lease_id]",
+        "return first.yields, 0.0, place[first.lease_id]",
+        "tests/gpus/ledger/test_fair_share.py",
+    ),
+    Mutant(
+        "fair: who yields comes after all others",
+        "postroom/gpus/ledger/fair_share.py",
+        "return first.yields, count[first.uid], place[first.lease_id]",
+        "return False, count[first.uid], place[first.lease_id]",
         "tests/gpus/ledger/test_fair_share.py",
     ),
     Mutant(
@@ -2018,7 +2025,7 @@ MUTANTS = [
     Mutant(
         "fair: nobody waits for ever because of what they have used",
         "postroom/gpus/ledger/fair_share.py",
-        "        yield by_user[entry.uid].pop()\n",
+        "        yield by_user[False, entry.uid].pop()\n",
         "        break\n",
         "tests/gpus/ledger/test_fair_share.py",
     ),

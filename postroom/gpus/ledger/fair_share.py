@@ -3,8 +3,9 @@
 1. Who has used less GPU time lately goes first. What was used counts half as much after each
    half-life (`ledger_rules`), and a lease counts while it is held. Each request that is placed
    counts as a little use, so that users who have used alike take turns.
-2. The requests of one user stay in their order.
-3. A user who holds nothing, and has waited longer than the patience of the rules, goes before
+2. Who yields comes after all others: a good neighbour uses cards that nobody else wants.
+3. The requests of one user stay in their order.
+4. A user who holds nothing, and has waited longer than the patience of the rules, goes before
    that: nobody who has used much waits for ever.
 
 A request that does not fit yet keeps cards back from those behind it (`allocation`). It is not
@@ -111,24 +112,28 @@ def in_turn(
     patience_s: float,
 ) -> Iterator[LeaseEntry]:
     """The waiting requests in the order in which they are served."""
-    by_user: dict[int, list[LeaseEntry]] = {}
+    by_user: dict[tuple[bool, int], list[LeaseEntry]] = {}
     for entry in reversed(waiting):
-        by_user.setdefault(entry.uid, []).append(entry)  # the oldest is the last
-    if len(by_user) < 2:
+        by_user.setdefault((entry.yields, entry.uid), []).append(entry)  # the oldest is the last
+    count = {uid: used.get(uid, 0.0) for _, uid in by_user}
+    if len(count) < 2:
         yield from waiting
         return
     holding = {entry.uid for entry in held}
     overdue = [
         entry
-        for uid, own in by_user.items()
-        if uid not in holding and now - (entry := own[-1]).asked_at > patience_s
+        for (yields, uid), own in by_user.items()
+        if not yields and uid not in holding and now - (entry := own[-1]).asked_at > patience_s
     ]
     for entry in sorted(overdue, key=lambda entry: entry.asked_at):
-        yield by_user[entry.uid].pop()
-    count = {uid: used.get(uid, 0.0) for uid in by_user}
+        yield by_user[False, entry.uid].pop()
     place = {entry.lease_id: n for n, entry in enumerate(waiting)}
+
+    def turn(own: list[LeaseEntry]) -> tuple[bool, float, int]:
+        first = own[-1]
+        return first.yields, count[first.uid], place[first.lease_id]
+
     while left := [own for own in by_user.values() if own]:
-        own = min(left, key=lambda own: (count[own[-1].uid], place[own[-1].lease_id]))
-        entry = own.pop()
+        entry = min(left, key=turn).pop()
         count[entry.uid] += CHARGE_S * entry.count
         yield entry

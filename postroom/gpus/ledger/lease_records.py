@@ -35,6 +35,7 @@ def new_entry(request: LeaseRequest, among: tuple[str, ...], count: int) -> Leas
         host=os.uname().nodename,
         lasts_s=request.lasts_s,
         beside=request.beside or told_beside(),
+        yields=request.yields,
     )
 
 
@@ -60,6 +61,7 @@ def encode_request(entry: LeaseEntry) -> bytes:
             "asked_at": entry.asked_at,
             **({} if entry.lasts_s is None else {"lasts_s": entry.lasts_s}),
             **({"beside": True} if entry.beside else {}),
+            **({"yields": True} if entry.yields else {}),
         }
     )
 
@@ -102,6 +104,7 @@ def decode(text: bytes, uid: int) -> LeaseEntry | None:
             lasts_s=None if value.get("lasts_s") is None else float(value["lasts_s"]),
             weight=float(value.get("weight", 0.0)),
             beside=value.get("beside") is True,
+            yields=value.get("yields") is True,
         )
         return entry if _makes_sense(entry) else None
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):

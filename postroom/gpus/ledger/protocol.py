@@ -87,6 +87,7 @@ class LeaseRequest(NamedTuple):
     owner: Process | None = None  # whose lease it is; by default this process's
     lasts_s: float | None = None  # how long it is for, if that is known: see `reservations`
     beside: bool = False  # also a card that somebody uses without a lease: see `allocation`
+    yields: bool = False  # after all other users: see `fair_share`
 
 
 class LeaseEntry(NamedTuple):
@@ -110,6 +111,7 @@ class LeaseEntry(NamedTuple):
     token: int = 0
     lasts_s: float | None = None  # how long it is for, as its user says
     beside: bool = False  # it does not mind processes without a lease
+    yields: bool = False  # it is for cards that no other user wants
     weight: float = 0.0  # how many cards its part of them counts for, as its user says
     doubt: str = ""  # what is wrong with its file
 

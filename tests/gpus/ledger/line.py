@@ -48,6 +48,7 @@ class Line:
         jobs: int = 1,
         memory_mib: int | None = None,
         limited: bool = False,
+        yields: bool = False,
     ) -> list[str]:
         """Have a user ask for cards; return the ids of the requests."""
         made = []
@@ -64,6 +65,7 @@ class Line:
                 memory_mib,
                 self.now,
                 lasts_s=takes_s if limited else None,
+                yields=yields,
             )
             self._takes_s[entry.lease_id] = takes_s
             self.waiting.append(entry)
@@ -102,9 +104,8 @@ class Line:
         """The first few of each user and kind: those behind them are alike, and not before them."""
         kinds: dict[object, list[LeaseEntry]] = {}
         for entry in self.waiting:
-            kinds.setdefault((entry.uid, entry.count, entry.memory_mib, entry.lasts_s), []).append(
-                entry
-            )
+            kind = entry.uid, entry.count, entry.memory_mib, entry.lasts_s, entry.yields
+            kinds.setdefault(kind, []).append(entry)
         return [entry for alike in kinds.values() for entry in alike[:2]]
 
     def run(self, until_s: float) -> None:

@@ -10,6 +10,7 @@ import pytest
 from postroom.gpus.ledger.fair_share import Account, held_s, in_turn
 from postroom.gpus.ledger.ledger_rules import LedgerRules, Limit
 from postroom.gpus.ledger.reservations import Reservation
+from postroom.gpus.ledger.waiting import Situation, claimed
 from postroom.system import processes
 
 from .line import START, Line
@@ -89,6 +90,26 @@ def test_who_has_used_much_gets_a_card_when_patience_is_over() -> None:
     assert first in ended
     line.run(2.6 * HOUR)
     assert second in {entry.lease_id for entry, _ in line.ended} or second in line.held
+
+
+def test_who_yields_has_what_nobody_else_wants_whoever_has_used_less() -> None:
+    line = Line(cards=2)
+    line.accounts[MANY] = Account(100 * DAY, START)
+    first, *_ = line.ask(FEW, MINUTE, jobs=100, yields=True)
+    (own,) = line.ask(FEW, MINUTE)  # the same user's, who does not yield here
+    line.ask(MANY, MINUTE, jobs=10)
+    line.run(6 * MINUTE)
+    assert line.card_s(MANY) == 10 * MINUTE
+    assert [entry.lease_id for entry, _ in line.ended if entry.uid == FEW] == [own, first]
+    line.run(10 * MINUTE)
+    # What is held goes to the first other user who asks.
+    (lease, _) = line.held.values()
+    assert not claimed(lease, line.state(), Situation(line.available(), line.facts())).why
+    line.run(11 * MINUTE - 1)
+    line.ask(MANY, MINUTE)
+    (lease, _) = line.held.values()
+    claim = claimed(lease, line.state(), Situation(line.available(), line.facts()))
+    assert claim.why and claim.waited_for
 
 
 def test_what_was_used_fades_and_what_is_held_counts() -> None:
