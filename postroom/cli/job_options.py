@@ -84,7 +84,7 @@ def complete_jobs(ctx: click.Context, _: click.Parameter, incomplete: str) -> li
     except (PostroomError, OSError):
         return []
     return [
-        CompletionItem(row.short, help=f"{row.state}: {row.name or row.command}"[:60])
+        CompletionItem(row.short, help=f"{row.state}: {row.name or row.summary}"[:60])
         for row in rows
         if row.short.startswith(incomplete) or row.run.startswith(incomplete)
     ]

@@ -71,7 +71,7 @@ def command(
         )
     state, reason = detail.job.state, detail.job.reason
     if job.startswith(LAST):
-        talk(f"{job_id.short}: {detail.job.name or printable(detail.job.command)}")
+        talk(f"{job_id.short}: {detail.job.name or printable(detail.job.summary)}")
     if state in PENDING:
         talk(f"{job_id.short} is {state}: {reason}")
     follow_ = follow_ and attempt is None

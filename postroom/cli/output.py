@@ -125,9 +125,9 @@ def job_rows(rows: Sequence[JobView], *, narrow: bool = False) -> list[list[str]
         name = row.name if row.name != row.command else ""
         said = note(row)
         if narrow:
-            last = [row.command if row.state in ("running", "ok") else said or row.command]
+            last = [row.summary if row.state in ("running", "ok") else said or row.summary]
         else:
-            last = [said, row.command]
+            last = [said, row.summary]
         duration = format_duration(seconds_of(row))
         project, name = cut(row.project, LONG), cut(name or "-", LONG)
         found.append([row.short, row.state, project, name, duration, *last])

@@ -73,6 +73,16 @@ def head(seen: Overview) -> list[str]:
     ]
     lines += [seen.disk] if seen.disk else []
     lines += [f"ATTENTION: {trouble}" for trouble in seen.troubles]
+    if seen.paused_why:
+        lines.append(
+            f"the queue paused itself: {seen.paused_why}; repair that, then: postroom resume"
+        )
+    lines += [
+        f"project {one.name} paused itself: {one.paused_why}; repair that, then: "
+        f"postroom resume --project {one.name}"
+        for one in seen.projects
+        if one.paused_why
+    ]
     waiting = any(seen.counts.get(state) for state in PENDING if state != "abandoned")
     if waiting and not seen.master_pid:
         lines.append(f"nothing starts without a scheduler: {up_command(seen.base)}")
@@ -90,7 +100,8 @@ def card_rows(seen: Overview) -> list[list[str]]:
     found = [["GPU", "NAME", "MEMORY", "USE", "TEMP", "DOING"]]
     for card in seen.cards:
         doing = [_doing(jobs[agent], names) for agent in card.agents]
-        doing += [card.holder] if card.holder else []
+        if card.holder and not any(card.holder in one for one in doing):
+            doing.append(card.holder)
         doing += [card.problem] if card.problem else []
         found.append(
             [

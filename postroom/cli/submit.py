@@ -137,6 +137,9 @@ def command(base: Base, words: tuple[str, ...], json_: bool, **options: Any) -> 
         return wait_for(view, jobs, json_=json_)
 
 
+_SCRIPTS = (".sh", ".slurm", ".sbatch", ".bash", ".job")
+
+
 def _of_script(
     words: tuple[str, ...], options: dict[str, Any]
 ) -> tuple[tuple[str, ...], str, dict[str, Any]]:
@@ -146,12 +149,18 @@ def _of_script(
     """
     place = 1 if len(words) > 1 and words[0] in ("bash", "sh") else 0
     path = words[place]
-    if not (path.endswith((".sh", ".slurm", ".sbatch", ".bash", ".job")) or os.path.isfile(path)):
+    if not (path.endswith(_SCRIPTS) or os.path.isfile(path)):
         return words, "", options
     from . import script_lines  # late: few commands are scripts
 
     text = script_lines.read_script(path)
     if not text:
+        if not place and "/" not in path and os.path.isfile(path) and not shutil.which(path):
+            # A shell would not find it, because its folder is not in PATH; sbatch does.
+            if os.access(path, os.X_OK):
+                words = (f"./{path}", *words[1:])
+            elif path.endswith(_SCRIPTS):
+                words = ("bash", *words)
         return words, "", options
     found = script_lines.read_lines_of(text)
     for line in found.left_out:

@@ -225,7 +225,7 @@ def _log_screen(view: QueueView, state: TopState, width: int, height: int) -> li
     room = max(1, height - 2)
     end = max(min(room, len(text)), len(text) - state.back)
     row = detail.job
-    about = f"{row.short}  {row.state}  {row.name or row.command}"
+    about = f"{row.short}  {row.state}  {row.name or row.summary}"
     shown = [printable(strip_escapes(line)) for line in text[max(0, end - room) : end]]
     lines: list[Line] = [[(printable(about).replace("\n", " "), "bold")]]
     lines += [[(line, "")] for line in shown or [note(row) or "it has printed nothing yet"]]
@@ -257,7 +257,7 @@ def _cards(seen: Overview, width: int) -> list[Line]:
     for card in seen.cards:
         jobs = [agents[agent].job for agent in card.agents]
         doing = "; ".join(
-            f"{job} {names[job].name or names[job].command}" if job in names else "idle"
+            f"{job} {names[job].name or names[job].summary}" if job in names else "idle"
             for job in jobs
         )
         text = card.problem or card.holder or doing or "no agent"
@@ -315,7 +315,7 @@ def _jobs(rows: Sequence[JobView], width: int, *, selected: str = "") -> list[Li
     found: list[Line] = []
     for row in rows:
         said = note(row)
-        what = row.command if not said or row.state == "running" else f"{said}  {row.command}"
+        what = row.summary if not said or row.state == "running" else f"{said}  {row.summary}"
         parts = [
             f"{row.short:<11}",
             f"{format_duration(seconds_of(row)):>{11 if width >= NARROW else 7}} ",

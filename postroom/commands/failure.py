@@ -115,7 +115,7 @@ def _message(end: End, cause: Cause) -> str:
         return f"{end.over}; reserve more with --memory, or let it go on with --over warn"
     number = _signal_of(end)
     if cause is Cause.TIMED_OUT:
-        how = f"took longer than its {end.timed_out_s:g} s"
+        how = f"took longer than its time limit of {end.timed_out_s:g} s"
     elif cause is Cause.HOST_MEMORY and _killed_for_memory(end):
         how = OOM_MESSAGE
     elif number is not None:

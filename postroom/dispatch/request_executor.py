@@ -357,7 +357,8 @@ class RequestExecutor:
                 continue
             if failure.outcome is Outcome.CANCELLED:
                 continue
-            self._count_failure(project, f"{failure.kind}: {failure.message}")
+            said = failure.text
+            self._count_failure(project, said)
             if held := queue.failed(number):
                 self.orders.held.update({JobId(active.info.run, job): True for job in held})
                 self._dirty = True
@@ -365,7 +366,6 @@ class RequestExecutor:
                 self._journal.log(
                     "warning", f"{len(held)} jobs of {project} are held: too many of them failed"
                 )
-            said = f"{failure.kind}: {failure.message}"
             before, count = self._alike.get(project, ("", 0))
             count = count + 1 if said == before else 1
             if sheet.seconds[number - sheet.first] > AT_ONCE_S:

@@ -339,7 +339,8 @@ def resume(view: QueueView, scope: QueueScope) -> ActionResult:
 def limit(view: QueueView, project: str, most: int) -> ActionResult:
     """Let at most so many jobs of a project run at once; 0: as many as there are agents."""
     base_state = view.read_state()
-    text = f"at most {most} jobs of project {project} run at once"
+    jobs = "1 job" if most == 1 else f"{most} jobs"
+    text = f"project {project} runs at most {jobs} at once"
     text = text if most else f"project {project} has no limit"
     fields = {"projects": (project,), "value": most}
     return _ask(view, base_state, RequestVerb.LIMIT, text, **fields)

@@ -93,13 +93,13 @@ class Estimator:
         orders = self._base_state.orders
         if orders.paused_all:
             why = orders.paused_why.get("")
-            paused = f"paused itself: {why}; when that is mended" if why else "is paused"
-            return f"the queue {paused}; resume it with: postroom resume"
+            paused = f"paused itself: {why}; repair that, then" if why else "is paused;"
+            return f"the queue {paused} resume it with: postroom resume"
         if reader.run in orders.paused_runs:
             return f"its run is paused; resume it with: postroom resume --run {reader.run[-6:]}"
         if why := orders.paused_why.get(reader.project):
             return (
-                f"its project paused itself: {why}; when that is mended: postroom resume --project "
+                f"its project paused itself: {why}; repair that, then: postroom resume --project "
                 f"{reader.project}"
             )
         return f"its project is paused; resume it with: postroom resume --project {reader.project}"

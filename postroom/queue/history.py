@@ -6,7 +6,7 @@ import contextlib
 
 from ..errors import BadFileError
 from .base_state import BaseState
-from .rows import ENDED, Interval
+from .rows import ENDED, Interval, summary_of
 from .run_reader import RunReader, command_text, name_of
 
 # A chart cannot show more.
@@ -66,7 +66,7 @@ def _ended(reader: RunReader, first: int) -> Interval | None:
     return Interval(
         job=str(job),
         short=job.short if sheet.count == 1 else f"{job.short}-{first + sheet.count - 1}",
-        name=name if sheet.count == 1 else f"{sheet.count} jobs",
+        name=f"{name} and {sheet.count - 1} more".strip() if sheet.count > 1 else name,
         project=reader.project,
         agent=sheet.ran_by.agent,
         gpu=sheet.ran_by.gpu,
@@ -81,5 +81,5 @@ def _name(reader: RunReader, number: int) -> str:
     """The name of a job; its command, where it has none."""
     with contextlib.suppress(BadFileError, OSError, IndexError):
         sheet = reader.read_jobs(number)
-        return name_of(sheet, number) or command_text(sheet, number)
+        return name_of(sheet, number) or summary_of(command_text(sheet, number))
     return ""

@@ -183,13 +183,15 @@ class JobRows:
             if note is None:
                 continue
             earlier = _attempt_folder(paths, attempt)
+            info = _info(earlier)
             found.append(
                 AttemptView(
                     attempt,
                     note.kind,
-                    note.reason,
+                    note.reason.removeprefix(f"{note.kind}: "),
                     note.agent,
-                    started_at=_started_at(earlier) if earlier else None,
+                    info.get("gpu", ""),
+                    started_at=_started_at(info),
                     ended_at=note.at or None,
                     out_path=earlier.out if earlier else "",
                     err_path=earlier.err if earlier and not merged else "",
@@ -285,9 +287,15 @@ def _attempt_folder(folder: JobFolder | None, attempt: int) -> JobFolder | None:
     return JobFolder(f"{folder.path}/attempts/{attempt}", name=folder.name)
 
 
-def _started_at(folder: JobFolder) -> float | None:
+def _info(folder: JobFolder | None) -> dict[str, str]:
+    with contextlib.suppress(ValueError):
+        return folder.read_info() if folder else {}
+    return {}
+
+
+def _started_at(info: dict[str, str]) -> float | None:
     with contextlib.suppress(ValueError, KeyError):
-        return datetime.fromisoformat(folder.read_info()["started"]).timestamp()
+        return datetime.fromisoformat(info["started"]).timestamp()
     return None
 
 

@@ -38,7 +38,7 @@ def jobs_named(view: QueueView, word: str) -> list[JobId]:
         if len(named) == 1:
             return named
         if not named:
-            raise UnknownJobError(f"{error}; no job has the name {word!r}, either") from None
+            raise UnknownJobError(f"no job has the name {word!r}, and {error}") from None
         shown = ", ".join(job.short for job in named[:5])
         raise UnknownJobError(
             f"{len(named)} jobs have the name {word!r}: name one by its id: {shown}"

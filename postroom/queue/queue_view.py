@@ -117,6 +117,7 @@ class QueueView:
             troubles=base_state.troubles,
             disk=usage_line(self.files, self.base, usage),
             disk_bytes=usage.by_kind() if usage.at else {},
+            paused_why=base_state.orders.paused_why.get("", ""),
         )
 
     def usage(self) -> BaseUsage:

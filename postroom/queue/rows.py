@@ -27,6 +27,13 @@ FAILED = ("failed", "timed out", "lost")
 ENDED = (*FAILED, "cancelled", "ok")
 
 
+def summary_of(command: str) -> str:
+    """A command on one line; of a script, the first line that is no comment."""
+    lines = [line.strip() for line in command.splitlines()]
+    telling = [line for line in lines if line and not line.startswith("#")] or lines
+    return telling[0] + (" …" if len(telling) > 1 else "") if telling else ""
+
+
 @dataclass(frozen=True)
 class JobView:
     """One job, in one line."""
@@ -52,6 +59,11 @@ class JobView:
     error: str = ""
     reason: str = ""  # why it waits, in one sentence
     rerun_of: str = ""
+
+    @property
+    def summary(self) -> str:
+        """Its command on one line."""
+        return summary_of(self.command)
 
 
 @dataclass(frozen=True)
@@ -206,6 +218,7 @@ class Overview:
     failures: list[EqualFailures] = field(default_factory=list)  # newest first
     disk: str = ""  # what takes space, and what will go, in one line
     disk_bytes: dict[str, int] = field(default_factory=dict)  # by kind, when it was last measured
+    paused_why: str = ""  # why the whole queue paused itself
 
 
 @dataclass(frozen=True)

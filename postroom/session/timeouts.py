@@ -30,7 +30,7 @@ class OverdueJob:
         letter, job = self.letter, self.hand.job
         if first_missing(files, base, letter.run, letter.first, letter.stop) != job:
             return
-        reason = f"took longer than its {limit_s:g} s"
+        reason = f"took longer than its time limit of {limit_s:g} s"
         if letter.failed < retries:
             note = Note(
                 letter.run,

@@ -38,6 +38,14 @@ def format_duration(seconds: float | None, *, unknown: str = "-") -> str:
     return f"{whole // 86_400} d {whole % 86_400 // 3600} h"
 
 
+def write_duration(seconds: float) -> str:
+    """A duration as people write it, for `parse_duration`: 90s, 30m, 4h, 2d."""
+    for unit, length in (("d", 86_400), ("h", 3600), ("m", 60)):
+        if seconds >= length and seconds % length == 0:
+            return f"{seconds / length:g}{unit}"
+    return f"{seconds:g}s"
+
+
 def format_time(at: float | None, *, unknown: str = "-") -> str:
     """Show a moment: only the time if it is today, else the date and the time."""
     if not at:

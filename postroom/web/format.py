@@ -11,6 +11,7 @@ from ..store.job_ids import JobId
 from ..text.durations import format_duration, format_time
 
 NONE = "\u2013"
+WIDTH = 1000.0  # of a chart, in its own units
 _COMMAND_AT_END = re.compile(r": postroom [^;]+$")
 
 
@@ -48,7 +49,12 @@ def count(number: int | None) -> str:
 
 def hours(seconds: float) -> str:
     """GPU seconds as hours."""
-    return f"{seconds / 3600:.1f}"
+    return f"{seconds / 3600:.{1 if seconds >= 3600 else 2}f}" if seconds else "0"
+
+
+def percent(units: float) -> str:
+    """A place in a chart, as a part of its width: so its texts keep their size in every window."""
+    return f"{units / WIDTH:.2%}"
 
 
 def among(counts: Mapping[str, int], states: Iterable[str]) -> int:
@@ -84,6 +90,7 @@ FILTERS = {
     "count": count,
     "among": among,
     "hours": hours,
+    "percent": percent,
     "kind": kind,
     "sentence": sentence,
     "short": short,

@@ -7,11 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ..queue.rows import Interval, JobDetail
-from .format import clock, duration, kind
+from .format import WIDTH, clock, duration, kind
 
-WIDTH = 1000.0
 ROW = 26
-LABELS = 260
 # Narrower bars are joined, so that a day of small jobs can still be drawn.
 NARROWEST = 1.5
 MOST_BARS = 4000
@@ -98,7 +96,7 @@ def chart(
 
 
 def _label(gpu: str, agent: str) -> str:
-    return f"{gpu} · agent {agent}" if gpu else f"agent {agent}"
+    return f"agent {agent} · {gpu}" if gpu else f"agent {agent}"
 
 
 def _title(one: Interval, begin: float, end: float) -> str:

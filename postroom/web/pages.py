@@ -21,7 +21,7 @@ from ..store.job_ids import JobId, find_job
 from ..store.kernel_output import read_output
 from .api import LONGEST_HISTORY_S, LogMark, Moment, Number, Run
 from .context import Context
-from .gantt import LABELS, WIDTH, chart, timeline
+from .gantt import chart, timeline
 from .live_updates import Listener, fingerprint, fingerprint_of_job
 from .log_reader import NOTHING, LogChunk, chunks, last_of, open_log, read_log
 from .usage_chart import CHART_HEIGHT, COLUMNS, usage_chart
@@ -260,20 +260,22 @@ async def history(
         span = telling_span(intervals, end)
         length = SPANS[span]
         intervals = [one for one in intervals if _ends_after(one, end - length)]
+    first = min((one.started_at for one in intervals), default=0.0)
+    # What is empty before the first attempt is hardly drawn.
+    shown_since = max(end - length, first - (end - first) / 30)
     return context.page(
         request,
         "history.html",
-        chart=chart(intervals, end - length, end, context.gpu_name),
+        chart=chart(intervals, shown_since, end, context.gpu_name),
         intervals=sorted(intervals, key=lambda one: -one.started_at)[:ON_PAGE],
         total=len(intervals),
         spans=list(SPANS),
         span=span,
         since=end - length,
+        shown_since=shown_since,
         until=end,
         is_now=until is None,
         length=length,
-        width=WIDTH,
-        labels=LABELS,
     )
 
 
@@ -306,7 +308,6 @@ async def usage(
         span=span,
         bys=BY,
         by=by,
-        width=WIDTH,
         height=CHART_HEIGHT,
     )
 

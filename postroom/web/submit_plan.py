@@ -23,7 +23,7 @@ from ..queue.submission import DEFAULT_PROJECT, spread
 from ..store.job_ids import JobId
 from ..store.runs import MOST_PROJECT
 from ..store.scheduling import MOST_PRIORITY, SchedulingOptions, check_require
-from ..text.durations import parse_duration
+from ..text.durations import parse_duration, write_duration
 from ..text.moments import moment_words, parse_moment
 from ..text.option_values import parse_limited_array
 
@@ -232,8 +232,8 @@ def form_of(spec: CommandSpec, project: str) -> dict[str, str]:
         "cwd": spec.source or spec.cwd,
         "env": "\n".join(f"{name}={value}" for name, value in spec.env.items()),
         "shell": spec.shell,
-        "time_limit": f"{spec.timeout_s:g}s" if spec.timeout_s else "",
-        "grace": f"{spec.grace_s:g}s" if spec.grace_s != GRACE_S else "",
+        "time_limit": write_duration(spec.timeout_s) if spec.timeout_s else "",
+        "grace": write_duration(spec.grace_s) if spec.grace_s != GRACE_S else "",
         "retries": str(spec.retries or 0),
         "priority": str(scheduling.priority),
         "gpus": str(scheduling.gpus),

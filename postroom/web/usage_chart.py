@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..gpus.ledger.usage_report import LedgerPast, UsageLine, usage_lines
-from .gantt import WIDTH
+from .format import WIDTH, hours
 
 CHART_HEIGHT = 150.0
 # Columns of the picture for each time range: how many, which fit its length.
@@ -72,21 +73,25 @@ def usage_chart(
         )
         for line in lines
     ]
+    # Columns begin at full hours and at midnight, so that their labels are short.
+    offset = time.localtime(since).tm_gmtoff or 0
+    first, last = (since + offset) // step, math.ceil((past.now + offset) / step)
+    starts = [place * step - offset for place in range(int(first), last)]
     sums = []
-    for place in range(count):
-        begin = since + place * step
-        found = [_split(line) for line in usage_lines(past, begin, begin + step, by=by)]
+    for start in starts:
+        lines_of = usage_lines(past, max(start, since), min(start + step, past.now), by=by)
+        found = [_split(line) for line in lines_of]
         sums.append([sum(one[part] for one in found) for part in range(3)])
     highest = max((sum(one) for one in sums), default=0.0) or 1.0
     columns = [
         UsageColumn(
-            WIDTH / count * place + 1,
-            WIDTH / count - 2,
+            WIDTH / len(starts) * place + 1,
+            WIDTH / len(starts) - 2,
             _parts(one, CHART_HEIGHT / highest),
-            f"{_label(since + place * step, step)}: {sum(one) / 3600:.1f} GPU hours",
-            _label(since + place * step, step) if place % max(1, count // 7) == 0 else "",
+            f"{_title(start, step)}: {hours(sum(one))} GPU hours",
+            _label(start, step),
         )
-        for place, one in enumerate(sums)
+        for place, (start, one) in enumerate(zip(starts, sums, strict=True))
     ]
     held_s = sum(_held(line) for line in lines)
     unknown_s = sum(row.unknown_s for row in rows)
@@ -111,6 +116,14 @@ def _parts(seconds: list[float], scale: float) -> list[UsagePart]:
     return found
 
 
-def _label(at: float, step: float) -> str:
+def _title(at: float, step: float) -> str:
     form = "%d %b" if step >= 86400 else "%d %b %H:%M" if step > 3600 else "%H:%M"
     return time.strftime(form, time.localtime(at))
+
+
+def _label(at: float, step: float) -> str:
+    """Below each fourth hour, midnight or fourth day: as many as fit on a phone."""
+    then = time.localtime(at)
+    if (then.tm_yday if step >= 86400 else then.tm_hour) % 4 or (step > 3600 and then.tm_hour):
+        return ""
+    return time.strftime("%d %b" if step > 3600 else "%H:%M", then)

@@ -119,3 +119,14 @@ def test_a_file_without_such_lines_is_a_command_as_before(base: Base, tmp_path: 
     call(base, "submit", str(script))
     (spec,) = specs(base)
     assert spec.command == str(script)
+
+
+def test_a_script_of_this_folder_is_found_as_sbatch_finds_it(
+    base: Base, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.sh").write_text("true\n")
+    call(base, "submit", "x.sh", "--lr", "1")
+    (tmp_path / "x.sh").chmod(0o755)
+    call(base, "submit", "x.sh")
+    assert [spec.command for spec in specs(base)] == ["bash x.sh --lr 1", "./x.sh"]

@@ -34,7 +34,7 @@ from postroom.system.oom_kills import OOM_MESSAGE
             "exit code 1: CUDA error: CUDA-capable device(s) is/are busy or unavailable (another "
             "process has the GPU for itself: compute mode EXCLUSIVE_PROCESS",
         ),
-        (End(0, timed_out_s=2.5), Cause.TIMED_OUT, "took longer than its 2.5 s"),
+        (End(0, timed_out_s=2.5), Cause.TIMED_OUT, "took longer than its time limit of 2.5 s"),
         (End(None, refused="no GPU has 80 GB", no_gpu=True), Cause.GPU_MEMORY, "no GPU has 80 GB"),
         (End(None, refused="it is missing"), Cause.NOT_STARTED, "it is missing"),
         (End(0, over="it uses 9 of 8"), Cause.OVER, "it uses 9 of 8; reserve more with --memory"),

@@ -292,7 +292,7 @@ def test_past_its_time_a_command_and_all_its_children_end(minder: RunningMinder)
     failure = minder.run(tree(token, 600), timeout_s=1.0).failure
     assert failure is not None
     assert failure.kind == Cause.TIMED_OUT.value
-    assert "longer than its 1 s" in failure.message
+    assert "longer than its time limit of 1 s" in failure.message
     assert running(token) == []
 
 

@@ -63,7 +63,7 @@ def test_a_job_past_its_time_is_timed_out_and_its_neighbours_are_done(
     with sessions.master() as master:
         pool = master.run(jobs)
     assert pool[10].outcome is Outcome.TIMED_OUT
-    assert "longer than its 0.2 s" in str(pool.failures()[0])
+    assert "longer than its time limit of 0.2 s" in str(pool.failures()[0])
     fine = [r for r in pool.results(return_exceptions=True) if isinstance(r, int)]
     assert fine == [n * 2 for n in range(20)]
     assert attempts(log) == [1]

@@ -23,7 +23,7 @@ from tests.queue.kit import FAILURE, FILES, end, queue
 
 def test_every_attempt_is_shown_with_its_reason(base: Base, view: QueueView) -> None:
     (job,) = queue(base, "a")
-    write_note(FILES, base, Note(job.run, job.number, 1, "lost", "0", "its agent died", 7.0))
+    write_note(FILES, base, Note(job.run, job.number, 1, "lost", "0", "lost: its agent died", 7.0))
     detail = view.job(job)
     assert [(one.number, one.outcome, one.reason) for one in detail.attempts] == [
         (1, "lost", "its agent died")

@@ -55,7 +55,9 @@ def test_a_name_means_its_job_if_no_other_has_it(base: Base, view: QueueView) ->
     queue(base, "train-a")
     with pytest.raises(UnknownJobError, match="2 jobs have the name 'train-a': name one by its id"):
         job_named(view, "train-a")
-    with pytest.raises(UnknownJobError, match="no job has the name 'train-b', either"):
+    with pytest.raises(
+        UnknownJobError, match="no job has the name 'train-b', and there is no run 'train-b'"
+    ):
         job_named(view, "train-b")
 
 

@@ -33,7 +33,7 @@ def test_it_is_published_as_timed_out(room: PostRoom) -> None:
     failure = OutcomeSheet(path, read_parcel_bytes(room.files, path)).done(0).failure
     assert failure is not None
     assert failure.outcome is Outcome.TIMED_OUT
-    assert failure.message == "took longer than its 2 s"
+    assert failure.message == "took longer than its time limit of 2 s"
 
 
 def test_with_retries_left_it_is_noted(room: PostRoom) -> None:

@@ -7,7 +7,12 @@ import time
 import pytest
 
 from postroom.errors import PostroomError
-from postroom.text.durations import format_duration, format_time, parse_duration
+from postroom.text.durations import (
+    format_duration,
+    format_time,
+    parse_duration,
+    write_duration,
+)
 
 
 @pytest.mark.parametrize(
@@ -27,6 +32,16 @@ from postroom.text.durations import format_duration, format_time, parse_duration
 )
 def test_durations_are_read_with_their_units(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
+
+
+def test_a_duration_is_written_as_people_write_it() -> None:
+    assert [*map(write_duration, (1.5, 90, 5400, 14400, 172800))] == [
+        "1.5s",
+        "90s",
+        "90m",
+        "4h",
+        "2d",
+    ]
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-1", "1w", "1h30m", "inf", "nan", "1:2:3:4", "²s"])

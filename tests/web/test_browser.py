@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -289,11 +290,12 @@ def test_every_page_is_accessible(browser: Browser) -> None:
     (job,) = browser.post("/api/jobs", fields)["jobs"]
     window = browser.open(f"/jobs/{job}", viewport=DESKTOP, color_scheme="light")
     badge(window, "ok").wait_for()
-    for path in [*PAGES, f"/jobs/{job}"]:
+    of_job = [f"/jobs/{job}", f"/jobs/{job}/attempts/1", f"/submit?again={job}"]
+    for path in [*PAGES, *of_job]:
         window.goto(browser.root + path)
         window.evaluate(unfold)
         name = path.split("?")[0].strip("/").replace("/", "-") or "overview"
-        name = "job" if name.startswith("jobs-") else name
+        name = name.replace(job.replace("/", "-"), "of")
         assert faults(window) == []
         browser.shoot(window, f"light-{name}")
         window.emulate_media(color_scheme="dark")
@@ -410,7 +412,7 @@ def test_every_other_form_does_what_it_says(browser: Browser) -> None:
     window.goto(browser.root + "/projects")
     window.get_by_label("Jobs of project forms at once").fill("1")
     press(window, "Set the limit of project forms")
-    wait("at most 1 jobs of project forms")
+    wait("Project forms runs at most 1 job at once")
     assert window.get_by_label("Jobs of project forms at once").input_value() == "1"
     press(window, "Pause project forms")
     wait("Project forms is paused")
@@ -426,6 +428,101 @@ def test_every_other_form_does_what_it_says(browser: Browser) -> None:
     press(window, "Remove it")
     window.get_by_role("button", name="Remove agent cpu").wait_for(state="detached")
     assert browser.complaints == []
+
+
+def test_the_buttons_of_a_job_of_the_list_of_pilots_and_of_the_login(browser: Browser) -> None:
+    def wait(text: str) -> None:
+        window.get_by_text(text).first.wait_for()
+
+    # Three jobs that no GPU here can run, by the options of the form that are folded.
+    window = browser.open("/submit", viewport=DESKTOP)
+    window.get_by_label("Commands").fill("echo $SGE_TASK_ID")
+    window.get_by_label("Project").fill("buttons")
+    window.get_by_text("Many jobs").click()
+    window.get_by_label("Array").fill("1-3%2")
+    window.get_by_text("Where it runs, and how").click()
+    window.get_by_label("Kind of GPU").fill("H100")
+    window.get_by_label("Write stderr to a log of its own").check()
+    press(window, "Submit")
+    wait("Queued 3 jobs")
+    window.locator("a.job").nth(2).click()
+    assert window.get_by_text("2", exact=True).count()  # of its array at once
+    press(window, "Hold")
+    badge(window, "held").wait_for()
+    press(window, "Release")
+    badge(window, "queued").wait_for()
+    press(window, "Move to front")
+    wait("moved first")
+
+    window.goto(browser.root + "/jobs?project=buttons")
+    window.get_by_label("Select all on this page").check()
+    press(window, "Hold")
+    wait("3 jobs held")
+    window.locator("input[name=job]").first.check()
+    press(window, "Rerun")
+    wait("queued again")
+    window.goto(browser.root + "/jobs?project=buttons")
+    window.get_by_label("all 4 that match").check()
+    press(window, "Kill")
+    press(window, "Yes, kill")
+    window.get_by_role("link", name="Cancelled 4").wait_for()
+
+    # A group of pilots that nothing needs.
+    root = browser.sessions.base.root
+    add = ["pilots", "add", root, "--local", "--gpus-per-pilot", "0", "--name", "near"]
+    subprocess.run(
+        [sys.executable, "-m", "postroom", *add],
+        env=browser.sessions.environment,
+        check=True,
+        capture_output=True,
+    )
+    window.goto(browser.root + "/agents")
+    press(window, "Drain pilots of near")
+    press(window, "Resume pilots of near")
+    press(window, "Stop pilots of near")
+    press(window, "Stop them")
+    press(window, "Resume pilots of near")
+    assert faults(window) == []
+    press(window, "Remove pilots of near")
+    press(window, "Remove it")
+    window.get_by_text("near", exact=True).wait_for(state="detached")
+
+    # Without its cookie the page asks for the token, or for the whole address.
+    for said in (TOKEN, browser.address):
+        window.context.clear_cookies()
+        window.goto(browser.root)
+        window.get_by_label("Token").fill(said)
+        press(window, "Open the page")
+        window.get_by_role("heading", name="Overview").wait_for()
+    # The form without a cookie is answered with 401, and Chromium says so.
+    assert [one for one in browser.complaints if "401" not in one] == []
+
+
+def test_a_curve_begins_before_its_page(browser: Browser) -> None:
+    held: list[Any] = []
+    window = browser.open("/jobs", viewport=DESKTOP)
+    window.route("**/api/readings", lambda route: held.append(route))
+    window.goto(browser.root)
+    window.wait_for_function("() => 'uPlot' in window")
+    # A live reading comes first.
+    drawn = window.evaluate(
+        """() => {
+            const real = uPlot;
+            window.drawn = [];
+            uPlot = function (options, data, box) {
+                drawn.push(data[0].length);
+                return new real(options, data, box);
+            };
+            const card = document.querySelector("[data-chart]").dataset.chart;
+            const detail = { at: Date.now() / 1000, cards: { [card]: [50, 60] } };
+            document.body.dispatchEvent(new CustomEvent("postroom:cards", { detail }));
+            return card;
+        }"""
+    )
+    now = time.time()
+    held[0].fulfill(json=[[now - age, {drawn: [10, 20]}] for age in (90, 60, 30)])
+    window.wait_for_function("() => drawn.length > 0")
+    assert window.evaluate("drawn[0]") >= 4
 
 
 def test_on_a_phone_the_menu_and_the_filters_unfold(browser: Browser) -> None:

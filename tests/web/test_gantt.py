@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from postroom.queue.rows import AttemptView, Interval, JobDetail, JobView
-from postroom.web.gantt import WIDTH, chart, timeline
+from postroom.web.format import WIDTH
+from postroom.web.gantt import chart, timeline
 
 
 def interval(start: float, end: float | None, gpu: str = "a", outcome: str = "ok") -> Interval:
@@ -18,7 +19,7 @@ def test_the_chart_shows_what_ran_in_its_time() -> None:
         interval(90, None, gpu="b"),
     ]
     drawn = chart(found, 0, 100, lambda gpu: f"GPU {gpu}")
-    assert [row.label for row in drawn.rows] == ["GPU a · agent 0", "GPU b · agent 0"]
+    assert [row.label for row in drawn.rows] == ["agent 0 · GPU a", "agent 0 · GPU b"]
     bars = [(round(bar.x), round(bar.width), bar.kind) for bar in drawn.rows[0].bars]
     assert bars == [(0, 100, "state-ok"), (200, 100, "state-ok"), (400, 50, "state-failed")]
     assert round(drawn.rows[0].busy) == 25

@@ -7,7 +7,7 @@ import httpx
 from postroom.gpus.ledger.activity import HOUR_S
 from postroom.gpus.ledger.ended_leases import EndedLease
 from postroom.gpus.ledger.usage_report import LedgerPast
-from postroom.web.gantt import WIDTH
+from postroom.web.format import WIDTH
 from postroom.web.usage_chart import CHART_HEIGHT, usage_chart
 
 from .conftest import Page

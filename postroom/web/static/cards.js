@@ -60,17 +60,21 @@
       else element.textContent = memory === null ? "–" : gib(memory * element.dataset.total / 100);
     }
   }
+  // Live readings that come before the recorded ones wait for them: a curve only grows at its end.
+  let early = [];
   document.body.addEventListener("postroom:cards", (event) => {
-    add(event.detail.at, event.detail.cards);
-    write(event.detail.cards);
-    draw();
+    const { at, cards } = event.detail;
+    write(cards);
+    if (early) early.push([at, cards]);
+    else { add(at, cards); draw(); }
   });
   document.body.addEventListener("htmx:afterSettle", draw);
   document.body.addEventListener("postroom:theme", () => plots.forEach((plot) => plot.redraw()));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => plots.forEach((plot) => plot.redraw()));
   addEventListener("resize", resize);
-  fetch("/api/readings").then((answer) => answer.ok ? answer.json() : []).then((readings) => {
-    for (const [at, cards] of readings) add(at, cards);
+  fetch("/api/readings").then((answer) => answer.ok ? answer.json() : []).catch(() => []).then((readings) => {
+    for (const [at, cards] of [...readings, ...early]) add(at, cards);
+    early = null;
     draw();
-  }).catch(() => {});
+  });
 })();
