@@ -411,8 +411,12 @@ class Master:
                 feeder.writing.popleft()
                 moved = True
             ahead = len(pool.jobs) - pool.n_done
+            dispatcher = self._dispatcher
             while len(feeder.writing) < THREADS and feeder.has_room(
-                len(pool.jobs) - pool.n_done, pool.parcels.nbytes, now
+                len(pool.jobs) - pool.n_done,
+                pool.parcels.nbytes,
+                now,
+                is_ahead=dispatcher is not None and dispatcher.is_ahead(pool.run),
             ):
                 if ahead and not self._files.has_room(self.base.job_pool, pool.parcels.next_size):
                     break  # what is done soon makes room
@@ -433,8 +437,8 @@ class Master:
                         raise
                     moved = True
                     break
-            if self._dispatcher is not None:
-                self._dispatcher.expect_more(pool.run, not feeder.ended)
+            if dispatcher is not None:
+                dispatcher.expect_more(pool.run, not feeder.ended)
         return moved
 
     def submit(

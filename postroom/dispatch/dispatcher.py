@@ -137,6 +137,11 @@ class Dispatcher:
         if active is not None:
             active.queue.grows = more
 
+    def is_ahead(self, run: str) -> bool:
+        """Whether so many large jobs of a run wait that more would only take memory."""
+        active = self.runs.get(run)
+        return active is not None and active.queue.is_ahead(max(len(self.agents), 1))
+
     def is_awaited(self, run: str) -> bool:
         """Whether a job waits for one of a run's jobs, or a message about it is due.
 

@@ -70,11 +70,14 @@ class Feeder:
         """Whether all are written."""
         return self._used_up and not self.writing and not self._returned
 
-    def has_room(self, jobs: int, nbytes: int, now: float) -> bool:
-        """Whether there are more, and may be written, if so much is written and has no result."""
+    def has_room(self, jobs: int, nbytes: int, now: float, *, is_ahead: bool = False) -> bool:
+        """Whether there are more, and may be written, if so much is written and has no result.
+
+        `is_ahead`: all agents have enough to do for now.
+        """
         if self._used_up and not self._returned:
             return False
-        if jobs < self._window.jobs and nbytes < self._window.nbytes:
+        if jobs < self._window.jobs and nbytes < self._window.nbytes and not is_ahead:
             return True
         return self.total is not None and now >= self._quiet_since + QUIET_S
 

@@ -264,7 +264,7 @@ class ProjectQueue(RunQueue):
             return None
         priority, first = head[0], head[2]
         stop = first
-        most = self._length(agents, self.letter_s, len(self._key)) if capacity.lasting else 1
+        most = self._length(agents, self._letter_s, len(self._key)) if capacity.lasting else 1
         while head is not None and (head[0], head[2]) == (priority, stop):
             if stop > first and not (self._is_plain(first) and self._is_plain(stop)):
                 break

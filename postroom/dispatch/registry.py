@@ -15,7 +15,7 @@ from ..parcel.sheets import SCHEDULING_FLAG, OutcomeSheet
 from ..store.append_log import AppendLogReader, Record, RecordReader
 from ..store.base import Base
 from ..store.edited_jobs import list_edited, read_edited
-from ..store.files import Files
+from ..store.files import MAP_FROM_BYTES, Files
 from ..store.job_ids import JobId
 from ..store.journal import Journal
 from ..store.mailbox import is_plain_name
@@ -34,9 +34,8 @@ from ..store.runs import (
 )
 from ..store.scheduling import SchedulingOptions
 from ..store.taken import Ranges, read_taken
-from ..system.page_cache import LARGE
 from .project_queue import ProjectQueue
-from .run_queue import LARGE_LETTER_S, JobRange, RunQueue
+from .run_queue import JobRange, RunQueue
 from .send_order import RunAge, run_age
 
 # How many of the runs that are over are looked at in each round, in turn.
@@ -390,8 +389,8 @@ class Registry:
             return False
         active.append_log.passed(record)
         active.queue.extend([record.number], record.stop, [record.at])
-        if record.size >= LARGE:
-            active.queue.letter_s = LARGE_LETTER_S
+        job_bytes = record.size // record.jobs
+        active.queue.job_bytes = job_bytes if job_bytes >= MAP_FROM_BYTES else 0
         return True
 
     def _is_wanted(self, info: RunInfo) -> bool:

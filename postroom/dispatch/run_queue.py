@@ -17,8 +17,10 @@ MOST_LOST = 3
 # A letter holds about this much work: long enough to hide the cost of a round trip, short enough
 # that agents finish together and a progress bar moves.
 LETTER_S = 0.03
-# With large arguments a little longer: the first of a letter is read while nothing is computed.
-LARGE_LETTER_S = 0.05
+# With large arguments longer: the first of a letter is read, and the last result written, while
+# nothing is computed. But their files take memory until the results of the letter are collected.
+LARGE_LETTER_S = 0.1
+LARGE_LETTER_BYTES = 80 << 20
 # To another machine longer still: while a letter and its answer travel, nothing is computed.
 FAR_LETTER_S = 3.0
 # Less work than this in a letter, so that another agent gets some, costs more than it gains.
@@ -122,7 +124,7 @@ class RunQueue:
         self._offsets = array("q")  # of their records in the append log, if there is one
         self._forget_from = FORGET_FROM
         self._waiting: list[tuple[int, int]] = []  # a heap of disjoint ranges
-        self.letter_s = LETTER_S
+        self.job_bytes = 0  # of each, if they have large arguments
         self.grows = False  # True: more jobs are about to come, so the end is not near
         self.priority = 0
         self._held: set[int] = set()  # not to be sent
@@ -187,7 +189,7 @@ class RunQueue:
         first, stop = heapq.heappop(self._waiting)
         far = capacity is not None and capacity.where != "local"
         left = max(stop - first, self.n_jobs - self.done)
-        length = self._length(agents, FAR_LETTER_S if far else self.letter_s, left)
+        length = self._length(agents, FAR_LETTER_S if far else self._letter_s, left)
         # Jobs that were submitted one by one may be sent together.
         while stop < first + length and self._waiting and self._waiting[0][0] == stop:
             stop = heapq.heappop(self._waiting)[1]
@@ -233,6 +235,15 @@ class RunQueue:
             return JobRange(parcel, first, stop, offset=offset)
         attempt, failed, lost = history.attempt, history.failed, history.lost
         return JobRange(parcel, first, stop, attempt, failed, lost, offset)
+
+    @property
+    def _letter_s(self) -> float:
+        return LARGE_LETTER_S if self.job_bytes else LETTER_S
+
+    def is_ahead(self, agents: int) -> bool:
+        """Whether so many large jobs wait that more would only take memory."""
+        letter = self._length(agents, self._letter_s, self.n_jobs - self.done)
+        return self.job_bytes > 0 and self.waiting() >= letter * agents // 2 + 2
 
     def is_short(self, jobs: int) -> bool:
         """Whether this many jobs are too little work for a letter."""
@@ -297,6 +308,8 @@ class RunQueue:
         if self.mean_s is None or self._one_job_per_letter:
             return 1
         by_time = int(letter_s / max(self.mean_s, 1e-6))
+        if self.job_bytes:
+            by_time = min(by_time, LARGE_LETTER_BYTES // self.job_bytes)
         # Near the end, share what is left, so that no agent has to finish alone.
         by_share = -(-left // ((1 if self.grows else 2) * max(agents, 1)))
         least = int(LEAST_S / max(self.mean_s, 1e-6))

@@ -63,6 +63,10 @@ class BackgroundPublisher:
         assert self._publishing is None
         self._publishing = self._thread.begin(publish)
 
+    def later(self, work: Callable[[], None]) -> None:
+        """Have something done that nobody waits for."""
+        self._thread.begin(work)
+
     def wait(self) -> bool:
         """Wait for what is being published: whether it is. Its error is raised here."""
         publishing, self._publishing = self._publishing, None

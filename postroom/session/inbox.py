@@ -16,6 +16,7 @@ import enum
 import errno
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from ..commands.spec import COMMAND
@@ -50,7 +51,7 @@ PUBLISH_S = 0.03
 PUBLISH_BYTES = 64 << 10
 # After this long, a worker leaves the rest of its letter to others: its jobs take longer than those
 # from which the letter's length was calculated.
-HOLD_S = 0.1
+HOLD_S = 0.15
 
 
 class Step(enum.Enum):
@@ -611,7 +612,11 @@ class Inbox:
         if self._sheet is not None and self._done_from >= self._sheet.first + self._sheet.count:
             self._sheet = None
         while self._large:
-            self._files.save_soon(self._large.pop())
+            save = partial(self._files.save_soon, self._large.pop())
+            if self._publisher is not None:
+                self._publisher.later(save)
+            else:
+                save()
         # Behind the turn, which somebody waits for; a new letter has another id.
         self._say("idle")
         if self._prepared is None:

@@ -32,9 +32,10 @@ if TYPE_CHECKING:
 
 # Smaller files are not worth it.
 LARGE = 4 << 20
-# A process keeps at most so many spare files, and so many bytes of them; each has a descriptor.
-MOST_SPARES = 64
+# A process keeps at most so many bytes of spare files.
 MOST_SPARE_BYTES = 512 << 20
+# So many are tried: the others are probably mapped, too, by a kernel that keeps what it gets.
+MOST_TRIED = 8
 # So many files are left for other processes to write over.
 MOST_LEFT = 8
 # ... and so many mappings with a descriptor.
@@ -68,26 +69,43 @@ class Spares:
     """Files without a use, to write the next ones over. A fork does not inherit them."""
 
     def __init__(self) -> None:
-        self._spares: list[Spare] = []
+        self._paths: dict[int, deque[str]] = {}  # by size, the oldest first
         self._bytes = 0
         self._pid = os.getpid()
         self._guard = threading.Lock()  # one thread writes files while another gives some back
 
     def add(self, path: str) -> None:
-        """Keep a file, whose name nobody else knows; or remove it, if it cannot be used."""
+        """Keep a file, whose name nobody else knows; if there are too many, the oldest goes.
+
+        Somebody may still have it mapped: a worker lets go of an argument after its result is seen.
+        """
+        size = os.lstat(path).st_size
         with self._guard:
             self._forget_those_of_parent()
-            full = len(self._spares) >= MOST_SPARES or self._bytes >= MOST_SPARE_BYTES
-            spare = None if full else _take_over(path)
-            if spare is None:
-                os.unlink(path)
-            else:
-                self._spares.append(spare)
-                self._bytes += spare.size
+            self._put(size, path)
+            gone = []
+            while self._bytes > MOST_SPARE_BYTES:
+                gone.append(self._next(next(iter(self._paths))))
+        for one in gone:
+            os.unlink(one)
 
     def take(self, size: int, path: str) -> Spare | None:
-        """A file to write over with so many bytes, under a new name; None: there is none."""
-        spare = self._take(size)
+        """A file to write over with so many bytes, under a new name; None: there is none.
+
+        It is the oldest of those that are nearest in size and that nobody has mapped.
+        """
+        mapped: list[tuple[int, str]] = []
+        spare = None
+        with self._guard:
+            self._forget_those_of_parent()
+            while self._paths and spare is None and len(mapped) < MOST_TRIED:
+                nearest = min(self._paths, key=lambda other: abs(other - size))
+                found = self._next(nearest)
+                spare = _take_over(found)
+                if spare is None:
+                    mapped.append((nearest, found))
+            for passed_over in mapped:
+                self._put(*passed_over)
         if spare is None:
             return None
         try:
@@ -99,27 +117,32 @@ class Spares:
 
     def remove(self) -> None:
         """Remove them all."""
-        while (spare := self._take(0)) is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(spare.path)
-            spare.close()
+        with self._guard:
+            self._forget_those_of_parent()
+            paths, self._paths, self._bytes = self._paths, {}, 0
+        for some in paths.values():
+            for path in some:
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
 
     __del__ = remove
 
-    def _take(self, size: int) -> Spare | None:
-        """The spare that is nearest in size."""
-        with self._guard:
-            self._forget_those_of_parent()
-            if not self._spares:
-                return None
-            found = min(self._spares, key=lambda spare: abs(spare.size - size))
-            self._spares.remove(found)
-            self._bytes -= found.size
-            return found
+    def _put(self, size: int, path: str) -> None:
+        self._paths.setdefault(size, deque()).append(path)
+        self._bytes += size
+
+    def _next(self, size: int) -> str:
+        """Take the oldest of a size out."""
+        paths = self._paths[size]
+        path = paths.popleft()
+        if not paths:
+            del self._paths[size]
+        self._bytes -= size
+        return path
 
     def _forget_those_of_parent(self) -> None:
         if self._pid != os.getpid():
-            self._spares, self._bytes, self._pid = [], 0, os.getpid()
+            self._paths, self._bytes, self._pid = {}, 0, os.getpid()
 
 
 class Spare(NamedTuple):

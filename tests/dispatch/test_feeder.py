@@ -81,6 +81,16 @@ class TestFeeder:
         assert not feeder.has_room(1, 0, 7.0 + QUIET_S / 2)
         assert feeder.has_room(1, 0, 7.0 + QUIET_S)
 
+    def test_nothing_is_written_while_all_agents_have_enough_but_a_list_when_it_is_quiet(
+        self,
+    ) -> None:
+        for made, written_on in ((jobs(5), False), (list(jobs(5)), True)):
+            feeder = Feeder(made, Window())
+            feeder.came(7.0)
+            assert feeder.has_room(1, 0, 7.0)
+            assert not feeder.has_room(1, 0, 7.0, is_ahead=True)
+            assert feeder.has_room(1, 0, 7.0 + QUIET_S, is_ahead=True) is written_on
+
     def test_a_window_without_room_is_refused(self) -> None:
         with pytest.raises(PostroomError, match="at least one job"):
             Window(jobs=0)

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from postroom.dispatch.run_queue import (
     FAR_LETTER_S,
     FORGET_FROM,
+    LARGE_LETTER_BYTES,
+    LARGE_LETTER_S,
     LEAST_S,
     LETTER_S,
     MOST_JOBS,
@@ -58,6 +60,27 @@ def test_short_jobs_travel_together_as_long_as_a_letter_should_be() -> None:
 def test_a_letter_to_another_machine_is_longer_to_hide_its_journey() -> None:
     span = queue(10_000, mean_s=FAR_LETTER_S / 20).take(capacity=Capacity(where="slurm"))
     assert span is not None and span.stop - span.first == 20
+
+
+def test_large_jobs_travel_together_for_longer_but_not_too_many_bytes() -> None:
+    large = queue(10_000, mean_s=LARGE_LETTER_S / 20)
+    large.job_bytes = LARGE_LETTER_BYTES // 100
+    span = large.take()
+    assert span is not None and span.stop - span.first == 20
+    large.job_bytes = LARGE_LETTER_BYTES // 5
+    span = large.take()
+    assert span is not None and span.stop - span.first == 5
+
+
+def test_no_more_large_jobs_are_written_than_agents_will_soon_need() -> None:
+    large = queue(6, mean_s=LARGE_LETTER_S / 2)
+    large.grows = True
+    assert not large.is_ahead(2), "small jobs cost nothing"
+    large.job_bytes = LARGE_LETTER_BYTES // 100
+    assert large.is_ahead(2)
+    while large.is_ahead(2):
+        large.take(agents=2)
+    assert large.waiting() == 2
 
 
 def test_a_letter_is_never_longer_than_its_limit() -> None:

@@ -255,3 +255,14 @@ def test_a_fork_does_not_write_through_what_its_parent_prepared(tmp_path: Path) 
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
     files.write_new(path, [b"ours"])
     assert Path(path).read_bytes() == b"ours"
+
+
+@pytest.mark.parametrize("is_slow", [False, True])
+def test_a_large_file_is_written_whole_in_pieces_of_every_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_slow: bool
+) -> None:
+    monkeypatch.setattr("postroom.store.files.PIECE_S", -1.0 if is_slow else 1e9)
+    files, chunks = LocalFiles(), [b"head", os.urandom(3 * MAP_FROM_BYTES), b"", b"tail" * 9999]
+    for name in "abcd":
+        files.write_new(str(tmp_path / name), chunks)
+        assert (tmp_path / name).read_bytes() == b"".join(chunks)

@@ -16,7 +16,7 @@ import pytest
 from postroom.jobs import Job
 from postroom.store.files import LocalFiles
 from postroom.system import page_cache
-from postroom.system.page_cache import LARGE, MOST_FILES
+from postroom.system.page_cache import LARGE, MOST_FILES, Spares
 from tests.in_one_process import in_one_process, with_worker
 
 KERNELS = f"""
@@ -173,7 +173,7 @@ class TestSpares:
             files.write_new(str(tmp_path / name), [b"1" * LARGE])
         for name in "abc":
             files.recycle(str(tmp_path / name), str(tmp_path / f"spare {name}"))
-        assert sorted(os.listdir(tmp_path)) == ["spare a", "spare b"]
+        assert sorted(os.listdir(tmp_path)) == ["spare b", "spare c"]
 
     def test_a_fork_writes_over_nothing_of_its_parent(self, tmp_path: Path) -> None:
         files = LocalFiles()
@@ -223,9 +223,22 @@ class TestLockedMaps:
         self, tmp_path: Path, files: LocalFiles
     ) -> None:
         view = LocalFiles().view(str(tmp_path / "old"), LARGE, recycled=True)
+        inode = os.stat(tmp_path / "old").st_ino
         assert not self.written_over(files, tmp_path)
         assert bytes(view) == b"1" * LARGE
-        assert os.listdir(tmp_path) == ["new"]
+        del view
+        files.write_new(str(tmp_path / "next"), [b"3" * LARGE])
+        assert os.stat(tmp_path / "next").st_ino == inode
+
+    def test_one_that_is_mapped_is_passed_over(self, tmp_path: Path, files: LocalFiles) -> None:
+        files.write_new(str(tmp_path / "free"), [b"3" * LARGE])
+        view = files.view(str(tmp_path / "old"), LARGE, recycled=True)
+        files.recycle(str(tmp_path / "old"), str(tmp_path / "spare"))
+        inode = os.stat(tmp_path / "free").st_ino
+        files.recycle(str(tmp_path / "free"), str(tmp_path / "other"))
+        files.write_new(str(tmp_path / "new"), [b"2" * LARGE])
+        assert os.stat(tmp_path / "new").st_ino == inode
+        assert bytes(view) == b"1" * LARGE
 
     def test_an_array_on_it_keeps_it_as_it_is(self, tmp_path: Path, files: LocalFiles) -> None:
         array = np.frombuffer(files.view(str(tmp_path / "old"), LARGE, recycled=True), np.uint8)[5:]
@@ -276,12 +289,32 @@ class TestLockedMaps:
             os.close(until)
             os.waitpid(pid, 0)
 
-    def test_who_opened_it_before_it_lost_its_name_finds_it_gone(
-        self, tmp_path: Path, files: LocalFiles
-    ) -> None:
-        files.recycle(str(tmp_path / "old"), str(tmp_path / "spare"))
+    def test_who_opened_it_before_it_lost_its_name_finds_it_gone(self, tmp_path: Path) -> None:
+        spares, path = Spares(), str(tmp_path / "old")
+        Path(path).write_bytes(b"1" * LARGE)
+        spares.add(path)
+        spare = spares.take(LARGE, path)
+        assert spare is not None
         with pytest.raises(FileNotFoundError):
-            files.view(str(tmp_path / "spare"), LARGE, recycled=True)
+            LocalFiles().view(path, LARGE, recycled=True)
+        spare.close()
+        assert bytes(LocalFiles().view(path, LARGE, recycled=True)) == b"1" * LARGE
+
+    def test_few_are_tried_where_a_kernel_keeps_what_it_gets(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(page_cache, "MOST_TRIED", 2)
+        files = LocalFiles()
+        kept = []
+        for name in "abc":
+            files.write_new(str(tmp_path / name), [b"1" * LARGE])
+            kept.append(files.view(str(tmp_path / name), LARGE, recycled=True))
+            files.recycle(str(tmp_path / name), str(tmp_path / f"spare {name}"))
+        kept.pop()
+        files.write_new(str(tmp_path / "d"), [b"2" * LARGE])
+        assert sorted(os.listdir(tmp_path)) == ["d", "spare a", "spare b", "spare c"]
+        files.write_new(str(tmp_path / "e"), [b"2" * LARGE])  # it begins with the third
+        assert sorted(os.listdir(tmp_path)) == ["d", "e", "spare a", "spare b"]
 
     def test_a_kernel_that_keeps_much_does_not_use_up_descriptors(
         self, tmp_path: Path, files: LocalFiles, monkeypatch: pytest.MonkeyPatch
