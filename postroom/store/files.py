@@ -547,7 +547,10 @@ class LocalFiles:
                 return _read_exactly(fd, size, 0)
             if size >= LARGE:
                 self._pages.make_room(size)
-            return self._locked.map(fd, size) if recycled else map_file(fd, size)
+            view = self._locked.map(fd, size) if recycled else map_file(fd, size)
+            if size >= LARGE:
+                self._pages.is_mapped(path, view)
+            return view
         finally:
             os.close(fd)
 

@@ -25,7 +25,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterator
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import ctypes  # late: `postroom submit` handles no large file, and runs in shell loops
@@ -52,6 +52,11 @@ class PageCache:
 
     def __init__(self) -> None:
         self._idle: deque[str] = deque(maxlen=MOST_FILES)
+        self._mapped: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+
+    def is_mapped(self, path: str, view: memoryview) -> None:
+        """Note that this process has a file mapped, for as long as something uses the view."""
+        self._mapped[path] = view.obj
 
     def let_go(self, path: str) -> None:
         """Remember that nobody is going to read a file soon."""
@@ -61,8 +66,10 @@ class PageCache:
         """Release up to `size` bytes of files that were let go, for a new large file."""
         freed = 0
         while self._idle and freed < size:
-            with contextlib.suppress(OSError):
-                freed += _drop(self._idle.popleft())
+            path = self._idle.popleft()
+            if path not in self._mapped:  # Linux would look at each page, and keep it
+                with contextlib.suppress(OSError):
+                    freed += _drop(path)
 
 
 class Spares:

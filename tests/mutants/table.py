@@ -1596,8 +1596,8 @@ MUTANTS = [
     Mutant(
         "a file that may be written over is mapped under a lock",
         FILES,
-        "            return self._locked.map(fd, size) if recycled else map_file(fd, size)\n",
-        "            return map_file(fd, size)\n",
+        "            view = self._locked.map(fd, size) if recycled else map_file(fd, size)\n",
+        "            view = map_file(fd, size)\n",
         "tests/session/test_prefetch.py",
     ),
     Mutant(
