@@ -246,7 +246,7 @@ MOST_ERRORS = 10
 
 # In the place of a job whose result was handed out and not kept.
 _HANDED_OUT = Job("postroom:handed_out")
-# Results that were handed out are removed together: so many jobs, or so many bytes.
+# Results that were handed out are removed when they are this many jobs, or bytes.
 REMOVE_JOBS = 1_000
 REMOVE_BYTES = 16 << 20
 

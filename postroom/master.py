@@ -135,8 +135,8 @@ class Master:
     ) -> None:
         """Open a base, and make it if it is missing.
 
-        `agents`: start so many, "all" for one on each GPU, or GPUs such as "0,1"; they serve when
-        this returns, and end when the Master is closed. Without it, those that live are used.
+        `agents`: how many to start, "all" for one on each GPU, or GPUs such as "0,1"; they serve
+        when this returns, and end when the Master is closed. Without it, those that live are used.
         `check`: a task, "module:function", to import before agents start, in a process of its own:
         a package that is missing there would fail every job.
 

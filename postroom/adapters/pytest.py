@@ -17,7 +17,7 @@ from ..errors import PostroomError
 from ..functions.lease_block import lease
 from ..gpus.cards import inventory
 from ..gpus.cards.inventory import Card
-from ..text.memory_sizes import to_mib
+from ..text.sizes import to_mib
 
 if TYPE_CHECKING:
     import execnet

@@ -23,7 +23,7 @@ from typing import Any
 from submitit.local import local
 
 from ..gpus.ledger.protocol import open_ledger
-from ..text.memory_sizes import to_mib
+from ..text.sizes import to_mib
 
 DEFAULT_TIMEOUT_MIN = 5.0  # submitit's own
 DEFAULT_SIGNAL_DELAY_S = 30

@@ -68,7 +68,7 @@ def _read_row(folder: JobFolder) -> Row | None:
     if "signal" in info:
         row["exit"] = f"signal {info['signal']}"
     row["folder"] = folder.path
-    with contextlib.suppress(ValueError):  # whoever edits INFO loses the columns, not the table
+    with contextlib.suppress(ValueError):  # an edited INFO loses its columns, not the table
         for name, value in dict(json.loads(info.get("arguments", "{}"))).items():
             row[f"arg.{name}" if name in row else name] = value
     return row

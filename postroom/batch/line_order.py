@@ -14,7 +14,7 @@ from ..jobs import Job
 class Waiting(Protocol):
     """The lines of a batch that were read and not started."""
 
-    choosy: bool  # the order matters: it has to see more lines than there are free slots
+    order_matters: bool  # it has to see more lines than there are free slots
 
     def __len__(self) -> int: ...
 
@@ -40,7 +40,7 @@ class InOrder:
     def __init__(self) -> None:
         self._waiting: list[tuple[int, int, Job]] = []  # a heap
         self._count = 0
-        self.choosy = False  # some line has a priority
+        self.order_matters = False  # some line has a priority
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -56,7 +56,7 @@ class InOrder:
 
     def add(self, job: Job, line: CommandSpec) -> None:
         """Add a waiting line."""
-        self.choosy |= line.scheduling.priority != 0
+        self.order_matters |= line.scheduling.priority != 0
         self._count += 1
         heapq.heappush(self._waiting, (-line.scheduling.priority, self._count, job))
 
@@ -69,5 +69,5 @@ class InOrder:
 
     def begin(self, now: float, free: int) -> list[Job]:
         """Return the next jobs: at most `free` if there are priorities, else all."""
-        count = min(len(self._waiting), max(free, 0)) if self.choosy else len(self._waiting)
+        count = min(len(self._waiting), max(free, 0)) if self.order_matters else len(self._waiting)
         return [heapq.heappop(self._waiting)[2] for _ in range(count)]

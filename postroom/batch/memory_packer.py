@@ -26,7 +26,7 @@ from ..gpus.memory.placement import PlacementRequest, make_allocator, place_jobs
 from ..gpus.memory.profiles import Kind, Profiles
 from ..jobs import Job
 from ..system.processes import user_name
-from ..text.memory_sizes import from_mib, to_mib
+from ..text.sizes import from_mib, to_mib
 
 LOOK_S = 0.25  # between two reads of the ledger while lines wait
 
@@ -68,7 +68,7 @@ class Promise:
 class Packer:
     """Decides which lines of a batch start, and where."""
 
-    choosy = True
+    order_matters = True
 
     def __init__(
         self,

@@ -101,7 +101,7 @@ class Batch:
         packer: Packer | None = None,
         pilots: int = 0,
     ) -> None:
-        """`pilots`: lines may run on so many agents besides the sessions of this host."""
+        """`pilots`: on how many agents lines may run, besides the sessions of this host."""
         self.master = master
         self.output = output
         self.sessions = sessions
@@ -223,7 +223,7 @@ class Batch:
         if options.ahead is None:
             return True
         # To choose by priority or memory, it must know more lines than it can run.
-        more = AHEAD if self._held.choosy else 0
+        more = AHEAD if self._held.order_matters else 0
         return outstanding < options.ahead + 2 * self._places + more
 
     @property

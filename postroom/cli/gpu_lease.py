@@ -16,7 +16,7 @@ from ..gpus.cards.inventory import Card, CardWatch
 from ..gpus.ledger import lease_keeper
 from ..gpus.ledger.protocol import WITHOUT_A_LEASE, Lease, LeaseEntry, LeaseRequest, Ledger
 from ..system import processes
-from ..text import memory_sizes
+from ..text import sizes
 from . import codes
 from .gpu_output import Misuse, print_json, say, talk
 
@@ -47,7 +47,7 @@ def lease_for(
     request = LeaseRequest(
         count=count,
         cards=tuple(card.uuid for card in inventory.pick(cards, gpus)) if gpus else (),
-        memory_mib=memory_sizes.to_mib(memory) if memory else None,
+        memory_mib=sizes.to_mib(memory) if memory else None,
         name=name,
         pack=pack,
         owner=owner,

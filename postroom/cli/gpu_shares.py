@@ -19,8 +19,8 @@ from ..gpus.ledger.recorder import Recorder
 from ..gpus.ledger.reservations import Reservation
 from ..system import processes
 from ..text.durations import format_duration, format_time
-from ..text.memory_sizes import from_mib
 from ..text.moments import parse_moment
+from ..text.sizes import from_mib
 from ..text.table import aligned
 from .gpu_output import print_json, say, talk
 

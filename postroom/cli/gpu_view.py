@@ -14,7 +14,7 @@ from ..gpus.ledger.card_overview import CardStatus, encode_entry, idle_since, ov
 from ..gpus.ledger.irregular import irregularities
 from ..gpus.ledger.lease_records import printable
 from ..gpus.ledger.protocol import LeaseEntry, Ledger
-from ..text import memory_sizes
+from ..text import sizes
 from ..text.durations import format_time
 from ..text.table import aligned
 from .gpu_output import Misuse, print_json, say, talk
@@ -36,9 +36,9 @@ def rows(views: list[CardStatus], idle: Mapping[str, float] = NOTHING) -> list[l
     found = [["ID", "STATE", "NAME", "USED", "TOTAL", "UTIL", "USER", "PID", "SINCE", "WHAT"]]
     for view in views:
         card = view.card
-        used = "-" if card.used_mib is None else memory_sizes.from_mib(card.used_mib)
+        used = "-" if card.used_mib is None else sizes.from_mib(card.used_mib)
         head = [card.visible_id, view.state.value, printable(card.name)]
-        head += [used, memory_sizes.from_mib(card.memory_mib), show(card.utilisation, "%")]
+        head += [used, sizes.from_mib(card.memory_mib), show(card.utilisation, "%")]
         lines = [_holder(lease) for lease in view.leases]
         lines += [
             [process.user, str(process.pid), "-", f"no lease: {printable(process.command)}"]
@@ -56,7 +56,7 @@ def rows(views: list[CardStatus], idle: Mapping[str, float] = NOTHING) -> list[l
 def _holder(lease: LeaseEntry) -> list[str]:
     what = printable(lease.name)
     if lease.memory_mib is not None:
-        what = f"{memory_sizes.from_mib(lease.memory_mib)} {what}"
+        what = f"{sizes.from_mib(lease.memory_mib)} {what}"
     if lease.squatter:
         what += f" (its lock is kept by {printable(lease.squatter)})"
     return [
@@ -128,7 +128,7 @@ def queue(ledger: Ledger, *, json_: bool) -> None:
     for place, entry in enumerate(waiting, 1):
         wants = f"{entry.count} card{'s' if entry.count > 1 else ''}"
         if entry.memory_mib is not None:
-            wants += f" with {memory_sizes.from_mib(entry.memory_mib)}"
+            wants += f" with {sizes.from_mib(entry.memory_mib)}"
         found.append(
             [
                 str(place),

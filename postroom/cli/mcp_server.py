@@ -92,7 +92,7 @@ def _saying(tool: Callable[..., Any], error_type: type[Exception]) -> Callable[.
 
 
 class QueueTools:
-    """What an assistant can do; each call looks at the base anew."""
+    """What an assistant can do; each call reads the base again."""
 
     def __init__(self, base: Base) -> None:
         self._base = base

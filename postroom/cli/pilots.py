@@ -118,7 +118,7 @@ def add(
     base, options = split_base(base, words)
     if options and not options[0].startswith("-") and "=" not in options[0]:
         raise click.UsageError(
-            f"{options[0]!r} is no option of an engine; if it is to be the base: ./{options[0]}"
+            f"{options[0]!r} is not an option of an engine; for a base write ./{options[0]}"
         )
     engine = "ray" if address is not None else engine
     if engine is None:

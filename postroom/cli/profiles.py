@@ -8,7 +8,7 @@ import click
 
 from ..errors import PostroomError
 from ..gpus.memory.profiles import Profile, ProfileRow, Profiles
-from ..text import memory_sizes
+from ..text import sizes
 from ..text.durations import format_time
 from ..text.safe_text import printable
 from ..text.table import aligned
@@ -107,4 +107,4 @@ def _value(value: Any) -> str:
 
 
 def _size(memory_mib: int | None) -> str:
-    return "-" if memory_mib is None else memory_sizes.from_mib(memory_mib)
+    return "-" if memory_mib is None else sizes.from_mib(memory_mib)

@@ -17,8 +17,8 @@ from ..store.retention import (
     retention_of,
     write_settings_of,
 )
-from ..text.byte_sizes import format_bytes
 from ..text.durations import format_time
+from ..text.sizes import format_bytes
 from .job_options import in_base
 from .options import CONTEXT, as_json
 from .output import print_json, print_table, talk

@@ -55,7 +55,7 @@ def install(
     _systemctl("daemon-reload")
     _systemctl("enable", os.path.basename(path))
     talk(f"{path} is written and enabled: the queue is back when you log in after a reboot")
-    talk("to have it back before that, and to keep it when you log out: loginctl enable-linger")
+    talk("to start it at boot, and to keep it when you log out: loginctl enable-linger")
 
 
 def uninstall(base: str) -> None:
@@ -66,7 +66,7 @@ def uninstall(base: str) -> None:
     if _has_user_manager():
         _systemctl("disable", os.path.basename(path))
     os.unlink(path)
-    talk(f"{path} is removed; what runs now goes on: postroom down")
+    talk(f"{path} is removed; what runs now continues; to stop it: postroom down")
 
 
 def unit_path(base: str) -> str:

@@ -10,8 +10,8 @@ import click
 from ..queue.queue_view import QueueView
 from ..queue.rows import FAILED, JobDetail
 from ..text.durations import format_duration, format_time
-from ..text.memory_sizes import from_mib
 from ..text.safe_text import printable
+from ..text.sizes import from_mib
 from .job_options import in_base, job_or_last, one_job
 from .options import CONTEXT, as_json
 from .output import paint, print_json, print_table

@@ -8,8 +8,8 @@ from ..queue.queue_view import QueueView
 from ..queue.rows import PENDING, AgentView, CardView, Overview
 from ..store.base import up_command
 from ..store.snapshot import DEAD
-from ..text.memory_sizes import from_mib
 from ..text.safe_text import printable
+from ..text.sizes import from_mib
 from .job_options import in_base
 from .options import CONTEXT, as_json
 from .output import print_jobs, print_json, print_table

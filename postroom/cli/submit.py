@@ -229,7 +229,7 @@ def _program_first(words: Sequence[str]) -> Sequence[str]:
     """The words of a command; a whole command line with more behind it is refused."""
     if " " in words[0] and shutil.which(words[0]) is None:
         raise click.UsageError(
-            f"{words[0]!r} is no program, and {words[1]!r} follows it: write options before the "
+            f"{words[0]!r} is not a program, and {words[1]!r} follows it: write options before the "
             "command, and a command for the shell as one word"
         )
     return words
@@ -268,7 +268,7 @@ def _advise(base: Base, job: JobId, scheduling: SchedulingOptions) -> None:
         if len(fitting) < scheduling.gpus:
             talk(
                 f"{job.short} can never start here: only {len(fitting)} of the {len(cards)} GPUs "
-                f"are as it asks; change it: postroom edit {job.short}"
+                f"match what it asks for; change it: postroom edit {job.short}"
             )
     if base_state.master_pid is None:
         talk(f"no scheduler is running; start it with: postroom master {base.root} --detach")

@@ -103,7 +103,7 @@ def _columns(text: str | None) -> list[str]:
 
 def _draw(rows: list[Row], plot: tuple[str, str], *, lines: list[str], log: str, to: str) -> None:
     if not to.endswith((".svg", ".png")):
-        raise click.UsageError(f"{to} is no picture: give it a name that ends in .svg or .png")
+        raise click.UsageError(f"{to} is not a picture: give it a name that ends in .svg or .png")
     drawn = as_plot(rows, *plot, by=lines, log=log, png=to.endswith(".png"))
     try:
         with open(to, "wb") as file:

@@ -21,8 +21,8 @@ from ..queue.queue_view import QueueView
 from ..queue.rows import CardView, JobView, Overview
 from ..store.job_ids import JobId
 from ..text.durations import format_duration
-from ..text.memory_sizes import from_mib
 from ..text.safe_text import printable, strip_escapes
+from ..text.sizes import from_mib
 from ..text.table import cut
 from .job_options import in_base
 from .options import CONTEXT, at_least

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from ..errors import PostroomError
 from ..store.base import Base
 from ..store.files import Files
+from ..system.regular_file import private
 
 MOST_BYTES = 1 << 30
 
@@ -82,7 +83,7 @@ def _pack(source: str, names: list[str], path: str, most_bytes: int) -> None:
             f"a snapshot of {source} would take {sum(sizes.values()) >> 20} MiB, more than "
             f"{most_bytes >> 20}; have git ignore what jobs do not need: {shown}"
         )
-    with open(path, "xb", opener=_private) as file:
+    with open(path, "xb", opener=private) as file:
         with tarfile.open(fileobj=file, mode="w") as archive:
             for name in names:
                 _add(archive, source, name)
@@ -251,7 +252,3 @@ def _content(path: str) -> bytes:
             return file.read()
     except (FileNotFoundError, IsADirectoryError):
         return b""
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

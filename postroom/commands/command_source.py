@@ -54,7 +54,7 @@ def read_lines(file: IO[str]) -> Iterator[CommandSpec]:
         if "\0" in text:
             where = f" of {file.name}" if isinstance(getattr(file, "name", None), str) else ""
             raise CommandSourceError(
-                f"line {number}{where} holds a zero byte: that is no file of commands"
+                f"line {number}{where} holds a zero byte: this is not a file of commands"
             )
         command = text.strip()
         if command and not command.startswith("#"):

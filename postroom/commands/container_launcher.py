@@ -12,8 +12,8 @@ Who holds the lease, and who ends the container:
     apptainer  the processes of the container  (they are below the client, and below the minder)
 
 * podman hands descriptors to the container, so the lock of the lease ends with the container and
-  not before, whoever was killed. docker cannot: its daemon starts containers. A guard, which hears
-  no signal but SIGKILL, has the lock until the container has ended.
+  not before, whichever process is killed. docker cannot: its daemon starts containers. A guard,
+  which hears no signal but SIGKILL, has the lock until the container has ended.
 * A job is killed by its minder. Below it are the client, conmon and the container (podman), which
   get SIGTERM and after the grace SIGKILL. Then the minder has the container removed by its name,
   which also ends what docker's daemon runs. If the minder is killed, the mark in the environment
@@ -86,7 +86,7 @@ def remove(name: str, environment: Mapping[str, str]) -> None:
             stderr=subprocess.DEVNULL, timeout=REMOVE_S,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return  # the engine does not answer: whoever looks after the machine has to
+        return  # the engine does not answer: only its administrator can help
 
 
 def find_engine(environment: Mapping[str, str]) -> list[str]:

@@ -25,7 +25,7 @@ from ..store.records import JsonRecord
 from ..system.processes import current_umask
 
 LIMIT = 32 << 20
-# The mode of a file whose name is on disk: whoever submits next need not wait for that again.
+# The mode of a file whose name is on disk: the next submitter need not sync that again.
 SETTLED = 0o400
 # Of our own variables, jobs take along only this one: a job may submit others to the same queue.
 BASE = "POSTROOM_BASE"
@@ -58,7 +58,7 @@ LOGIN = frozenset(
         "XDG_SESSION_ID",
     }
 )
-# Every shell sets these anew.
+# Every shell sets these itself.
 SHELL = frozenset({"_", "OLDPWD", "PWD", "SHLVL"})
 
 

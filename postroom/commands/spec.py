@@ -19,7 +19,7 @@ from ..jobs import Job
 from ..parcel.sheets import JobSheet
 from ..store.job_ids import JobId
 from ..store.scheduling import SchedulingOptions
-from ..text.memory_sizes import to_mib
+from ..text.sizes import to_mib
 
 # A job is a command when its task is this. No session imports it.
 COMMAND = "postroom.commands.spec:command"

@@ -116,7 +116,7 @@ def compile_condition(text: str, names: set[str]) -> Callable[[dict[str, Any]], 
     try:
         tree = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError):
-        raise SweepError(f"{text!r} is no condition: write it as lr*bs<5") from None
+        raise SweepError(f"{text!r} is not a condition: write it as lr*bs<5") from None
     _check(tree, names, text)
 
     def holds(values: dict[str, Any]) -> bool:

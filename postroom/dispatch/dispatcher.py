@@ -430,7 +430,7 @@ class Dispatcher:
                     agent.agent_id,
                     reason="its agent died",
                     at=self._clock.wall(),
-                    # No job runs in a stand-in: whoever killed that, its job did not.
+                    # No job runs in a stand-in, so its job did not kill it.
                     blame=not agent.stands_in,
                 )
                 self._files.remove(self._base.agent_info(agent.agent_id))

@@ -27,7 +27,7 @@ from .job_writer import PARCEL_JOBS, Batch, BatchFiller
 FIRST_JOBS = 4
 # A batch is not longer in the making than this, if its jobs come slowly.
 BATCH_S = 0.01
-# A batch of so many bytes is written by a thread of its own.
+# A batch of at least this many bytes is written by a thread of its own.
 LARGE_BATCH = 512 << 10
 # If no result came for so long, a list is written on beyond the window.
 QUIET_S = 0.25

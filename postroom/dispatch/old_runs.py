@@ -1,4 +1,4 @@
-"""Removes runs that are over, as the base's retention says: a little at a time, by whoever acts.
+"""Removes runs that are over, as the base's retention says: the acting Master, a little at a time.
 
 `store.retention` says what stays, `store.removal` how a run is removed. This is done between other
 work, never while somebody waits for it: `step` returns after some milliseconds, and goes on there

@@ -380,7 +380,7 @@ class Registry:
         """Take in what this process has just appended; False: the log has to be read instead.
 
         Taking in a job of the queue reads its options. If that failed here, nobody would do it
-        again; in a round it makes this Master begin anew.
+        again; in a round it makes this Master begin again.
         """
         active = self.runs.get(run)
         if active is None or active.append_log.number != record.number:

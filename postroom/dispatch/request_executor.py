@@ -34,7 +34,7 @@ from .registry import ActiveRun, Registry
 from .send_order import is_held, run_priority
 from .tender import ABOUT_AGENTS, Tender
 
-# So many jobs of a project that fail within this time, with the same words, pause it.
+# This many jobs of a project that fail within this time, with the same words, pause it.
 ALIKE = 5
 AT_ONCE_S = 30.0
 # Stands for all projects, where projects are named.

@@ -25,7 +25,7 @@ LARGE_LETTER_BYTES = 80 << 20
 FAR_LETTER_S = 3.0
 # Less work than this in a letter, so that another agent gets some, costs more than it gains.
 LEAST_S = 0.0005
-# From so many parcels on, those that are over are looked for.
+# From this many parcels on, finished ones are looked for.
 FORGET_FROM = 4096
 # Never more jobs in one letter, however short they are.
 MOST_JOBS = 512
@@ -205,7 +205,7 @@ class RunQueue:
 
     @property
     def is_long(self) -> bool:
-        """Whether it knows so many parcels that those that are over should be forgotten."""
+        """Whether it knows many parcels, so that finished ones should be forgotten."""
         return len(self._parcels) >= self._forget_from
 
     def forget_parcels(self, out: Iterable[tuple[int, int]]) -> None:

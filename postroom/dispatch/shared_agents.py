@@ -17,7 +17,7 @@ from itertools import count, islice
 IDLE_S = 30.0
 # Its name is not used again within this time.
 LEAVING_S = 60.0
-# At most so many of them for each GPU.
+# The most of them for each GPU.
 MOST_PER_CARD = 16
 
 

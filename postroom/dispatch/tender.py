@@ -40,7 +40,7 @@ class SessionStarter(Protocol):
     """Starts and stops sessions for a Master that is asked to."""
 
     def start_kept(self, agent_id: str, gpus: str, *, among: int, share: bool = False) -> None:
-        """Start a session that lives as long as the base wants it, one `among` so many."""
+        """Start a session that lives as long as the base wants it; `among`: how many there are."""
 
     def is_starting(self, agent_id: str) -> bool:
         """Whether a session that was started here runs, ready or not."""

@@ -27,7 +27,8 @@ from ..errors import PostroomError
 from ..gpus.memory.booking import Need
 from ..gpus.memory.profiles import Kind, Profiles
 from ..store.base import default_base
-from ..text.memory_sizes import to_mib
+from ..text.safe_text import say
+from ..text.sizes import to_mib
 from . import in_process
 from .function_kind import call_of, code_of, type_of
 
@@ -139,7 +140,7 @@ class Function(ByValue, Generic[P, R]):
         self._signature.bind(*self._own, *arguments, **named)  # a wrong call fails here and now
         job = Job(CALL, **pack_call(self, arguments, named))
         job.options(name=name, retries=options.retries, timeout_s=options.timeout_s)
-        return future_pool_for(options.base or default_base(), say=in_process.say).submit(job)
+        return future_pool_for(options.base or default_base(), say=say).submit(job)
 
     def map(self, *iterables: Iterable[Any], timeout_s: float | None = None) -> Iterator[R]:
         """Submit one call per tuple of arguments; yield the results in order.

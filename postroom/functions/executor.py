@@ -71,7 +71,7 @@ class Executor(futures.Executor):
         another name for a number of agents.
         `gpus`: how many GPUs each agent has; 0: none.
         `initializer`, `initargs`: called once in each worker, before its first call.
-        `max_tasks_per_child`: replace a worker after so many calls.
+        `max_tasks_per_child`: replace a worker after that many calls.
         `preload`: modules that an agent imports when it starts, such as "torch".
         `show_output`: print here what the calls print.
         `progress`: show a line, or in a notebook a bar, that says how far the calls are.
@@ -119,7 +119,7 @@ class Executor(futures.Executor):
     ) -> Iterator[R]:
         """Call a function with each tuple of arguments; yield the results in order.
 
-        `chunksize` calls travel together. With `buffersize`, at most so many are under way, and
+        `chunksize` calls travel together. With `buffersize`, at most that many are under way, and
         the iterables may be endless; without it, all are submitted at once.
         """
         if chunksize < 1:
@@ -147,7 +147,7 @@ class Executor(futures.Executor):
                 pool.gone.wait()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # Whoever presses Ctrl-C, or interrupts a cell, does not want to wait for the rest.
+        # After Ctrl-C, or an interrupted cell, the user does not want to wait for the rest.
         if self._pool is not None and kind is not None and issubclass(kind, KeyboardInterrupt):
             self._pool.close(now=True)
         self.shutdown()

@@ -26,7 +26,7 @@ from ..gpus.memory.packing import CONTEXT_MIB
 from ..gpus.memory.profiles import Profiles
 from ..session.booked_task import card_watch
 from ..system.process_tree import MARK, SHARES, base_of_mark
-from ..text.safe_text import printable
+from ..text.safe_text import say
 from .kept_booking import KeptBooking
 
 R = TypeVar("R")
@@ -46,12 +46,6 @@ _kept = KeptBooking()  # of the last call that was short, in a session that shar
 
 class MemoryExceeded(GpuError):
     """A job was stopped because it took more memory than was reserved for it."""
-
-
-def say(text: str) -> None:
-    """Print a message on stderr, unless POSTROOM_QUIET is set."""
-    if not os.environ.get("POSTROOM_QUIET"):
-        print(f"postroom: {printable(text)}", file=sys.stderr, flush=True)
 
 
 def is_on_cpu_session() -> bool:

@@ -2,8 +2,8 @@
 
 To reserve memory takes several milliseconds: all leases of the machine are looked at. A call of a
 kind that is known and short would take longer to book than to run. So the booking of such a call is
-kept for a moment, and a call of the same kind that follows uses it. It is given back for good a
-second after it was made: whoever waits for the memory waits no longer than that.
+kept for a moment, and a call of the same kind that follows uses it. It ends a second
+after it was made, so others wait for that memory no longer than this.
 """
 
 from __future__ import annotations

@@ -14,8 +14,9 @@ from ..gpus.devices.device import device_in_use
 from ..gpus.ledger.lease_environment import lease_environment
 from ..gpus.ledger.protocol import LeaseRequest, open_ledger
 from ..gpus.memory.booking import held_for_us
-from ..text.memory_sizes import to_mib
-from .in_process import home_of, in_turn, inside_job, pinned, say
+from ..text.safe_text import say
+from ..text.sizes import to_mib
+from .in_process import home_of, in_turn, inside_job, pinned
 
 
 @contextmanager

@@ -31,7 +31,7 @@ from ..jobs import Finished, Job, JobPool
 from ..parcel.sheets import Failure, Outcome
 from ..text.safe_text import printable
 
-# A run takes so many jobs; the next go into a new one.
+# The most jobs of one run; the next go into a new one.
 RUN_JOBS = 4000
 RUN_BYTES = 256 << 20
 LOGGER = logging.getLogger("concurrent.futures")

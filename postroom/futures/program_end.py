@@ -1,7 +1,7 @@
 """At the end of a program: wait for its jobs, or cancel them where Ctrl-C has ended it.
 
-In a notebook, a cell that is interrupted cancels the jobs that wait, whoever submitted them; the
-end of the kernel ends them all, since nobody is there to wait for.
+In a notebook, an interrupted cell cancels all waiting jobs of the program. The end of the kernel
+ends them all, since nobody is left to wait for them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import weakref
 from typing import Any
 
 from ..text.progress_bar import in_notebook
-from ..text.safe_text import printable
+from ..text.safe_text import say
 from .future_pool import FuturePool
 
 # A program that ends and waits longer for its jobs says so.
@@ -65,7 +65,7 @@ def _wait(pools: list[FuturePool]) -> None:
         if not pool.gone.wait(max(0.0, until - time.monotonic())):
             if not told and pool.n_pending:
                 jobs = sum(one.n_pending for one in pools)
-                _say(f"waiting for {jobs} jobs; Ctrl-C ends them")
+                say(f"waiting for {jobs} jobs; Ctrl-C ends them")
                 told = True
             pool.gone.wait()
 
@@ -79,12 +79,7 @@ def _stop(pools: list[FuturePool]) -> None:
         pool.gone.wait()
     if pending:
         waited = pending - running
-        _say(f"interrupted: cancelled {waited} jobs that waited, ended {running} that ran")
-
-
-def _say(text: str) -> None:
-    if not os.environ.get("POSTROOM_QUIET"):
-        print(f"postroom: {printable(text)}", file=sys.stderr, flush=True)
+        say(f"interrupted: cancelled {waited} jobs that waited, ended {running} that ran")
 
 
 def _ended_by_interrupt() -> bool:

@@ -88,4 +88,4 @@ def open_engine(group: PilotGroup) -> Engine:
         from .ray_engine import RayEngine
 
         return RayEngine()
-    raise PostroomError(f"{group.engine!r} is no engine: local, slurm or ray")
+    raise PostroomError(f"{group.engine!r} is not an engine: use local, slurm or ray")

@@ -47,6 +47,7 @@ from ..store.task_source import find_source, version_of
 from ..system.file_events import Waiter
 from ..system.own_python import start_detached
 from ..system.process_tree import mark_of, sweep
+from ..system.regular_file import private
 from .folder_mirror import FolderMirror, send_growth
 from .wire import Frame, Wire, WireError
 
@@ -395,7 +396,7 @@ class FarEnd:
                 jobs = count_jobs(self._files, path)
             except BadFileError as error:
                 raise PostroomError(
-                    f"the session has published what is no result: {error}"
+                    f"the session has published a file that is not a result: {error}"
                 ) from None
             if not jobs:
                 return
@@ -512,10 +513,6 @@ def _load(frame: Frame) -> bytes:
     return data
 
 
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
-
-
 # The process
 
 
@@ -552,7 +549,7 @@ def _clear_up() -> None:
 
 def _serve(reads: int, writes: int, folder: str) -> int:
     base = create_base(f"{folder}/base")
-    open(base.far_mark, "x", opener=_private).close()
+    open(base.far_mark, "x", opener=private).close()
     wire = Wire(reads, writes, spool=base.temporary)
     heard: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()
     frames = wire.frames()

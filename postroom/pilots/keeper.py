@@ -50,7 +50,7 @@ LOOK_S = 3.0
 STARTING_S = 20.0
 # A temporary group is over after so long without a Master.
 ALONE_S = 15.0
-# So many pilots that have ended are remembered.
+# How many pilots that have ended are remembered.
 REMEMBER = 100
 
 

@@ -28,7 +28,7 @@ from .wire import Wire
 
 # The far end keeps at most this much of what was sent and may be needed again.
 KEEP_BYTES = 1 << 30
-# A part of a letter is sent when so many bytes have been sent for it.
+# A part of a letter is sent once this many bytes have been sent for it.
 PART_BYTES = 1 << 20
 
 

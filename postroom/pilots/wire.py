@@ -30,6 +30,7 @@ from isal.isal_zlib import crc32
 
 from ..errors import PostroomError
 from ..parcel.container import PARCEL_LIMIT, Buffer
+from ..system.regular_file import private
 
 # A load above this goes into a file when it arrives.
 SPOOL_BYTES = 256 << 10
@@ -112,7 +113,7 @@ class Wire:
 
     def _spool_load(self, path: str, size: int) -> int:
         seen = 0
-        with open(path, "xb", opener=_private) as file:
+        with open(path, "xb", opener=private) as file:
             while size:
                 data = self._read_some(min(size, _SLICE))
                 seen = crc32(data, seen)
@@ -121,7 +122,7 @@ class Wire:
         return seen
 
     def _read(self, size: int, *, at_end: bool = False) -> bytes:
-        """So many bytes; none if the wire ends here and may."""
+        """That many bytes; none if the wire ends here and may."""
         parts: list[bytes] = []
         while size:
             data = self._read_some(min(size, _SLICE), at_end=at_end and not parts)
@@ -184,7 +185,3 @@ def _write_all(fd: int, data: Buffer) -> None:
     view = memoryview(data)
     while len(view):
         view = view[os.write(fd, view) :]
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

@@ -337,7 +337,7 @@ def resume(view: QueueView, scope: QueueScope) -> ActionResult:
 
 
 def limit(view: QueueView, project: str, most: int) -> ActionResult:
-    """Let at most so many jobs of a project run at once; 0: as many as there are agents."""
+    """Limit how many jobs of a project run at once; 0: as many as there are agents."""
     base_state = view.read_state()
     jobs = "1 job" if most == 1 else f"{most} jobs"
     text = f"project {project} runs at most {jobs} at once"
@@ -347,7 +347,7 @@ def limit(view: QueueView, project: str, most: int) -> ActionResult:
 
 
 def stop_after_failures(view: QueueView, project: str, most: int) -> ActionResult:
-    """Pause a project (or, with no name, the queue) after so many failures in a row; 0: never."""
+    """Set after how many failures in a row a project (no name: the queue) pauses; 0: never."""
     what = f"project {project}" if project else "the queue"
     text = f"{what} pauses after {most} failures in a row"
     text = text if most else f"{what} is not paused, however many jobs fail"
@@ -549,7 +549,9 @@ def _ask_agents(
     unknown = [agent for agent in agents if agent not in {*known, *base_state.orders.drained}]
     if unknown:
         there = ", ".join(known) or "none"
-        raise PostroomError(f"there is no agent {unknown[0]!r} at {view.base.root}; there: {there}")
+        raise PostroomError(
+            f"there is no agent {unknown[0]!r} at {view.base.root}; there are: {there}"
+        )
     text = text.format(f"agent {', '.join(agents)}" if agents else "all agents")
     text += "; running jobs are requeued" if preempt else ""
     return _ask(
@@ -582,7 +584,7 @@ def _check_scope(view: QueueView, base_state: BaseState, scope: QueueScope) -> Q
     for name in scope.projects:
         if name not in known | base_state.orders.paused_projects:
             there = ", ".join(sorted(known)) or "none yet"
-            raise PostroomError(f"there is no project {name!r}; there: {there}")
+            raise PostroomError(f"there is no project {name!r}; there are: {there}")
     runs = tuple(find_run(view.files, view.base, run) for run in scope.runs)
     return replace(scope, runs=runs)
 

@@ -19,6 +19,7 @@ from ..store.retention import read_settings_of, retention_of
 from ..store.runs import count_jobs, list_firsts, list_runs, read_run_info
 from ..store.snapshot import DEAD, BaseSnapshot, snapshot
 from ..system import cgroups
+from ..system.filesystem import filesystem_of
 from ..system.oom_kills import OOM_MESSAGE
 from ..system.processes import describe_pid, is_stopped
 from .disk_usage import look, usage_line
@@ -80,7 +81,7 @@ def _folders(base: Base) -> Iterator[Finding]:
 
 
 def _filesystem(base: Base) -> Iterator[Finding]:
-    kind = filesystem_of(base.root)
+    kind = filesystem_of(base.root) or "unknown"
     if kind in LOCAL:
         yield Finding("ok", f"the filesystem is {kind}: file locks and hard links work")
     else:
@@ -89,20 +90,6 @@ def _filesystem(base: Base) -> Iterator[Finding]:
             f"the filesystem is {kind}: file locks, hard links or file events may not work",
             "put the base on a local disk; you can copy results to the network later",
         )
-
-
-def filesystem_of(path: str) -> str:
-    """The type of the filesystem that holds a path."""
-    path = os.path.realpath(path)
-    best, kind = "", "unknown"
-    with open("/proc/self/mounts", encoding="utf-8", errors="replace") as file:
-        for line in file:
-            _, mount, found, *_ = line.split()
-            mount = mount.encode().decode("unicode_escape")
-            inside = path == mount or path.startswith(mount.rstrip("/") + "/")
-            if inside and len(mount) >= len(best):
-                best, kind = mount, found
-    return kind
 
 
 def _locks(base: Base) -> Iterator[Finding]:

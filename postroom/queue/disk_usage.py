@@ -9,10 +9,10 @@ from ..store.base import Base
 from ..store.files import Files, SystemClock
 from ..store.retention import retention_of
 from ..store.usage import BaseUsage, read_usage, run_for, surveying
-from ..text.byte_sizes import format_bytes
 from ..text.durations import format_duration
+from ..text.sizes import format_bytes
 
-# Whoever looks measures for so long at most; what it did not reach is from the last survey.
+# A listing measures for this long at most; the rest of its figures are from the last survey.
 LOOK_S = 0.1
 # A survey that is so new is good enough.
 FRESH_S = 5.0

@@ -17,13 +17,13 @@ from ..store.job_ids import SHORT, JobId
 from ..store.scheduling import SchedulingOptions, will_do
 from ..store.snapshot import DEAD, AgentStatus
 from ..text.durations import format_time
-from ..text.memory_sizes import from_mib
+from ..text.sizes import from_mib
 from .base_state import BaseState, RunJob, gpu_count
 from .rows import FAILED
 from .run_reader import RunReader
 from .waiting_order import in_order
 
-# The next jobs of a project take as long as the mean of its last so many.
+# The next jobs of a project are expected to take the mean time of this many last ones.
 SAMPLE = 20
 NOBODY_HAS = "no agent has"  # begins the reasons that no waiting will change
 # Agents in these states get no jobs.

@@ -98,7 +98,9 @@ class JobRows:
         """Jobs sorted by name, priority, submission or duration; those without one come last."""
         by = sort.removeprefix("-")
         if by not in SORTS:
-            raise PostroomError(f"{by[:20]!r} is no order of jobs: use one of {', '.join(SORTS)}")
+            raise PostroomError(
+                f"{by[:20]!r} is not an order of jobs: use one of {', '.join(SORTS)}"
+            )
         keyed = [(self._key(by, *job), job) for job in jobs]
         known = [(key, job) for key, job in keyed if key is not None]
         known.sort(key=lambda pair: pair[0], reverse=sort.startswith("-"))

@@ -38,7 +38,7 @@ PREFIX = "notice."
 POLL_S = 1.0
 # Retry a failed message after these times, then give up.
 RETRY_S = (5.0, 30.0, 300.0, 1800.0)
-# So many messages are sent at once; an address that hangs blocks one of them.
+# How many messages are sent at once; an address that hangs blocks one of them.
 MOST_SENDING = 4
 
 

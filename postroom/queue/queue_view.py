@@ -41,9 +41,9 @@ from .rows import (
 from .run_reader import RunReader, command_text, name_of
 
 SHOWN = 20
-# Of so many failed jobs, the newest, equal ones are grouped.
+# Equal failures are grouped among this many of the newest failed jobs.
 GROUPED = 60
-# A list is sorted by reading its jobs: so many at most.
+# A list is sorted by reading its jobs: at most this many.
 MOST_SORTED = 10_000
 # Errors that differ in such words alone are equal: numbers, and what holds some, but no exit code.
 _VARYING = re.compile(

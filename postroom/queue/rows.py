@@ -189,7 +189,7 @@ class ProjectView:
     name: str
     counts: dict[str, int]
     paused: bool
-    limit: int = 0  # so many of its jobs run at once; 0: as many as there are agents
+    limit: int = 0  # how many of its jobs run at once; 0: as many as there are agents
     active_at: float = 0.0  # when a job of it was submitted or ended last
     paused_why: str = ""  # why it paused itself
 

@@ -34,7 +34,7 @@ from .result_cache import read_result_cache, write_result_cache
 # change again without a new time.
 _TICK_NS = 50_000_000
 _SHEETS = 64
-# Write the result cache after so many new results; for a finished run, after fewer.
+# Write the result cache after this many new results; for a finished run, after fewer.
 _MANY_NEW = 200
 _LEAST_RESULTS = 20
 _Sheet = TypeVar("_Sheet")

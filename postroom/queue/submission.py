@@ -72,7 +72,7 @@ def spread(
     """The commands of one submission: each line, once for each number of an array.
 
     Each has what is common to all, and its number behind the common name. Together at most `limit`
-    of them run at once, and after so many failures the rest is held.
+    of them run at once, and after that many failures the rest is held.
     """
     count = len(lines) * len(numbers or [0])
     if limit or failures:

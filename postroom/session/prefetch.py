@@ -36,7 +36,7 @@ class Prefetcher:
         """The parcel that begins with a job; None: it was not asked for, or cannot be opened."""
         opening, self._opening = self._opening, None
         if opening is not None:
-            with contextlib.suppress(Exception):  # whoever takes it opens it again, and gets it
+            with contextlib.suppress(Exception):  # the job opens it again, and gets the error
                 sheet = opening[1].result()
                 return sheet if opening[0] == first else None
         return None

@@ -299,7 +299,7 @@ class Sessions:
     # For a Master, which waits for nobody
 
     def start_kept(self, agent_id: str, gpus: str, *, among: int, share: bool = False) -> None:
-        """Start a session that lives as long as the base wants it, one `among` so many."""
+        """Start a session that lives as long as the base wants it; `among`: how many there are."""
         cores = len(os.sched_getaffinity(0))
         own = KEPT_SHARING if share else {**KEPT, "threads": max(1, cores // max(among, 1))}
         kept = Sessions(self.base, options=own)

@@ -34,7 +34,7 @@ def plan_slots(agents: Agents | None, gpus: int | None) -> list[SlotSpec]:
         named = agents if isinstance(agents, str) else ",".join(map(str, agents))
         return parse_gpus(named)
     if count < 1:
-        raise ValueError("max_workers must be greater than 0: so many agents make the calls")
+        raise ValueError("max_workers must be greater than 0: it is how many agents make the calls")
     if not cards:
         return [SlotSpec(str(number), "cpu") for number in range(count)]
     if count * each > len(cards):

@@ -55,9 +55,9 @@ import stat
 import time
 
 from ..errors import BaseFolderError
-from ..system.network_filesystem import network_filesystem
+from ..system.filesystem import network_filesystem
 from ..system.processes import boot_id, host_name
-from ..system.regular_file import open_regular
+from ..system.regular_file import open_regular, private
 from ..system.shortage import explain
 from ..system.spread_folder import spread
 from .files import new_token
@@ -442,7 +442,7 @@ def _name_host(base: Base) -> None:
         return
     temporary = base.temporary()
     with contextlib.suppress(OSError):  # a full disk: the next one does it
-        with open(temporary, "x", encoding="utf-8", opener=_private) as file:
+        with open(temporary, "x", encoding="utf-8", opener=private) as file:
             file.write("\n".join((*mine, "")))
         os.replace(temporary, base.host)
 
@@ -522,7 +522,7 @@ def _make_folders(base: Base) -> None:
 def _write_format(base: Base) -> None:
     # Last of all: a base with a FORMAT is complete.
     temporary = base.temporary()
-    with open(temporary, "x", encoding="ascii", opener=_private) as file:
+    with open(temporary, "x", encoding="ascii", opener=private) as file:
         file.write(FORMAT)
     with contextlib.suppress(FileExistsError):
         os.link(temporary, base.format)
@@ -539,7 +539,3 @@ def _check_writable(base: Base) -> None:
             f"cannot write to the base at {base.root}: {explain(error, base.root)}; "
             "choose another folder, if need be"
         ) from None
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

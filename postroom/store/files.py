@@ -179,7 +179,7 @@ class Files(Protocol):
         """The bytes that are free for this user on the disk of a folder, and all of them."""
 
     def has_room(self, folder: str, nbytes: int) -> bool:
-        """Whether so many bytes fit on the disk beside what is kept for results."""
+        """Whether that many bytes fit on the disk beside what is kept for results."""
 
     def make_folder(self, path: str) -> None:
         """Make a private folder if it does not exist."""
@@ -246,7 +246,7 @@ def is_locked(files: Files, path: str) -> bool:
 def replace_file(
     files: Files, temporary: str, path: str, data: Buffer, *, sync: bool = False
 ) -> None:
-    """Write a file in place of another: whoever reads it sees all of the old one, or of the new.
+    """Write a file in place of another: a reader sees all of the old one, or all of the new.
 
     With `sync`, it survives a power loss.
     """

@@ -51,7 +51,7 @@ class PilotGroup:
     engine: str  # "local", "slurm", "ray"
     most: int = 1
     least: int = 0
-    pending: int = 8  # at most so many wait for their nodes
+    pending: int = 8  # how many may wait for their nodes
     time_s: float | None = None  # how long one lives; None: as long as the engine lets it
     idle_s: float = 300.0
     gpus: int = 1  # of each

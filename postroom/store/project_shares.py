@@ -46,7 +46,7 @@ class ProjectShares(JsonRecord):
             raise ValueError(f"{self.half_life_s} s is too short a half-life")
 
     def add(self, project: str, seconds: float, now: float) -> None:
-        """A project has used GPUs for so many seconds."""
+        """Count seconds for which a project has used GPUs."""
         before = Account(*self.accounts.get(project, (0.0, now)))
         after = before.plus(max(0.0, seconds), now, self.half_life_s)
         self.accounts[project] = after.seconds, after.at
@@ -75,9 +75,9 @@ def half_life_s() -> float:
 
 
 def levels(used_s: Mapping[str, float], projects: set[str]) -> dict[str, int]:
-    """Sorts projects: the lowest has its turn, and equal ones take turns.
+    """Sort projects: the lowest has its turn, and equal ones take turns.
 
-    The runs of Python programs belong to no project, "": they take turns with whoever is next.
+    The runs of Python programs belong to no project, "": they take turns with the next project.
     """
     found = {name: int(used_s.get(name, 0.0) // ALIKE_S) for name in projects if name}
     return {"": min(found.values(), default=0), **found}

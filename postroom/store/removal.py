@@ -2,13 +2,13 @@
 
     job_pool/<run>  --closed-->  job_pool/<run>/closed  --moved-->  trash/<run>  --deleted-->  gone
 
-Whoever appends to a run, or submits a job that waits for one of its jobs, holds `wanted.lock`,
-shared (`runs.appending`). Whoever removes it takes that lock exclusively, looks at the run once
-more and writes `closed` into it. From then on the run takes no more jobs, and nothing is ever put
-back. It is moved to `trash/` in one rename; its results and logs are deleted before its jobs, and
-the file `closed` last of all. So a removal that is killed anywhere is finished by the next one, and
-any number of them may be at work at the same time. Deleting goes on file by file: whoever has other
-things to do stops after a few, and goes on later.
+A process that appends to a run, or submits a job that waits for one of its jobs, holds
+`wanted.lock`, shared (`runs.appending`). To remove the run, a process takes that lock exclusively,
+looks at the run once more and writes `closed` into it. From then on the run takes no more jobs, and
+nothing is ever put back. It is moved to `trash/` in one rename; its results and logs are deleted
+before its jobs, and the file `closed` last of all. So a removal that is killed anywhere is finished
+by the next one, and any number of them may be at work at the same time. Files are deleted one by
+one: a process that has other things to do stops after a few, and goes on later.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def remove_run(
     jobs: int,
     in_use: Callable[[], Collection[str]] = tuple,
 ) -> bool:
-    """Remove a run of so many `jobs` with its results and logs; False: somebody uses it.
+    """Remove a run that has `jobs` jobs, with its results and logs; False: it is in use.
 
     What is `in_use` is asked when nobody can append to the run or begin to wait for it any more.
     """
@@ -169,7 +169,7 @@ def _is_part(name: str) -> bool:
 def _remove_leftovers(files: Files, base: Base, now: float) -> None:
     """Delete old results and logs of runs that are not there, and old files in `tmp/`.
 
-    Whoever made such a file and is still alive, stopped for a day, gets an error when it goes on.
+    If its process is alive, but was stopped for a day, it gets an error when it continues.
     """
     for name in files.names(base.tmp):
         with contextlib.suppress(OSError):

@@ -51,7 +51,7 @@ class RequestVerb(enum.Enum):
     MOVE = "move"  # jobs; value: "first", "last" or the job to put them before
     PAUSE = "pause"  # runs, projects, or everything; preempt: stop running jobs, which go on later
     LIMIT = "limit"  # projects; value: how many of their jobs may run at once; 0: any number
-    FAILURES = "failures"  # projects, or everything; value: so many failures in a row pause it
+    FAILURES = "failures"  # projects, or everything; value: how many failures in a row pause it
     RESUME = "resume"  # runs, projects, or everything
     DRAIN = "drain"  # agents: no more letters; preempt: stop what they run
     FILL = "fill"  # agents: letters again
@@ -212,9 +212,9 @@ class Orders(JsonRecord):
     )  # False: released, whatever its scheduling options say
     positions: dict[JobId, float] = field(default_factory=dict)  # instead of its number
     killed: dict[JobId, str] = field(default_factory=dict)  # by whom
-    limits: dict[str, int] = field(default_factory=dict)  # of a project's jobs, so many at once
+    limits: dict[str, int] = field(default_factory=dict)  # how many jobs of a project run at once
     paused_why: dict[str, str] = field(default_factory=dict)  # of projects that paused themselves
-    # After so many failures in a row a project pauses itself; "": the whole queue.
+    # After how many failures in a row a project pauses itself; "": the whole queue.
     failure_limits: dict[str, int] = field(default_factory=dict)
 
     def is_paused(self, run: str, project: str) -> bool:

@@ -11,9 +11,9 @@ whatever is unfinished. Arguments of jobs that ended well go while the run goes 
 when no run refers to it, snapshots and logs go with their run.
 
 A program is alive while it holds `programs/<token>.lock`, which its runs name. Such a run is in use
-until its program has dropped the JobPool, and says so by the file `let_go`. Whoever resumes a run
-puts `reader.<token>` into it, and takes that away again. So `let_go`, a dead program and no living
-reader together mean: what was to be handed out has been handed out.
+until its program has dropped the JobPool, and says so by the file `let_go`. A program that resumes
+a run puts `reader.<token>` into it, and takes that away again. So `let_go`, a dead program and no
+living reader together mean: what was to be handed out has been handed out.
 
 How long: an argument of Master, or POSTROOM_KEEP_RESULTS and POSTROOM_KEEP_BYTES, or the file
 `retention.json` of the base (`postroom retention`), or 7 days, and 5 GiB or a tenth of the disk,
@@ -29,8 +29,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ..errors import BadFileError, OtherVersionError, PostroomError
-from ..text.byte_sizes import format_bytes, parse_bytes
 from ..text.durations import format_duration, parse_duration
+from ..text.sizes import format_bytes, parse_bytes
 from .base import LET_GO, READER, Base, new_program
 from .files import Files, Lock, is_locked, replace_file
 from .mailbox import is_plain_name

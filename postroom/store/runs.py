@@ -50,7 +50,7 @@ class RunInfo(JsonRecord):
     one_job_per_letter: bool = False  # True: no job waits behind another in the same mailbox
     queue: bool = False  # True: part of a project's queue; its jobs have scheduling options
     recycled: bool = False  # True: the parcels of done jobs are written over: map them under a lock
-    program: str = ""  # whoever holds `programs/<program>.lock` may still read its results
+    program: str = ""  # while it holds `programs/<program>.lock`, it may still read results
     planned: int = 0  # how many jobs a list has, if it is written while its first jobs run
     calls: bool = False  # True: small calls of a program, each with its kernel as it is then
 

@@ -28,14 +28,16 @@ class SchedulingOptions:
     after_any: tuple[JobId, ...] = ()  # begins when these have ended, however
     gpus: int = 1  # how many the session that runs it must have
     memory_mib: int = 0  # how much memory each GPU of that session must have
-    shares: bool = False  # it takes so much of one GPU, or what it is known to need, beside others
+    shares: bool = (
+        False  # it takes that part of one GPU, or what it is known to need, beside others
+    )
     where: str = ""  # "local", "slurm" or "ray": only there; "": anywhere
     require: str = ""  # which kinds of GPUs will do: see `will_do`
     begin_at: float = 0.0  # not before this moment, wall clock
     lasts_s: float = 0.0  # how long it can take, with its grace; 0: nobody knows
     group: str = ""  # of these jobs together, at most `group_limit` run at once
     group_limit: int = 0  # 0: as many as there are agents
-    group_failures: int = 0  # after so many failures of the group, the rest is held; 0: never
+    group_failures: int = 0  # after how many failures of the group the rest is held; 0: never
 
     def encode(self) -> dict[str, Any]:
         """As JSON values, without the defaults."""

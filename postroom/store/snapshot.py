@@ -200,7 +200,7 @@ def _who_lives(files: Files, base: Base, agent_id: str, info: AgentInfo | None) 
     try:
         if not files.exists(base.agent_tree(agent_id)):
             return Living.NOTHING
-        # Whoever ends strays holds the agent's lock, and ends all that have this file open.
+        # Strays are ended under the agent's lock: all processes that have this file open.
         tree = files.try_lock(base.agent_tree(agent_id), shared=True)
         if tree is None:
             return Living.STRAYS

@@ -1,7 +1,8 @@
 """How much space a base takes, by kind and by run: measured a little at a time, and remembered.
 
 A run that is over never changes again, so it is measured once. What is known is in
-`log/usage.json`, where every process finds it; whoever has time goes on (`surveying`).
+`log/usage.json`, where every process finds it; a process that has time measures more
+(`surveying`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Threads that work behind the one that asks; where none can start, the work is done at once.
 
 concurrent.futures.ThreadPoolExecutor has queued the work already when it finds that it can start no
-thread: whoever then did the work itself might do it twice.
+thread: a caller that then did the work itself might do it twice.
 """
 
 from __future__ import annotations

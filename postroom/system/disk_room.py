@@ -1,7 +1,7 @@
 """Room on a disk: submitted jobs may not take the space that is kept for their results.
 
-Whoever submits jobs leaves a reserve, so that results always find room: a job that was accepted
-can end. The disk is asked seldom: by how many bytes were written since, not by how many jobs.
+A submitter leaves a reserve, so that results always find room: a job that was accepted can end. The
+disk is asked again after a number of bytes was written, not for each job.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 import errno
 import os
 
-from ..text.byte_sizes import format_bytes
+from ..text.sizes import format_bytes
 
-# Kept for results: so much, or this share of a small disk.
+# Kept for results: this many bytes, or this share of a small disk.
 RESERVE_BYTES = 256 << 20
 RESERVE_SHARE = 0.02
-# After so many bytes the disk is asked again, however much was free.
+# After this many bytes the disk is asked again, however much was free.
 LOOK_BYTES = 64 << 20
 
 
@@ -49,7 +49,7 @@ class DiskRoom:
         self._left = 0
 
     def has(self, folder: str, nbytes: int) -> bool:
-        """Whether so many bytes fit beside the reserve."""
+        """Whether that many bytes fit beside the reserve."""
         if nbytes <= self._left:
             return True
         free, total = disk_space(folder)
@@ -59,7 +59,7 @@ class DiskRoom:
         return nbytes <= room
 
     def take(self, folder: str, nbytes: int) -> None:
-        """So many bytes are about to be written; raises NoRoomError if they do not fit."""
+        """Count bytes that are about to be written; raises NoRoomError if they do not fit."""
         if not self.has(folder, nbytes):
             free, total = disk_space(folder)
             raise NoRoomError(folder, nbytes, free, reserve_of(total))

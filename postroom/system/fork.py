@@ -81,7 +81,7 @@ class ForkedProcess:
         if self.returncode is None:
             try:
                 pid, status = os.waitpid(self.pid, options)
-            except ChildProcessError:  # somebody swept it away
+            except ChildProcessError:  # another part of this process has reaped it
                 pid, status = self.pid, signal.SIGKILL
             if pid:
                 self.returncode = os.waitstatus_to_exitcode(status)

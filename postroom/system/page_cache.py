@@ -4,10 +4,9 @@ A file that was written stays in memory, and a new file needs new memory. A virt
 that from its host page by page, at a tenth of the speed of a copy. There are two ways around it:
 
 - `Spares`: a file that nobody needs any more loses its name, and the next file is written over it,
-  into the same pages and blocks. Whoever maps a file that may become a spare holds a shared lock on
-  it while any object uses the mapping. A spare is written over only under the exclusive lock, and
-  never while somebody has it mapped. So no array ever changes under its user, whoever
-  believes to be alone.
+  into the same pages and blocks. A process that maps a file which may become a spare holds a shared
+  lock on it while any object uses the mapping. A spare is written over only under the exclusive
+  lock, so never while it is mapped, and no array ever changes under its user.
 - `PageCache`: of files that stay, a process remembers those that nobody needs in memory, and
   releases their memory just before it writes the next large one. This is advice to Linux and
   changes no byte: what is not on the disk yet, or is mapped, stays in memory.
@@ -32,15 +31,15 @@ if TYPE_CHECKING:
 
 # Smaller files are not worth it.
 LARGE = 4 << 20
-# A process keeps at most so many bytes of spare files.
+# The most bytes of spare files that a process keeps.
 MOST_SPARE_BYTES = 512 << 20
-# So many are tried: the others are probably mapped, too, by a kernel that keeps what it gets.
+# How many are tried: the others are probably mapped, too, by a kernel that keeps what it gets.
 MOST_TRIED = 8
-# So many files are left for other processes to write over.
+# The most files that are left for other processes to write over,
 MOST_LEFT = 8
-# ... and so many mappings with a descriptor.
+# and the most mappings with a descriptor.
 MOST_MAPPED = 64
-# At most this many files are remembered.
+# The most idle files that are remembered.
 MOST_FILES = 16
 
 _SYNC_FILE_RANGE_WRITE = 2
@@ -97,7 +96,7 @@ class Spares:
             os.unlink(one)
 
     def take(self, size: int, path: str) -> Spare | None:
-        """A file to write over with so many bytes, under a new name; None: there is none.
+        """A file to write `size` bytes over, under a new name; None: there is none.
 
         It is the oldest of those that are nearest in size and that nobody has mapped.
         """
@@ -245,7 +244,7 @@ class LockedMaps:
 
 
 def _copy(fd: int, size: int) -> memoryview:
-    """Read a file into memory that begins at a page: anywhere else, a copy takes four times."""
+    """Read a file into memory that begins at a page: elsewhere, a copy takes four times as long."""
     memory = memoryview(mmap.mmap(-1, size))
     at = 0
     while at < size and (count := os.preadv(fd, [memory[at:]], at)):

@@ -1,4 +1,4 @@
-"""Opens files for reading, and never waits for a writer: a FIFO or a device is refused."""
+"""Opening files: for reading, without ever waiting for a writer; for writing, for nobody else."""
 
 from __future__ import annotations
 
@@ -15,3 +15,8 @@ def open_regular(path: str) -> BinaryIO:
         os.close(fd)
         raise OSError(errno.ENXIO, "it is not a regular file", path)
     return open(fd, "rb")
+
+
+def private(path: str, flags: int) -> int:
+    """Open a file that only its user may read: an `opener` for `open`."""
+    return os.open(path, flags, 0o600)

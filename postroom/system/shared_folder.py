@@ -19,12 +19,12 @@ from typing import NamedTuple
 from ..errors import GpuError
 from . import processes
 from .absence import means_absent
+from .filesystem import NETWORK, filesystem_of
 
 PREFIX = "postroom-"
 RECORD_LIMIT = 64 * 1024
 READABLE = 0o755
 MUTEX_PATIENCE_S = 30.0
-NETWORK_FILESYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "gpfs", "beegfs", "9p"}
 
 # O_NONBLOCK: a FIFO that another user put there must not hang us.
 OPEN_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -157,8 +157,8 @@ class SharedFolder:
             # Another user has taken the name. Use any other: readers go by the owner.
             path = os.path.join(self.path, f"{PREFIX}{uid}-{os.urandom(4).hex()}")
         self._mine = path
-        kind = _filesystem(self.path)
-        if kind in NETWORK_FILESYSTEMS:
+        kind = filesystem_of(self.path)
+        if kind in NETWORK or kind == "9p":  # a folder of the host of a virtual machine
             raise GpuError(
                 f"the ledger {self.path} is on {kind}: locks across machines are not reliable, "
                 "so it must be on a filesystem of this machine"
@@ -260,15 +260,3 @@ def _unmapped(uid: int) -> bool:
     except (OSError, ValueError):
         return False
     return uid == overflow and not whole
-
-
-def _filesystem(path: str) -> str:
-    """Return the type of the filesystem that holds a path, or an empty string."""
-    device = os.stat(path).st_dev
-    key = f"{os.major(device)}:{os.minor(device)}"
-    with suppress(OSError), open("/proc/self/mountinfo") as file:
-        for line in file:
-            fields = line.split()
-            if fields[2] == key:
-                return fields[fields.index("-") + 1]
-    return ""

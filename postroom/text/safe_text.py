@@ -12,7 +12,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from collections.abc import Iterable, Iterator
 
 _CONTROL = r"\x1b\[[0-?]*[ -/]*[@-~]"
@@ -90,3 +92,9 @@ def encodable(text: str) -> str:
 def printable(text: str) -> str:
     """Show every control character but \\n as \\xNN, so that a terminal does not obey it."""
     return "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in text)
+
+
+def say(text: str) -> None:
+    """Print a message to the user of a program on stderr, unless POSTROOM_QUIET is set."""
+    if not os.environ.get("POSTROOM_QUIET"):
+        print(f"postroom: {printable(text)}", file=sys.stderr, flush=True)

@@ -7,7 +7,7 @@
 - The token is known: from the address once, which sets a cookie, or as a bearer token.
 - A request that changes something and uses the cookie carries the key of this page's forms.
 - The body is small and arrives in time.
-- Who has the token for looking sends no request that changes something, and gets no form.
+- The read-only token opens no form, and no request with it changes anything.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class RequestGuard:
                 if right is not Right.ACT and (
                     scope["method"] not in READING or scope["path"] in FOR_OWNERS
                 ):
-                    raise Refused(403, "Your address of this page is for looking only.")
+                    raise Refused(403, "This address of the page is read-only.")
                 scope[RIGHT] = right
             if scope["method"] in READING:
                 _refuse_body(headers)

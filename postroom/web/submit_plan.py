@@ -113,7 +113,7 @@ def specs_of(view: QueueView, wanted: Commands | Sweep, here: str) -> list[Comma
         raise PlanError("a project's name is one line, and not empty")
     bad = [name for name in wanted.env if not name.isidentifier() or not name.isascii()]
     if bad:
-        raise PlanError(f"{bad[0]!r} is no name of an environment variable: write NAME=VALUE")
+        raise PlanError(f"{bad[0]!r} is not the name of an environment variable: write NAME=VALUE")
     for target in wanted.notify:
         check_target(target)
     numbers, at_once = parse_limited_array(wanted.array) if wanted.array else (None, 0)

@@ -65,7 +65,7 @@ def test_a_dry_run_shows_the_script_and_changes_nothing(tmp_path: Path, keeper: 
         (("add",), "name an engine"),
         (("add", "--slurm", "--min", "3", "--max", "2"), "--min 3 is more than --max 2"),
         (("add", "--slurm", "--time", "5s"), "too short"),
-        (("add", "lab", "--slurm"), "if it is to be the base: ./lab"),
+        (("add", "lab", "--slurm"), "for a base write ./lab"),
         (("show", "-b", "{base}", "a-1", "a-2"), "name one pilot"),
         (("drain", "-b", "{base}", "nobody"), "there is no group 'nobody'"),
         (("show", "-b", "{base}", "nobody-7"), "there is no pilot 'nobody-7'"),

@@ -37,10 +37,10 @@ def test_all_variables_travel_but_those_of_agent_login_and_shell(
     for name in ("WANDB_API_KEY", "POSTROOM_BASE", "BASH_FUNC_x%%"):
         monkeypatch.setenv(name, "1")
     for name in ("POSTROOM_JOB", "CUDA_VISIBLE_DEVICES", "DISPLAY", "SSH_AUTH_SOCK", "PWD", "_"):
-        monkeypatch.setenv(name, "2")
+        monkeypatch.setenv(name, "not for jobs")
     made = JobEnvironment.of_this_process()
     assert {"PATH", "WANDB_API_KEY", "POSTROOM_BASE", "BASH_FUNC_x%%"} <= set(made.variables)
-    assert "2" not in made.variables.values()
+    assert "not for jobs" not in made.variables.values()
     agents = {
         "POSTROOM_LEDGER": "agent",
         "CUDA_VISIBLE_DEVICES": "agent",

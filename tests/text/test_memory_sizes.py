@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from postroom.errors import GpuError
-from postroom.text.memory_sizes import from_mib, to_mib
+from postroom.text.sizes import from_mib, to_mib
 
 
 @pytest.mark.parametrize(

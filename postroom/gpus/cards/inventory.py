@@ -24,7 +24,7 @@ class Usage(NamedTuple):
 
     def describe(self) -> str:
         """Say whose process it is, and what it uses."""
-        from ...text.memory_sizes import from_mib
+        from ...text.sizes import from_mib
 
         used = "memory" if self.used_mib is None else from_mib(self.used_mib)
         if self.user == "?":

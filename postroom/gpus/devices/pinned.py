@@ -21,7 +21,7 @@ class PinnedBuffer:
     """Pinned memory of one process, in two halves: the running job's, and the next one's."""
 
     def __init__(self, pin: Callable[[int], Any]) -> None:
-        """`pin` returns so many bytes as an array of numpy; None where nothing can be pinned."""
+        """`pin` returns that many bytes as a numpy array; None where nothing can be pinned."""
         self._halves = [_Half(pin), _Half(pin)]
 
     def copy(self, data: Any) -> memoryview | None:

@@ -1,8 +1,8 @@
-"""Leases that have ended: one line each, in the folder of the user whose they were.
+"""Leases that have ended: one line each, in the folder of their user.
 
-Whoever unlinks the file of a dead lease writes its line: its user, or root. A user's lines count
-for that user, root's for everybody. The file is bounded: after 1 MiB a new one is begun, and one
-old file is kept, which is some ten thousand leases of each user.
+The process that unlinks the file of a dead lease writes its line: one of its user, or of root. A
+user's lines count for that user, root's for everybody. The file is bounded: after 1 MiB a new one
+is begun, and one old file is kept, which is some ten thousand leases of each user.
 """
 
 from __future__ import annotations

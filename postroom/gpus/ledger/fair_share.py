@@ -1,9 +1,9 @@
 """Whose turn it is in the waiting list. Pure: every process computes the same order.
 
-1. Who has used less GPU time lately goes first. What was used counts half as much after each
+1. The user who has used less GPU time lately goes first. Past use counts half as much after each
    half-life (`ledger_rules`), and a lease counts while it is held. Each request that is placed
-   counts as a little use, so that users who have used alike take turns.
-2. Who yields comes after all others: a good neighbour uses cards that nobody else wants.
+   counts as a little use, so that users with equal use take turns.
+2. A user who yields comes after all others: such requests use cards that nobody else wants.
 3. The requests of one user stay in their order.
 4. A user who holds nothing, and has waited longer than the patience of the rules, goes before
    that: nobody who has used much waits for ever.

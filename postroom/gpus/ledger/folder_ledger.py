@@ -424,7 +424,7 @@ class FolderLedger:
         return done
 
     def _charge(self, entry: LeaseEntry) -> None:
-        """Count a lease that was cleared away as used; whoever unlinked its file does this."""
+        """Count a lease as used; the process that unlinked its file does this."""
         if entry.cards:
             with suppress(OSError):
                 self.notes.charge(entry, self.rules().half_life_s)

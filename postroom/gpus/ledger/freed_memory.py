@@ -1,7 +1,8 @@
 """After a grant: the wait for memory that an earlier holder of the card has not given back yet.
 
 Killing a process only begins the end of its use of a card. Its lock is free at once, but the driver
-frees its memory later, sometimes by seconds. Whoever computes before that runs out of memory.
+frees its memory later, sometimes by seconds. A program that computes before that runs
+out of memory.
 
 Only a lease that follows another one waits, and not for ever: what has not become free within
 LIMIT_S belongs to somebody who cannot be seen from here (another container, the desktop of
@@ -14,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from ...errors import CardHeld
-from ...text.memory_sizes import from_mib
+from ...text.sizes import from_mib
 from ..cards.inventory import Card
 from .card_cache import CardCache
 from .ledger_notes import LedgerNotes

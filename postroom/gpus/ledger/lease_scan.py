@@ -126,7 +126,7 @@ class LeaseScan:
             if fd is None:
                 return None
             file = _File(fd, found.uid)
-            # Anybody may put any number of files here, so only so many are kept open.
+            # Anybody may put any number of files here, so only a limited number is kept open.
             if len(self._files) >= OPEN_LIMIT:
                 try:
                     self._refresh(file, found)

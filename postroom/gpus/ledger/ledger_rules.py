@@ -147,7 +147,7 @@ def _limits(section: str, said: Any) -> dict[str, Limit]:
 
 
 def _limit(section: str, said: Any) -> Limit:
-    from ...text.memory_sizes import to_mib
+    from ...text.sizes import to_mib
 
     if not isinstance(said, dict):
         raise PostroomError(f"write [{section}], and limits below it")

@@ -4,8 +4,8 @@ A reservation is a file of its user, `reserve-<id>`, that no process has to hold
 root) removes it; when it is over, everybody ignores it. It names how many cards, not which: the
 cards that are likely to be free when it begins are kept for it, as every process computes from the
 leases. A request of another user is not granted on these cards if it would still run when the
-reservation begins; one without a time limit counts as if it ran for ever. Who has a card already
-keeps it.
+reservation begins; one without a time limit counts as if it ran for ever. A user who has a card
+already keeps it.
 
 What is reserved counts as used, whether it is used or not (`fair_share`), and against the limits
 of its user (`ledger_rules`).

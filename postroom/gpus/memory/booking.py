@@ -22,7 +22,7 @@ from typing import TypeVar
 
 from ...errors import CardHeld, GpuError
 from ...system import processes
-from ...text.memory_sizes import from_mib
+from ...text.sizes import from_mib
 from ..cards import inventory
 from ..cards.inventory import Card, CardWatch, pin
 from ..devices.device import device_in_use
@@ -166,7 +166,7 @@ class Booking:
             raise
         finally:
             ended()
-            device_in_use().empty_cache()  # first: whoever gets the memory next needs it
+            device_in_use().empty_cache()  # first: the next holder needs that memory
             self.advice = self.finish(ok=ok, out_of_memory=out_of_memory, sure=sure)
 
     def finish(

@@ -9,7 +9,7 @@ import pytest
 
 from postroom.errors import GpuError
 from postroom.gpus.cards import inventory, simulated
-from postroom.text import memory_sizes
+from postroom.text import sizes
 from tests.gpus.ledgerkit import wait_until
 
 
@@ -102,10 +102,10 @@ def test_memory_may_be_free_only_some_time_after_its_process_died(
     ("text", "mib"), [("8G", 8192), ("8GiB", 8192), ("1.5g", 1536), ("500M", 500)]
 )
 def test_amounts_of_memory_are_read_as_people_write_them(text: str, mib: int) -> None:
-    assert memory_sizes.to_mib(text) == mib
+    assert sizes.to_mib(text) == mib
 
 
 @pytest.mark.parametrize("text", ["", "G", "-1G", "8T", "nan", "1e99G", "0"])
 def test_what_is_no_amount_of_memory_is_refused(text: str) -> None:
     with pytest.raises(GpuError):
-        memory_sizes.to_mib(text)
+        sizes.to_mib(text)
