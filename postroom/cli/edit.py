@@ -18,14 +18,14 @@ from ..store.edited_jobs import list_edited
 from .job_options import complete_jobs, in_base, some_jobs
 from .options import CONTEXT, as_json
 from .output import settle, talk
-from .spec_options import OPTION_NAMES, spec_options, with_options
+from .spec_options import OPTION_NAMES, changed_options, with_options
 
 
 @click.command(context_settings=CONTEXT)
 @click.argument("job", metavar="JOB", shell_complete=complete_jobs)
 @click.argument("words", nargs=-1, metavar="[-- CMD...]")
 @click.option("-P", "--project", default="", help="Queue it in this project, with a new id.")
-@spec_options
+@changed_options
 @as_json
 @in_base
 def command(

@@ -26,7 +26,7 @@ from .output import settle
 def kill(view: QueueView, jobs: tuple[str, ...], json_: bool) -> None:
     """Kill running JOBs with all their child processes, and cancel waiting ones.
 
-    A running job gets SIGTERM, and SIGKILL after its grace period.
+    A running job gets SIGTERM, and SIGKILL after its grace time.
 
     \b
       postroom kill 0b859f/17

@@ -63,6 +63,7 @@ def command(
 
 def _named(view: QueueView, word: str) -> list[JobId]:
     """The jobs that a word names; of a whole run, those that failed."""
-    if "/" in word:
-        return some_jobs(view, [word])
-    return actions.failed_jobs(view, run=find_run(view.files, view.base, word))
+    from ..queue.job_words import run_named
+
+    run = run_named(view, word)
+    return actions.failed_jobs(view, run=run) if run else some_jobs(view, [word])

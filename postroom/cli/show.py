@@ -85,7 +85,7 @@ def facts(detail: JobDetail) -> dict[str, str]:
         "folder": detail.cwd,
         "output": detail.out_path,
         "errors": detail.err_path,
-        "memory": detail.timeline,
+        "timeline": detail.timeline,
         "project": row.project,
         "user": row.user,
         "priority": str(row.priority) if row.priority else "",

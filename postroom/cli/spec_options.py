@@ -80,7 +80,7 @@ OPTIONS = [
         "--begin",
         type=moment,
         metavar="WHEN",
-        help="Start it not before WHEN: 22:00, 'fri 20:00', now+2h.",
+        help="Start it at WHEN or later: 22:00, 'fri 20:00', now+2h.",
     ),
     click.option(
         "--require",
@@ -109,6 +109,15 @@ def spec_options(function: F) -> F:
     """Add the options of one command."""
     for option in reversed(OPTIONS):
         function = option(function)
+    return function
+
+
+def changed_options(function: F) -> F:
+    """Add the same options, without defaults: what is not given stays as it is."""
+    function = spec_options(function)
+    own = getattr(function, "__click_params__")[-len(OPTIONS) :]  # noqa: B009 — set by click
+    for option in own:
+        option.help, option.show_default = option.help.partition("  [default")[0], False
     return function
 
 

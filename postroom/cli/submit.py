@@ -68,7 +68,7 @@ from .spec_options import OPTION_NAMES, spec_options, with_options
     help="Send a message at the first failure, and when all have ended; may be repeated.",
 )
 @click.option("--split-output", is_flag=True, help="Write stderr to a log of its own.")
-@click.option("--wait", is_flag=True, help="Wait for its end; exit 1 if it failed.")
+@click.option("--wait", is_flag=True, help="Wait until it has ended; exit 1 if it failed.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be queued.")
 @as_json
 @in_new_base

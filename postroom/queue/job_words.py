@@ -31,18 +31,34 @@ def jobs_named(view: QueueView, word: str) -> list[JobId]:
     if _NUMBERS.fullmatch(word) and not _is_run(view, word):
         run = _last(view, 0).run
         return find_jobs(view.files, view.base, f"{run}/{word}")
-    try:
-        return find_jobs(view.files, view.base, word)
-    except UnknownJobError as error:
-        named = _with_name(view, word)
-        if len(named) == 1:
-            return named
-        if not named:
-            raise UnknownJobError(f"no job has the name {word!r}, and {error}") from None
+    # The end of a run's id means that run, but a short name must never mean a whole run by chance.
+    named = _with_name(view, word) if len(word) < SHORT else []
+    if not named:
+        try:
+            return find_jobs(view.files, view.base, word)
+        except UnknownJobError as error:
+            named = _with_name(view, word)
+            if not named:
+                raise UnknownJobError(f"no job has the name {word!r}, and {error}") from None
+    if len(named) > 1:
         shown = ", ".join(job.short for job in named[:5])
         raise UnknownJobError(
             f"{len(named)} jobs have the name {word!r}: name one by its id: {shown}"
-        ) from None
+        )
+    return named
+
+
+def run_named(view: QueueView, word: str) -> str:
+    """The run that a word means as a whole; "": it means jobs, or nothing."""
+    if (
+        "/" in word
+        or _BACK.fullmatch(word)
+        or (_NUMBERS.fullmatch(word) and not _is_run(view, word))
+    ):
+        return ""
+    if len(word) < SHORT and _with_name(view, word):
+        return ""
+    return match_run(word, list_runs(view.files, view.base)) or ""
 
 
 def job_named(view: QueueView, word: str) -> JobId:
@@ -88,6 +104,8 @@ def _backwards(reader: RunReader) -> Iterator[tuple[float, int, JobId]]:
 
 
 def _with_name(view: QueueView, name: str) -> list[JobId]:
+    if not name:
+        return []  # an unset variable of a script means no job, and not one without a name
     return [
         reader.job_id(number)
         for reader in reversed(view.read_state().readers.values())

@@ -13,7 +13,7 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ..queue.actions import ACTIONS
-from ..store.base import Base
+from ..store.base import Base, up_command
 from ..text.safe_text import final_text
 from .access_token import AccessToken, Right
 from .assets import read_assets
@@ -70,6 +70,7 @@ class AppContext:
             path=request.url.path,
             base_name=os.path.basename(self.base.root),
             base_root=self.base.root,
+            up_command=up_command(self.base.root),
             **values,
         )
         return HTMLResponse(text, status)

@@ -26,6 +26,10 @@ def test_a_rerun_is_the_same_job_again(base: Base, view: QueueView) -> None:
         3,
     )
     assert (detail["timeout_s"], detail["retries"]) == (60, 2)
+    call(base, "submit", "--hold", "-n", "alone", "true")
+    for word in ("alone", "@", "2"):
+        again = call(base, "rerun", word).stdout.strip()
+        assert json.loads(call(base, "show", again, "--json").stdout)["job"]["name"] == "alone"
 
 
 def test_what_failed_is_rerun_once_with_all_that_waited_for_it(base: Base, view: QueueView) -> None:

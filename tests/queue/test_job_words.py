@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from postroom.queue.job_words import job_named, jobs_named
+from postroom.commands.spec import CommandSpec
+from postroom.queue.job_words import job_named, jobs_named, run_named
 from postroom.queue.queue_view import QueueView
+from postroom.queue.submission import submit
 from postroom.store.base import Base
 from postroom.store.job_ids import UnknownJobError
 
-from .kit import queue
+from .kit import FILES, queue
 
 
 def test_the_last_job_and_those_before_it_are_counted_over_all_projects(
@@ -59,6 +61,21 @@ def test_a_name_means_its_job_if_no_other_has_it(base: Base, view: QueueView) ->
         UnknownJobError, match="no job has the name 'train-b', and there is no run 'train-b'"
     ):
         job_named(view, "train-b")
+
+
+def test_a_short_name_is_no_whole_run_by_chance_and_no_word_is_no_job(
+    base: Base, view: QueueView
+) -> None:
+    runs = (queue(base, "a", project=f"p{number}")[0] for number in range(1000))
+    first = next(job for job in runs if job.run[-1].isalpha())
+    submit(FILES, base, [CommandSpec("true", cwd="/")], project="unnamed")
+    (named,) = queue(base, first.run[-1], project="other")  # the run's id ends so
+    assert jobs_named(view, first.run[-1]) == [named]
+    assert run_named(view, first.run[-1]) == ""
+    assert run_named(view, first.run[-6:]) == first.run
+    assert run_named(view, "@") == run_named(view, "0") == run_named(view, "0-1") == ""
+    with pytest.raises(UnknownJobError, match="no job has the name ''"):
+        jobs_named(view, "")
 
 
 def test_an_empty_queue_has_no_last_job(view: QueueView) -> None:
