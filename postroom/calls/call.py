@@ -24,6 +24,7 @@ import sys
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -31,6 +32,7 @@ import numpy as np
 
 from ..errors import PostroomError
 from ..parcel.jsonable import is_json
+from .bound_globals import given, set_function_state
 from .broken_pool import UnreadableCall
 from .by_value import ByValue
 from .packed_functions import packed_once
@@ -71,9 +73,13 @@ def _pack_function(function: Callable[..., Any]) -> bytes:
     return file.getvalue()
 
 
-@lru_cache(maxsize=64)
 def open_function(data: bytes) -> Callable[..., Any]:
     """The function; the jobs of a worker share it, as they share a module."""
+    return _opened(data, given())
+
+
+@lru_cache(maxsize=64)
+def _opened(data: bytes, _given: int) -> Callable[..., Any]:
     function: Callable[..., Any] = open_pickle({_PICKLE: data, _BUFFERS: []}, "the function")
     return function
 
@@ -139,7 +145,10 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             reduced = value.reduce_by_value()
             if reduced is not NotImplemented:
                 return reduced
-        return super().reducer_override(value)
+        reduced = super().reducer_override(value)
+        if type(value) is FunctionType and type(reduced) is tuple:
+            return *reduced[:-1], set_function_state
+        return reduced
 
 
 def pack_pickle(value: Any) -> dict[str, Any]:

@@ -70,12 +70,12 @@ class SharedCards:
         if not self._cards:
             return ""
         views = overview(open_ledger(), self._cards)
-        measured: dict[str, list[str]] = {}
+        measured: dict[str, dict[str, None]] = {}
         for view in views:
             for lease in view.leases:
                 if lease.name.endswith(MEASURING):
                     what = lease.name.removesuffix(MEASURING)
-                    measured.setdefault(what, []).append(str(view.card.index))
+                    measured.setdefault(what, {})[str(view.card.index)] = None
         parts = [f"measuring {what} on GPU {', '.join(on)}" for what, on in measured.items()]
         idle = sum(view.state is CardState.IDLE for view in views)
         return ", ".join([*parts, f"{idle} of {len(views)} GPUs idle"])

@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
+from ..calls.bound_globals import NOTHING, Bound, bound_by, giving
 from ..calls.broken_pool import InitializerFailed
 from ..calls.call import Call, CallContext, address_of, open_call
 from .process_state import ProcessState
@@ -25,6 +26,7 @@ class CallRunner:
         self._state = state
         self._shares = shares  # each call books its part of a GPU
         self._entered: dict[str, CallContext] = {}  # by the name of the data
+        self._bound: dict[str, Bound] = {}  # by their initializers
         self._current = ""
         self._calls = 0
 
@@ -40,8 +42,9 @@ class CallRunner:
         self._calls += 1
         if entered.most_calls is not None and self._calls >= entered.most_calls:
             self._state.used_up = f"it has made {self._calls} calls (max_tasks_per_child)"
-        call = open_call(arguments)
-        del arguments  # what was pickled need not wait for the end of the call
+        bound = self._bound.get(name)
+        call = giving(bound, lambda: open_call(arguments)) if bound else open_call(arguments)
+        arguments = {}  # what was pickled need not wait for the end of the call
         begin()
         if self._shares and not getattr(call.function, "books_itself", False):
             from .booked_task import call_booked
@@ -61,17 +64,20 @@ class CallRunner:
             os.chdir(context.folder)
         if known is None:
             _share_key(context.authkey)
-            self._initialize(context)
+            bound = self._initialize(context)
+            if bound.names:
+                self._bound[name] = bound
             self._entered[name] = context
         self._current = name
         self._state.save()
         return context
 
-    def _initialize(self, context: CallContext) -> None:
+    def _initialize(self, context: CallContext) -> Bound:
         try:
             initializer = context.initializer()
-            if initializer is not None:
-                _make(initializer)
+            if initializer is None:
+                return NOTHING
+            return bound_by(initializer.function, lambda: _make(initializer))
         except BaseException as error:
             raise InitializerFailed(f"{type(error).__name__}: {error}") from error
 

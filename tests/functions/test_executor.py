@@ -32,6 +32,9 @@ def executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[postroom.Exec
         yield made
 
 
+STARTED = ""
+
+
 class Point:
     def __init__(self, x: int) -> None:
         self.x = x
@@ -132,10 +135,11 @@ def test_what_calls_print_is_printed_here(
 
 def test_a_worker_is_replaced_after_so_many_calls_and_initialized_once() -> None:
     def start(name: str) -> None:
-        os.environ["STARTED"] = os.environ.get("STARTED", "") + name
+        global STARTED  # seen by other functions of this module, though all travel by value
+        STARTED = os.environ["STARTED"] = os.environ.get("STARTED", "") + name
 
     def look() -> tuple[int, str | None]:
-        return os.getpid(), os.environ.get("STARTED")
+        return os.getpid(), os.environ.get("STARTED") and STARTED
 
     with postroom.Executor(
         max_workers=1, gpus=0, initializer=start, initargs=("x",), max_tasks_per_child=2
