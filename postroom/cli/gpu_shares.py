@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
 import time
 from contextlib import suppress
 from typing import Any
@@ -157,6 +159,9 @@ def record(ledger: Ledger, *, count: int | None, json_: bool) -> None:
     sizes_mib: dict[str, int] = {}
     looked = 0
     talk(f"recording the use of {local.where}; end it with Ctrl-C")
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(0)
+    )  # of a service: it writes what it has seen
 
     def look(watch: CardWatch) -> bool:
         local.tidy()

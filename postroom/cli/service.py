@@ -15,7 +15,7 @@ from .output import talk
 
 # Variables of the shell that installs it which the queue needs, too.
 KEPT = ("PATH", "POSTROOM_LEDGER", "POSTROOM_PROFILES", "POSTROOM_PRELOAD", "POSTROOM_REST",
-        "POSTROOM_YIELD",
+        "POSTROOM_YIELD", "POSTROOM_BESIDE_STRANGERS",
         "POSTROOM_FAKE_GPUS", "POSTROOM_FAKE_GPUS_FOLDER")  # fmt: skip
 _UNIT = """\
 [Unit]
@@ -44,9 +44,8 @@ def install(
     words += ["--port", str(port)] if port is not None else []
     words += [] if yields is None else ["--yield" if yields else "--no-yield"]
     if not _has_user_manager():
-        line = shlex.join([*_postroom(), *words])
         talk("no systemd serves this user: add this line with `crontab -e`")
-        print(f"@reboot {line}")
+        print(cron_line([*_postroom(), *words]))
         return
     path = unit_path(base)
     os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -80,10 +79,19 @@ def unit_path(base: str) -> str:
 
 def unit_text(base: str, command: list[str]) -> str:
     """The unit that runs a command for as long as the user's systemd lives."""
-    kept = [f"{name}={os.environ[name]}" for name in KEPT if os.environ.get(name)]
-    environment = "".join(f"Environment={_quoted(pair)}\n" for pair in kept)
+    environment = "".join(f"Environment={_quoted(pair)}\n" for pair in _kept())
     words = " ".join(_quoted(word).replace("$", "$$") for word in command)
     return _UNIT.format(base=base.replace("%", "%%"), command=words, environment=environment)
+
+
+def cron_line(command: list[str]) -> str:
+    """The line of a crontab that runs a command after a reboot; cron's own PATH is short."""
+    line = shlex.join(["env", *_kept(), *command])
+    return "@reboot " + line.replace("%", "\\%")  # a percent sign would begin a new line
+
+
+def _kept() -> list[str]:
+    return [f"{name}={os.environ[name]}" for name in KEPT if os.environ.get(name)]
 
 
 def _quoted(word: str) -> str:

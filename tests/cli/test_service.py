@@ -49,9 +49,12 @@ def test_without_systemd_the_line_for_cron_is_printed(
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.delenv("DBUS_SESSION_BUS_ADDRESS", raising=False)
+    monkeypatch.setenv("POSTROOM_LEDGER", "/lab ledger/100%")
     install("/q", gpus="0,1", page=False, port=None, yields=True)
     said = capsys.readouterr().out
-    assert said.startswith("@reboot ") and said.endswith(" up /q --gpus 0,1 --no-page --yield\n")
+    assert said.startswith("@reboot env PATH=")
+    assert r"'POSTROOM_LEDGER=/lab ledger/100\%'" in said
+    assert said.endswith(" up /q --gpus 0,1 --no-page --yield\n")
     assert not os.listdir(tmp_path)
     with pytest.raises(PostroomError, match="crontab -e"):
         uninstall("/q")

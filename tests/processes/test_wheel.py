@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import urllib.request
 import venv
 import zipfile
 from pathlib import Path
@@ -51,15 +52,51 @@ def test_the_wheel_holds_only_the_package_and_the_template(wheel: Path) -> None:
         assert path.relative_to(ROOT).as_posix() in names
 
 
-def test_the_installed_wheel_works_beside_a_users_own_modules(wheel: Path, tmp_path: Path) -> None:
-    venv.create(tmp_path / "venv", with_pip=False, symlinks=True)
-    (site,) = (tmp_path / "venv").glob("lib/python*/site-packages")
-    zipfile.ZipFile(wheel).extractall(site)
+@pytest.fixture(scope="module")
+def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Install the wheel as a user does, in an environment of its own; return its Python."""
+    folder = tmp_path_factory.mktemp("installed")
+    venv.create(folder / "venv", with_pip=False, symlinks=True)
+    python = folder / "venv" / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "-q", "--python", python, "--disable-pip-version-check"]
+    subprocess.run([*pip, "install", "--no-deps", "--no-index", wheel], check=True)
     # The dependencies are this environment's own; the package is the wheel's.
     (own,) = [path for path in sys.path if path.endswith("site-packages")]
+    (site,) = (folder / "venv").glob("lib/python*/site-packages")
     (site / "dependencies.pth").write_text(own + "\n")
+    return python
+
+
+def test_two_commands_lead_from_nothing_to_a_finished_job_and_a_page(
+    python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("fastapi")
+    postroom = python.parent / "postroom"
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("POSTROOM_LEDGER", str(tmp_path / "ledger"))
+    monkeypatch.setenv("POSTROOM_FAKE_GPUS", "1x8G")
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+
+    def call(*words: str) -> str:
+        command = [postroom, *words]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    page = call("up", "--port", "0")
+    try:
+        browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        with browser.open(page) as answer:
+            assert b"Postroom" in answer.read()
+        job = call("submit", "echo done on GPU $CUDA_VISIBLE_DEVICES")
+        assert call("wait", job) == f"{job} ok"
+        assert call("logs", job) == "done on GPU 0"
+    finally:
+        call("down")
+
+
+def test_the_installed_wheel_works_beside_a_users_own_modules(python: Path, tmp_path: Path) -> None:
     project = tmp_path / "project"
-    python = tmp_path / "venv" / "bin" / "python"
 
     def run(*arguments: str, cwd: Path = tmp_path) -> str:
         done = subprocess.run(
@@ -68,7 +105,7 @@ def test_the_installed_wheel_works_beside_a_users_own_modules(wheel: Path, tmp_p
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    assert str(site) in run("-c", "import postroom; print(postroom.__file__)")
+    assert f"{python.parent.parent}/lib" in run("-c", "import postroom; print(postroom.__file__)")
     assert "Start here:" in run("-m", "postroom", "--help")
     run("-m", "postroom", "new", str(project))
     assert {path.name for path in project.iterdir()} == TEMPLATE

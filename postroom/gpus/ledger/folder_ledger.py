@@ -362,8 +362,10 @@ class FolderLedger:
                     + _unleased_words(card, snapshot, ", by ")
                 )
             else:
-                first = next((w.describe() for w in snapshot.waiting if card.uuid in w.among), "")
-                reasons.append(f"card {card.index} is next for {first or 'another request'}")
+                others = [w for w in snapshot.waiting if w.lease_id != entry.lease_id]
+                first = next((w.describe() for w in others if card.uuid in w.among), "")
+                what = f"is next for {first}" if first else "is free"
+                reasons.append(f"card {card.index} {what}")
         return "; ".join(reasons)
 
     def _lease(self, pending: PendingRequest) -> Lease:

@@ -45,7 +45,10 @@ class HoldingLimits:
         cards = len({share.uuid for share in held})
         limit = cap.limit
         if limit.cards is not None and cards + demand.count > limit.cards:
-            return f"{cap.who} holds {cards} cards, and may hold {limit.cards}"
+            never = f": {demand.count} at once are never granted"
+            return f"{cap.who} holds {cards} cards, and may hold {limit.cards}" + (
+                never if demand.count > limit.cards else ""
+            )
         if limit.memory_mib is not None:
             mib = sum(self._mib(share.uuid, share.memory_mib) for share in held)
             size = max((self._mib(uuid, demand.memory_mib) for uuid in demand.among), default=0)

@@ -128,7 +128,8 @@ class LeaseEntry(NamedTuple):
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.granted_at or self.asked_at))
         who = f"{self.name!r} of user {self.user}" if self.name else f"user {self.user}"
         word = "since" if self.cards else "waiting since"
-        text = f"{who}, pid {self.process.pid}, {word} {since}"
+        # Of a lease that cannot be read neither pid nor time is known.
+        text = f"{who}, pid {self.process.pid}, {word} {since}" if self.count else who
         if self.memory_mib is not None:
             text += f", {self.memory_mib} MiB"
         if self.squatter:

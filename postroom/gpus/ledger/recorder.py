@@ -40,9 +40,11 @@ class Recorder:
             # After a look its user's word about its start is not needed. After a pause it is.
             began = now if entry.granted_at is None else entry.granted_at
             held_for_s = min(passed_s, max(0.0, now - began)) if passed_s > GAP_S else passed_s
+            # A lease that cannot be read keeps all cards from others.
+            uuids = entry.cards or (*sizes_mib,)
+            known = [sizes_mib[uuid] for uuid in uuids if uuid in sizes_mib]
             # Of a card that we do not see, its size is what its user says.
-            known = [sizes_mib[uuid] for uuid in entry.cards if uuid in sizes_mib]
-            whole = len(known) == len(entry.cards)
+            whole = len(known) == len(uuids)
             cards = part_of_cards(entry.memory_mib, known) if whole else entry.counts_for
             before = self.accounts.get(entry.uid, Account(0.0, now))
             more = held_s(cards, held_for_s, self._half_life_s)

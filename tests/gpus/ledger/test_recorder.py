@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from postroom.gpus.ledger.fair_share import NO_RECORD, Account, UseRecord, used_lately
+from postroom.gpus.ledger.lease_records import unreadable
 from postroom.gpus.ledger.ledger_notes import LedgerNotes
 from postroom.gpus.ledger.recorder import WRITE_S, Recorder
 from postroom.system.shared_folder import SharedFolder
@@ -40,6 +41,10 @@ def test_a_part_of_a_card_counts_for_its_part_whatever_its_user_says() -> None:
     for clock_s in (0.0, 100.0):
         recorder.step(START + clock_s, clock_s, liar, SIZES)
     assert recorder.accounts[1001].seconds == pytest.approx(25.0, rel=1e-3)
+    # One that cannot be read keeps all cards from others.
+    for clock_s in (100.0, 200.0):
+        recorder.step(START + clock_s, clock_s, [unreadable("lease-x", 1002)], SIZES)
+    assert recorder.accounts[1002].seconds == pytest.approx(400.0, rel=1e-3)
 
 
 def test_a_clock_that_is_set_and_a_recorder_that_was_stopped_charge_nobody_for_what_was_not() -> (
