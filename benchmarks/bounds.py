@@ -12,7 +12,6 @@ import psutil
 
 from postroom.jobs import Job
 from postroom.master import Master
-from postroom.system.page_cache import MOST_SPARES
 
 from . import kernels
 from .lines import US, Figures, Sizes
@@ -27,8 +26,7 @@ LOOK_S = 0.05
 SETTLED = 10_000
 MOST_BYTES = 64.0  # of memory for each job: a few MiB more or less are the allocator's
 MOST_FILES = 16.0
-# A Master keeps so many files to write over, each with a descriptor.
-MOST_DESCRIPTORS = float(MOST_SPARES)
+MOST_DESCRIPTORS = 16.0
 
 
 def bounds(sizes: Sizes) -> Figures:
@@ -40,7 +38,7 @@ def bounds(sizes: Sizes) -> Figures:
     return {
         "stream disk": {US: peak / MIB, "limit 1 GiB": MOST_DISK_MIB},
         "flow memory": {US: max(memory, 1.0), "limit 64 B": MOST_BYTES},
-        "flow descriptors": {US: max(descriptors, 1.0), f"limit {MOST_SPARES}": MOST_DESCRIPTORS},
+        "flow descriptors": {US: max(descriptors, 1.0), "limit 16": MOST_DESCRIPTORS},
         "flow files": {US: max(files, 1.0), "limit 16": MOST_FILES},
     }
 

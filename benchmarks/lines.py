@@ -81,7 +81,7 @@ LINES = (
         reference="limit 1 GiB",
     ),
     Line("flow memory", "Master's memory per job, after 10,000", "bytes", reference="limit 64 B"),
-    Line("flow descriptors", "descriptors that 190,000 jobs leave", "", reference="limit 64"),
+    Line("flow descriptors", "descriptors that 190,000 jobs leave", "", reference="limit 16"),
     Line("flow files", "files that they leave", "", reference="limit 16"),
     Line("idle", "CPU while nothing happens", "% of a core", reference="limit 0.5 %"),
     Line("warm", "a torch kernel, warm against cold", "ms", reference=COLD, target=0),

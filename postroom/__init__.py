@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .dispatch.feeder import Window
     from .errors import JobFailed, PostroomError
     from .functions.decorator import job
     from .functions.executor import Executor
@@ -24,6 +25,7 @@ __all__ = [
     "Master",
     "Job",
     "JobPool",
+    "Window",
     "Executor",
     "Status",
     "JobFailed",
@@ -41,6 +43,7 @@ _HOMES = {
     "Job": "jobs",
     "JobPool": "jobs",
     "Status": "jobs",
+    "Window": "dispatch.feeder",
     "Executor": "functions.executor",
     "JobFailed": "errors",
     "PostroomError": "errors",

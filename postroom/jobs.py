@@ -11,7 +11,7 @@ import os
 import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Any, Protocol, Self, overload
 
 from .calls.by_value import BY_VALUE, FUNCTION
@@ -496,6 +496,35 @@ class JobPool:
     def __getitem__(self, number: int) -> Finished:
         return self._finished(self._newest(self._checked(number)))
 
+    def __iter__(self) -> Iterator[Finished]:
+        """Yield the jobs in the order given, each when it is done; what is kept: as_completed."""
+        keep = self._keeps
+        number = 0
+        try:
+            while True:
+                if not self._is_over(number):
+                    for _ in self._master.rounds(self, until=partial(self._is_over, number)):
+                        pass
+                if number >= len(self.jobs):
+                    return
+                if number not in self._replaced.union(self._copies.values()) - self._copies.keys():
+                    yield self[number]
+                if not keep:
+                    self._forget(number)
+                    self.take_arrived()
+                number += 1
+        finally:
+            if not keep:
+                self.leave()
+
+    def _is_over(self, number: int) -> bool:
+        return self.has_outcome(number) or self.done
+
+    @property
+    def _keeps(self) -> bool:
+        """Whether results that were handed out are kept: not those of a generator."""
+        return self.source is None or self.source.total is not None
+
     def _checked(self, number: int) -> int:
         """The number of a job; negative ones count from the end."""
         if not -len(self) <= number < len(self.jobs):
@@ -636,7 +665,7 @@ class JobPool:
         generator: then it is removed from memory and disk. `keep` says otherwise.
         """
         if keep is None:
-            keep = self.source is None or self.source.total is not None
+            keep = self._keeps
         seen = 0
         try:
             for _ in self._master.rounds(self, timeout_s):

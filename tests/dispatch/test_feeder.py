@@ -14,6 +14,7 @@ from postroom.errors import PostroomError
 from postroom.jobs import Job, JobPool
 from postroom.master import Master
 from postroom.store.append_log import logged_until
+from postroom.store.runs import list_firsts
 from postroom.system.page_cache import LARGE
 from tests.in_one_process import InOneProcess, in_one_process, with_worker
 
@@ -126,6 +127,17 @@ class TestStreaming:
             for _ in room.master.rounds(pool, until=lambda: pool.n_done > 500):
                 ahead = max(ahead, len(pool) - pool.n_done)
             assert 50 <= ahead < 50 + PARCEL_JOBS
+
+    def test_a_pool_that_is_under_way_is_iterated_in_order(self, tmp_path: Path) -> None:
+        with in_one_process(tmp_path, KERNELS) as room:
+            with_worker(room)
+            for made, count, kept in ((jobs(40), 40, 0), (list(jobs(40)), 40, 40)):
+                pool = room.master.start(made)
+                assert [done.result() for done in pool] == [2 * n for n in range(count)]
+                left = list_firsts(room.files, room.base.result_folder(pool.run))
+                assert bool(left) is bool(kept)
+            pool = room.master.start(large(4, "kernels:fail_odd"))
+            assert [done.number for done in pool if done.error] == [1, 3]
 
     def test_results_of_a_generator_are_handed_out_and_dropped(self, tmp_path: Path) -> None:
         with in_one_process(tmp_path, KERNELS) as room:
