@@ -18,6 +18,7 @@ import ctypes
 import os
 import select
 import struct
+import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
@@ -70,9 +71,9 @@ class Waiter:
         self.blind = False
         self._hot_until = 0.0
         self._short = True  # whether the last wait was
-        self._queued_ns = 0  # how long this process has had to wait for a CPU
-        with contextlib.suppress(OSError):  # not every Linux has it
-            self._schedule = os.open("/proc/self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        self._queued_ns = 0  # how long the thread that waits here has had to wait for a CPU
+        self._thread = -1
+        self._ask_for_this_thread()
         self._asked_at = 0.0
         self._crowded = False
         self._try_at = 0.0  # when to spin again, and see
@@ -124,12 +125,32 @@ class Waiter:
         self._short = now < began + SHORT_S
         return False
 
+    def _ask_for_this_thread(self) -> None:
+        """From now on, ask how long this thread waits for a CPU.
+
+        `/proc/self` would tell of the main thread, which may do something else, or sleep.
+        """
+        self._thread = threading.get_native_id()
+        if self._schedule >= 0:
+            os.close(self._schedule)
+            self._schedule = -1
+        with contextlib.suppress(OSError):  # not every Linux has it
+            path = "/proc/thread-self/schedstat"
+            self._schedule = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._queued_ns = self._read_queued_ns()
+
+    def _read_queued_ns(self) -> int:
+        # Nanoseconds running, nanoseconds waiting for a CPU, number of time slices.
+        return int(os.pread(self._schedule, 100, 0).split()[1])
+
     def _is_crowded(self, now: float) -> bool:
         """Whether other processes want this CPU: then sleeping gets the result sooner."""
         since = now - self._asked_at
-        if since >= CROWDED_S and self._schedule >= 0 and now >= self._try_at:
-            # Nanoseconds running, nanoseconds waiting for a CPU, number of time slices.
-            queued_ns = int(os.pread(self._schedule, 100, 0).split()[1])
+        if since >= CROWDED_S and self._thread != threading.get_native_id():
+            self._ask_for_this_thread()
+            self._asked_at = now
+        elif since >= CROWDED_S and self._schedule >= 0 and now >= self._try_at:
+            queued_ns = self._read_queued_ns()
             spun, waited_ns = not self._crowded, queued_ns - self._queued_ns
             self._crowded = spun and waited_ns > CROWDED_SHARE * since * 1e9
             if self._crowded:

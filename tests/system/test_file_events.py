@@ -217,3 +217,23 @@ def test_a_fork_closes_nothing_that_is_not_its_own(tmp_path: Path) -> None:
         os._exit(waiter._wake_fd != bell)
     assert os.waitpid(child, 0)[1] == 0
     waiter.close()
+
+
+def test_the_thread_that_waits_is_asked_how_long_it_waited_for_a_core(tmp_path: Path) -> None:
+    waiter = Waiter([str(tmp_path)])
+    asked: list[str] = []
+
+    def wait() -> None:
+        waiter._asked_at = 0.0
+        assert not waiter._is_crowded(time.monotonic())
+        path = os.readlink(f"/proc/self/fd/{waiter._schedule}")
+        asked.append(f"{path.split('/')[-2]} {threading.get_native_id()}")
+
+    wait()
+    other = threading.Thread(target=wait)
+    other.start()
+    other.join()
+    wait()  # again here: what it opened for the other thread ended with that
+    waiter.close()
+    assert asked[0] == asked[2] != asked[1]
+    assert all(one.split()[0] == one.split()[1] for one in asked)
