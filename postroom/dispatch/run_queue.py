@@ -25,6 +25,10 @@ LARGE_LETTER_BYTES = 80 << 20
 FAR_LETTER_S = 3.0
 # Less work than this in a letter, so that another agent gets some, costs more than it gains.
 LEAST_S = 0.0005
+# If each agent needs no longer than this for what is left, all of it is shared out at once.
+LAST_S = 0.005
+# What an agent needs for a job of a list beside the time that its kernel takes.
+AROUND_S = 1e-5
 # From this many parcels on, finished ones are looked for.
 FORGET_FROM = 4096
 # Never more jobs in one letter, however short they are.
@@ -310,7 +314,10 @@ class RunQueue:
         by_time = int(letter_s / max(self.mean_s, 1e-6))
         if self.job_bytes:
             by_time = min(by_time, LARGE_LETTER_BYTES // self.job_bytes)
-        # Near the end, share what is left, so that no agent has to finish alone.
-        by_share = -(-left // ((1 if self.grows else 2) * max(agents, 1)))
+        # Near the end, share what is left, so that no agent has to finish alone: half of it, and
+        # half of what is left then, until there is so little that more letters would take longer.
+        agents = max(agents, 1)
+        at_once = self.grows or left * (self.mean_s + AROUND_S) <= LAST_S * agents
+        by_share = -(-left // (agents if at_once else 2 * agents))
         least = int(LEAST_S / max(self.mean_s, 1e-6))
         return max(1, min(by_time, max(by_share, least), MOST_JOBS))

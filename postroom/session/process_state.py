@@ -174,16 +174,22 @@ def _environ() -> dict[Any, Any]:
     return os.environ._data  # type: ignore[attr-defined, no-any-return]
 
 
+# The module that asks for limits, for us alone: see `_limits`.
+_resource: Any = None
+
+
 def _limits() -> dict[int, tuple[int, int]]:
     """The limits of this process.
 
     The module that changes them is forgotten again, unless somebody uses it: while it is not
     loaded, no kernel has changed a limit, and `restore` saves the 16 system calls.
     """
-    loaded = "resource" in sys.modules
-    import resource
+    global _resource
+    if _resource is None:
+        loaded = "resource" in sys.modules
+        import resource as _resource
 
-    if not loaded:
-        del sys.modules["resource"]
-    names = [name for name in dir(resource) if name.startswith("RLIMIT_")]
-    return {n: resource.getrlimit(n) for n in {getattr(resource, name) for name in names}}
+        if not loaded:
+            del sys.modules["resource"]
+    names = [name for name in dir(_resource) if name.startswith("RLIMIT_")]
+    return {n: _resource.getrlimit(n) for n in {getattr(_resource, name) for name in names}}

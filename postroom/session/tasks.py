@@ -694,6 +694,10 @@ class _Task:
         return "Tensor" in (annotation if isinstance(annotation, str) else repr(annotation))
 
 
+# The names of the modules that were ever loaded from a project.
+_of_project: set[str] = set()
+
+
 class _SourceLoader(importlib.machinery.SourceFileLoader):
     """Compiles from source: Python takes a .pyc for fresh if an edit keeps second and size."""
 
@@ -702,6 +706,7 @@ class _SourceLoader(importlib.machinery.SourceFileLoader):
         return self.source_to_code(self.get_data(path), path)
 
     def exec_module(self, module: ModuleType) -> None:
+        _of_project.add(module.__name__)
         module.__postroom_version__ = _read_version(self.path)  # type: ignore[attr-defined]
         super().exec_module(module)
 
@@ -732,7 +737,7 @@ def _import_from_source(project: str) -> None:
 def _project_modules() -> list[tuple[str, ModuleType]]:
     """The modules that came from the project, with their files."""
     found = []
-    for module in list(sys.modules.values()):
+    for module in filter(None, map(sys.modules.get, list(_of_project))):
         path = getattr(module, "__file__", None)
         if isinstance(path, str) and hasattr(module, "__postroom_version__"):
             found.append((path, module))

@@ -12,6 +12,7 @@ from postroom.dispatch.run_queue import (
     FORGET_FROM,
     LARGE_LETTER_BYTES,
     LARGE_LETTER_S,
+    LAST_S,
     LEAST_S,
     LETTER_S,
     MOST_JOBS,
@@ -89,8 +90,14 @@ def test_a_letter_is_never_longer_than_its_limit() -> None:
 
 
 def test_near_the_end_every_agent_gets_a_share() -> None:
-    span = queue(16, mean_s=LEAST_S).take(agents=4)
+    span = queue(16, mean_s=LAST_S).take(agents=4)
     assert span is not None and span.stop - span.first == 2
+
+
+def test_what_takes_only_a_moment_is_shared_out_at_once() -> None:
+    taken = queue(16, mean_s=LAST_S / 5)
+    found = [taken.take(agents=4) for _ in range(4)]
+    assert [span and span.stop - span.first for span in found] == [4, 4, 4, 4]
 
 
 def test_jobs_that_take_no_time_are_not_shared_out_one_by_one() -> None:
