@@ -530,12 +530,17 @@ class Dispatcher:
         for active in serving:
             if isinstance(active.queue, ProjectQueue):
                 active.queue.begin_due(wall)
-        self._level = self._levels(serving, now)
-        for agent in list(self.agents.values()):
-            if agent.idle and not agent.outdated and agent.agent_id not in self._orders.drained:
-                moved |= self._send_next(agent, serving, now)
-                if now < self._blocked_until:
-                    break
+        ready = [
+            agent
+            for agent in self.agents.values()
+            if agent.idle and not agent.outdated and agent.agent_id not in self._orders.drained
+        ]
+        if ready:
+            self._level = self._levels(serving, now)
+        for agent in ready:
+            moved |= self._send_next(agent, serving, now)
+            if now < self._blocked_until:
+                break
         return moved
 
     def _serving(self) -> list[ActiveRun]:

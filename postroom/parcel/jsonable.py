@@ -19,7 +19,7 @@ def plain_values(values: Sequence[Any]) -> object:
     """What `encode` makes of values that JSON can hold as they are."""
     trees = list(values)
     # Compared as text, since 1, 1.0 and True are equal, and so are dicts in another order.
-    if trees and all(repr(tree) == repr(trees[0]) for tree in trees):
+    if len(trees) > 1 and all(repr(tree) == repr(trees[0]) for tree in trees):
         del trees[1:]
     return {"first": 0, "count": len(values), "arrays": {}, "trees": trees}
 

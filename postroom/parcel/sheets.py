@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ..errors import BadFileError, OtherVersionError
 from .container import Buffer, Parcel, pack
@@ -37,6 +37,9 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 # The text of a sheet of outcomes before the times, and between them.
 _SECONDS = b'{"seconds":['
 _STARTED = '],"maker":{"started_at":'
+# ... before its values, and what stands for them where all else is parsed.
+_VALUES = b',"values":'
+_NO_VALUES = _VALUES + b"null}"
 
 
 class Outcome(enum.Enum):
@@ -186,7 +189,7 @@ class JobSheet:
         self.first = parcel.trailer.first if number is None else number
         self.count = parcel.trailer.jobs
         try:
-            head = _read_jobs_again(body) if len(body) <= _ALIKE_BYTES else _read_jobs(body)
+            head = _read_alike(body, _read_jobs_again) or _read_jobs(body)
         except ValueError as error:
             raise _unreadable(path, "jobs.json", error) from None
         self.task, self.options, self.names, self._values = head
@@ -396,14 +399,16 @@ class _OutcomeHead(NamedTuple):
 def _read_outcomes(body: bytes) -> tuple[list[float], float, _OutcomeHead]:
     """Seconds, start time and the rest of a sheet of outcomes; ValueError if it is none.
 
-    The rest is the same in similar sheets, and then parsed once.
+    The rest is often the same in similar sheets, and then parsed once.
     """
     seconds, _, rest = body.partition(_STARTED.encode())
     started_at, _, rest = rest.partition(b",")
     if rest and len(rest) <= _ALIKE_BYTES and seconds.startswith(_SECONDS):
         with suppress(ValueError):  # not in the form that we write: parse it as a whole
             each = [float(one) for one in seconds[len(_SECONDS) :].split(b",")]
-            return each, float(started_at), _read_outcome_head_again(b'{"maker":{' + rest)
+            head = _read_alike(b'{"maker":{' + rest, _read_outcome_head_again)
+            if head is not None:
+                return each, float(started_at), head
     fields = _fields(body)
     try:
         each = [float(one) for one in fields["seconds"]]
@@ -514,3 +519,22 @@ def _read_jobs(body: bytes) -> _JobHead:
 
 # The result is shared by all readers of the same bytes, and must not be changed.
 _read_jobs_again = lru_cache(maxsize=64)(_read_jobs)
+_values_again = lru_cache(maxsize=64)(lambda text: _StoredValues(_read_json(text)))
+
+_Head = TypeVar("_Head", _JobHead, _OutcomeHead)
+
+
+def _read_alike(body: bytes, read: Callable[[bytes], _Head]) -> _Head | None:
+    """A sheet that ends with its values, as we write it: all before them is parsed once.
+
+    None: it is long, of another form or not valid, and has to be parsed as a whole.
+    """
+    if len(body) > _ALIKE_BYTES:
+        return None
+    head, _, values = body.partition(_VALUES)
+    # Both parts have to be whole, so this was no text and nothing inside something else: a
+    # quotation mark in a text has a backslash before it, and what is open would not be closed.
+    with suppress(ValueError):
+        if values.endswith(b"}"):
+            return read(head + _NO_VALUES)._replace(values=_values_again(values[:-1]))
+    return None

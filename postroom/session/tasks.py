@@ -461,7 +461,7 @@ class Tasks:
             shared = self._get_shared(info.shared, tensors=False)
             return shared.value if shared is not None else None
 
-        arguments = sheet.arguments(job)
+        arguments = sheet.plain(job)
         mentioned = mentions(arguments, "torch", "random")
 
         def begin() -> None:
