@@ -8,6 +8,7 @@ meanwhile is seen twice, never missed. `step(now)` is one round; its cost depend
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
@@ -36,7 +37,7 @@ from .project_queue import ProjectQueue
 from .registry import ActiveRun, Registry
 from .request_executor import RequestExecutor
 from .resting import RestingAgents
-from .run_queue import MOST_LOST, Capacity, JobRange
+from .run_queue import LAST_S, MOST_LOST, Capacity, JobRange
 from .send_order import NO_RUN, turn_key
 from .tender import SessionStarter, Tender
 
@@ -81,6 +82,7 @@ class Dispatcher:
         self._blocked_until = 0.0
         self._appended = 0  # jobs that were appended here since the last step
         self._now = clock.monotonic()  # of this round
+        self._ended: list[Agent] = []  # as they were when their mailbox was found empty
         self._use = read_use(files, base)
         if sessions is not None:  # it is the scheduler of a standing queue
             self._use.half_life_s = half_life_s()
@@ -199,6 +201,10 @@ class Dispatcher:
                 moved |= self._look(agent, now)
         if send and now >= self._blocked_until:
             moved |= self._send_letters(now)
+        while self._ended:
+            if self._ended[0].letter is not None:
+                self._end_letter(self._ended[0])
+            del self._ended[0]
         if self._resting.agents:
             self._tend_resting(now, send=send)
         if self._tender is not None:
@@ -360,10 +366,11 @@ class Dispatcher:
             agent.doubtful = False
         size = agent.box.size() if letter is not None else 0
         if letter is not None and not size:
-            self._collector.collect(agent, letter, last=True)
-            agent.letter = None
-            self._count_use(agent, letter)
-            self._requeue(letter, agent.reached)
+            if self._has_more(letter.run, agent):
+                self._ended.append(copy.copy(agent))
+                agent.letter = None
+            else:
+                self._end_letter(agent)
             return True
         moved = False
         if letter is not None and size > agent.size:
@@ -382,6 +389,39 @@ class Dispatcher:
             agent.probe_at = now + (PROBE_S if letter is not None else LIST_S)
             moved |= self._probe(agent)
         return moved
+
+    def _has_more(self, run: str, agent: Agent) -> bool:
+        """Whether an agent is sent its next letter before the results of the last one are read.
+
+        So it need not wait for that. What is to be done next must not depend on these results, as
+        it may in the standing queue, nor how long the letter is to be.
+        """
+        active = self.runs.get(run)
+        return (
+            active is not None
+            and not isinstance(active.queue, ProjectQueue)
+            and active.queue.mean_s is not None
+            and active.queue.urgency(agent.capacity) is not None
+        )
+
+    def _is_brief(self, letter: Letter, agent: Agent) -> bool:
+        """Whether a letter is done in a moment, and another follows."""
+        if not self._has_more(letter.run, agent):
+            return False
+        mean_s = self.runs[letter.run].queue.mean_s or 0.0
+        return mean_s * (letter.stop - letter.first) <= LAST_S
+
+    def _end_letter(self, agent: Agent) -> None:
+        """An agent has emptied its mailbox: collect what is left, and requeue what has no result.
+
+        Until that is done, a Master that dies leaves the same as one that dies before it looks.
+        """
+        letter = agent.letter
+        assert letter is not None
+        self._collector.collect(agent, letter, last=True)
+        agent.letter = None
+        self._count_use(agent, letter)
+        self._requeue(letter, agent.reached)
 
     def _take_rest(self, agent: Agent, letter: Letter) -> bool:
         """Requeue the jobs that an agent has given back by shortening its letter."""
@@ -690,6 +730,8 @@ class Dispatcher:
         agent.reached = letter.first
         agent.sent_at = now
         self._collector.expect(agent, letter)
+        if letter.stop - letter.first > 1 and self._is_brief(letter, agent):
+            agent.answer = ""  # the next letter comes first, and for it the mailbox has to be empty
         agent.look_at = now + LOOK_S
         agent.probe_at = now + PROBE_S
         data = letter.encode()

@@ -26,7 +26,7 @@ FAR_LETTER_S = 3.0
 # Less work than this in a letter, so that another agent gets some, costs more than it gains.
 LEAST_S = 0.0005
 # If each agent needs no longer than this for what is left, all of it is shared out at once.
-LAST_S = 0.005
+LAST_S = 0.01
 # What an agent needs for a job of a list beside the time that its kernel takes.
 AROUND_S = 1e-5
 # From this many parcels on, finished ones are looked for.

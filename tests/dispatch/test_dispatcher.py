@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from postroom.dispatch.run_queue import RunQueue
 from postroom.master import Master
 from postroom.parcel.sheets import JobEnd, JobSheet
 from postroom.session.inbox import Step
@@ -77,6 +78,30 @@ class TestSending:
         room.step(room.dispatcher())
         assert room.letter("0") is None
         assert room.letter("1") is not None
+
+    @pytest.mark.parametrize("queue", [False, True])
+    def test_short_jobs_of_a_list_go_out_before_results_are_read_but_not_those_of_a_queue(
+        self, room: PostRoom, monkeypatch: pytest.MonkeyPatch, queue: bool
+    ) -> None:
+        monkeypatch.setattr(RunQueue, "_length", lambda *_: 1)
+        room.run(4, queue=queue)
+        inbox = room.inbox()
+        dispatcher = room.dispatcher()
+        collect, is_empty = dispatcher._collector.collect, []
+
+        def collect_and_note(*given: Any, **options: Any) -> bool:
+            is_empty.append(room.letter() is None)
+            return collect(*given, **options)
+
+        monkeypatch.setattr(dispatcher._collector, "collect", collect_and_note)
+        for _ in range(5):
+            room.step(dispatcher, after=0.001)
+            work(inbox)
+        assert room.values() == {n: 2 * n for n in range(4)}
+        assert dispatcher.runs["r"].queue.finished
+        # How long its jobs take is not known before the first result; behind the last, there is none.
+        assert is_empty == [True, queue, queue, True]
+        assert not dispatcher.at_work
 
     @pytest.mark.parametrize("durable", [False, True])
     def test_a_result_is_seen_before_the_mailbox_is_emptied_unless_it_has_to_be_synced(

@@ -1059,8 +1059,8 @@ MUTANTS = [
     Mutant(
         "results are collected once more when a mailbox is empty",
         DISPATCHER,
-        "            self._collector.collect(agent, letter, last=True)\n            agent.letter =",
-        "            agent.letter =",
+        "        self._collector.collect(agent, letter, last=True)\n        agent.letter =",
+        "        agent.letter =",
         "tests/dispatch/test_dispatcher.py",
     ),
     Mutant(
