@@ -99,7 +99,7 @@ class TestSending:
             work(inbox)
         assert room.values() == {n: 2 * n for n in range(4)}
         assert dispatcher.runs["r"].queue.finished
-        # How long its jobs take is not known before the first result; behind the last, there is none.
+        # How long jobs take is not known before the first result, and behind the last is none.
         assert is_empty == [True, queue, queue, True]
         assert not dispatcher.at_work
 

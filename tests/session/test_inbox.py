@@ -531,7 +531,8 @@ class TestALongJob:
         for _ in range(3):
             room.step(dispatcher)
         assert set(room.values()) == set(range(5))
-        assert sorted(first for _, first, _ in room.delivered) == [0, 1, 2, 3, 4]
+        delivered = [range(first, first + count) for _, first, count in room.delivered]
+        assert sorted(job for jobs in delivered for job in jobs) == [0, 1, 2, 3, 4]
 
     def test_a_letter_that_takes_longer_than_it_should_is_given_back(self, room: PostRoom) -> None:
         def slow(info: RunInfo, sheet: JobSheet, job: int, attempt: int) -> JobEnd:
