@@ -184,6 +184,8 @@ def screen(
     parts = sections(seen, found, later)
     gap = 1 if small else 2  # lines of a title
     left = height - len(lines) - len(bottom)
+    while parts and left - gap * len(parts) < len(parts):
+        parts.pop()  # a title without a line below it takes the place of a job
     rows = _share(left - gap * len(parts), [len(part[1]) for part in parts])
     for (title, jobs, total), count in zip(parts, rows, strict=True):
         if count:

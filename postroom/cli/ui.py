@@ -61,7 +61,7 @@ START_S = 30.0
     "--read-only",
     "shared",
     is_flag=True,
-    help="Print a second address, for colleagues: it shows everything, and changes nothing.",
+    help="Also print an address for colleagues, who can look and change nothing.",
 )
 @click.option("--detach", is_flag=True, help="Run in the background; survives the terminal.")
 @click.option(

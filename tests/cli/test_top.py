@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from postroom.cli.top import Line, act, screen, sections
+from postroom.cli.top import SMALL_LINES, Line, act, screen, sections
 from postroom.cli.top_keys import TopState
 from postroom.queue.queue_view import QueueView
 from postroom.queue.rows import AgentView, CardView, Overview
@@ -72,7 +72,7 @@ def test_a_small_screen_shows_gpus_jobs_what_is_selected_and_the_keys(
     chosen = seen.queued[15]
     lines = screen(seen, 60, 15, state=TopState(selected=chosen.id))
     text = text_of(lines)
-    assert len(text) == 15 and text[-1].endswith("q quit")
+    assert len(text) == 15 and all(text) and text[-1].endswith("q quit")
     assert text[2].startswith(" 0") and "80G" in text[2] and "and 2 more GPUs" in text[4]
     marked = [line for line, parts in zip(text, lines, strict=True) if ("reverse" in str(parts))]
     assert len(marked) == 1 and marked[0].startswith(chosen.short)  # it is scrolled into view
@@ -84,6 +84,8 @@ def test_a_small_screen_shows_gpus_jobs_what_is_selected_and_the_keys(
         assert text_of(screen(seen, 60, 15, state=state))[-1] == foot
     nothing = text_of(screen(seen, 60, 15, state=TopState(filter="zebra"), found=[]))
     assert nothing[-1] == "NOTHING matches 'zebra'; Esc: all"
+    # No line is lost to the title of a list that has no room.
+    assert all(all(text_of(screen(seen, 60, height))) for height in range(10, SMALL_LINES))
 
 
 def test_what_is_asked_with_a_key_is_done_or_its_reason_is_shown(

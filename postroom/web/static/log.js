@@ -31,15 +31,17 @@
     }
     box.dataset.mark = mark;
     document.getElementById(stream + "-empty").hidden = box.textContent !== "";
-    part("size", stream).textContent = size ? `${size} bytes` : "";
+    part("size", stream).textContent = size ? `${spaced(size)} bytes` : "";
     find(stream, 0, false);
     const follow = part("follow", stream);
     if (!follow || follow.checked) atEnd(box);
   }
+  // A space between thousands, as the server writes them.
+  function spaced(number) { return number.toLocaleString("en").replaceAll(",", "\u202f"); }
   function missing(stream, bytes) {
     const line = part("skipped", stream);
     line.hidden = !bytes;
-    line.querySelector("span").textContent = `${bytes} bytes before this are not shown.`;
+    line.querySelector("span").textContent = `${spaced(bytes)} bytes before this are not shown.`;
   }
   document.body.addEventListener("postroom:log", (event) => show(event.detail.stream, event.detail));
 
