@@ -1904,7 +1904,7 @@ MUTANTS = [
     Mutant(
         "a card is given back after the cache was emptied",
         BOOKING,
-        "device_in_use().empty_cache()  # first: whoever gets the memory next needs it",
+        "device_in_use().empty_cache()  # first: the next holder needs that memory",
         "self.close(), device_in_use().empty_cache()",
         "tests/functions/test_decorator.py"
         "::test_the_card_is_given_back_after_the_cache_was_emptied",
