@@ -21,15 +21,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from .dispatch.agent_starter import SessionStarter
 from .dispatch.background_writer import THREADS, BackgroundWriter
 from .dispatch.dispatcher import Dispatcher
 from .dispatch.feeder import Feeder, Window
-from .dispatch.few_jobs import FewJobs, is_small_call
 from .dispatch.job_writer import Batch, log_jobs, pack_batch, put_data, referring_to_data
 from .dispatch.old_runs import STEP_S, OldRuns
 from .dispatch.pool_progress import PoolProgress
+from .dispatch.small_calls import SmallCall, is_small_call
 from .dispatch.stall import Stall, find_obstacle
-from .dispatch.tender import SessionStarter
 from .errors import (
     BadFileError,
     BaseFolderError,
@@ -300,7 +300,7 @@ class Master:
                 within.take_in_turn()
                 self._few[folder] = within
             self._append(within, jobs, called=0)
-            pool = FewJobs(self._files, self.base, within, jobs, self)
+            pool = SmallCall(self._files, self.base, within, jobs, self)
         show = self._shown(pool, progress)
         try:
             for _ in self.rounds(within, until=pool.gather):
@@ -1098,7 +1098,7 @@ class Master:
                 if pool.n_done != self._done_before:
                     self._done_before = pool.n_done
                     self._own_agents.forgive()
-                self._own_agents.tend(time.monotonic())
+                self._own_agents.step(time.monotonic())
 
     def _leave_wait(self) -> None:
         with self._guard:

@@ -168,7 +168,7 @@ class Batch:
             self._admit_lines()
             self._submit(now)
             self._look_at_gpus(now)
-            self.sessions.tend(now)
+            self.sessions.step(now)
             self._view.update(self)
         self._collect()
         self._view.update(self)

@@ -72,7 +72,7 @@ def shares(ledger: Ledger, *, json_: bool) -> None:
     say(aligned(rows))
     talk(
         f"what was used counts half after {format_duration(rules.half_life_s)}; rules: "
-        f"{rules.path or 'none (see docs/lab.md)'}"
+        f"{rules.path or 'none'}"
     )
 
 

@@ -96,7 +96,10 @@ OPTIONS = [
     ),
     click.option("--shell", default="bash", show_default=True, help="The shell that runs it."),
     click.option(
-        "--container", default="", metavar="IMAGE", help="Run it in a container: see docs/queue.md."
+        "--container",
+        default="",
+        metavar="IMAGE",
+        help="Run it in a container: podman, docker or apptainer.",
     ),
 ]
 OPTION_NAMES = (

@@ -31,6 +31,7 @@ from ..store.project_shares import half_life_s, levels, read_use, write_use
 from ..store.requests import Orders, no_orders, read_orders
 from ..store.runs import Note, read_note, take_back_letter
 from .agent import Agent
+from .agent_starter import AgentStarter, SessionStarter
 from .collector import Collector, OnOutcomes
 from .pilot_demand import PilotCaller
 from .project_queue import ProjectQueue
@@ -39,7 +40,6 @@ from .request_executor import RequestExecutor
 from .resting import RestingAgents
 from .run_queue import LAST_S, MOST_LOST, Capacity, JobRange
 from .send_order import NO_RUN, turn_key
-from .tender import SessionStarter, Tender
 
 # Events may be missed: list all folders again this often, whatever the events say.
 LIST_S = 1.0
@@ -102,7 +102,7 @@ class Dispatcher:
             journal=journal,
             deliver=deliver,
         )
-        self._tender = None if sessions is None else Tender(files, base, journal, sessions)
+        self._starter = None if sessions is None else AgentStarter(files, base, journal, sessions)
         self._resting = RestingAgents(files, base, journal)
         self._pilots = PilotCaller(files, base, clock)
         self._executor = RequestExecutor(
@@ -113,7 +113,7 @@ class Dispatcher:
             journal,
             orders=self._orders,
             agents=self.agents,
-            tender=self._tender,
+            agent_starter=self._starter,
         )
         self._recover()
         self.epoch = self._next_epoch()
@@ -206,11 +206,11 @@ class Dispatcher:
                 self._end_letter(self._ended[0])
             del self._ended[0]
         if self._resting.agents:
-            self._tend_resting(now, send=send)
-        if self._tender is not None:
-            if self._tender.is_due(now):
+            self._call_resting(now, send=send)
+        if self._starter is not None:
+            if self._starter.is_due(now):
                 self._share_gpus(now, send=send)
-            self._tender.step(now)
+            self._starter.step(now)
         self._pilots.step(now, self._fitting if send else lambda capacity: 0)
         if self._use_at and now >= self._use_at:
             self._write_use()
@@ -601,7 +601,7 @@ class Dispatcher:
 
     def _share_gpus(self, now: float, *, send: bool) -> None:
         """Have as many agents that share GPUs as there are jobs for them."""
-        assert self._tender is not None
+        assert self._starter is not None
         serving = self._serving() if send else []
         known = [agent.capacity for agent in self.agents.values()]
         known += [agent.capacity for agent in self._resting.agents.values()]
@@ -617,7 +617,7 @@ class Dispatcher:
             if isinstance(active.queue, ProjectQueue)
         )
         sharing = {one.agent_id: one for one in self.agents.values() if one.capacity.only_shares}
-        self._tender.share(
+        self._starter.share(
             now,
             drained=self._orders.drained,
             ready=ready,
@@ -625,7 +625,7 @@ class Dispatcher:
             waiting={agent_id for agent_id, agent in sharing.items() if agent.waits},
         )
 
-    def _tend_resting(self, now: float, *, send: bool) -> None:
+    def _call_resting(self, now: float, *, send: bool) -> None:
         """Call agents that rest, if jobs wait that nobody else has taken; bury dead ones."""
         serving = self._serving() if send else []
 
@@ -643,7 +643,7 @@ class Dispatcher:
                 self._probe_resting(agent_id)
 
     def _probe_resting(self, agent_id: str) -> None:
-        """Remove the bell of a dead agent, which nobody hears."""
+        """Remove the rest file of a dead agent, which nobody reads."""
         lock = self._files.try_lock(self._base.agent_lock(agent_id))
         if lock is None:
             return

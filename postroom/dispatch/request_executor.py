@@ -28,11 +28,11 @@ from ..store.requests import (
     write_orders,
 )
 from .agent import Agent
+from .agent_starter import ABOUT_AGENTS, AgentStarter
 from .collector import Collector
 from .project_queue import ProjectQueue
 from .registry import ActiveRun, Registry
 from .send_order import is_held, run_priority
-from .tender import ABOUT_AGENTS, Tender
 
 # This many jobs of a project that fail within this time, with the same words, pause it.
 ALIKE = 5
@@ -54,7 +54,7 @@ class RequestExecutor:
         *,
         orders: Orders,
         agents: Mapping[str, Agent],
-        tender: Tender | None = None,
+        agent_starter: AgentStarter | None = None,
     ) -> None:
         self._files = files
         self._base = base
@@ -62,7 +62,7 @@ class RequestExecutor:
         self._collector = collector
         self._journal = journal
         self._agents = agents
-        self._tender = tender
+        self._starter = agent_starter
         self._dirty = False
         self._cancelling = False
         self._alike: dict[str, tuple[str, int]] = {}  # of each project: its last failure, how often
@@ -106,7 +106,9 @@ class RequestExecutor:
             self._registry.reject(error)
             return True
         # A program that acts for a while starts no sessions for others.
-        if request.verb in ABOUT_AGENTS and not (self._tender and self._tender.carry_out(request)):
+        if request.verb in ABOUT_AGENTS and not (
+            self._starter and self._starter.carry_out(request)
+        ):
             return False
         self._change_orders(request)
         self._save()
@@ -192,10 +194,10 @@ class RequestExecutor:
                     self._apply(run, None)
             case RequestVerb.PAUSE | RequestVerb.DRAIN | RequestVerb.DOWN if request.preempt:
                 self._preempt(request)
-            case RequestVerb.REMOVE if self._tender is not None:
+            case RequestVerb.REMOVE if self._starter is not None:
                 if request.preempt:
                     self._preempt(request)
-                self._tender.stop_others(self._named_agents(request), now=request.preempt)
+                self._starter.stop_others(self._named_agents(request), now=request.preempt)
 
     def _not_done(self, jobs: Iterable[JobId]) -> list[JobId]:
         """Those that have not ended; orders about the others are forgotten.

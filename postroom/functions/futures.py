@@ -44,14 +44,14 @@ class SharedCards:
         self._cards: list[Card] = []
         self._grow_at = 0.0
 
-    def tend(self, now: float, pending: int) -> None:
+    def step(self, now: float, pending: int) -> None:
         """Keep the sessions alive, and have one more where that would help."""
         sessions = self._sessions
         if sessions is None:
             if not self._others.others_serve():
                 self._start()
             return
-        sessions.tend(now)
+        sessions.step(now)
         if now < self._grow_at or pending <= len(sessions.slots):
             return
         self._grow_at = now + GROW_S

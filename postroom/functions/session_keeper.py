@@ -27,7 +27,7 @@ class SessionKeeper:
         self._slots: list[SlotSpec] | None = None  # ours
         self._sessions = Sessions(base, say=say, options=options)
 
-    def tend(self, now: float, pending: int) -> None:
+    def step(self, now: float, pending: int) -> None:
         """Start what is missing, and what has died."""
         if self._slots is None:
             if not self._always and self._sessions.others_serve():
@@ -38,7 +38,7 @@ class SessionKeeper:
         if wanted > len(kept):
             self._sessions.keep(self._slots[:wanted])
         else:
-            self._sessions.tend(now)
+            self._sessions.step(now)
 
     def job_ended(self) -> None:
         """A job has an outcome: what failed before counts no more."""

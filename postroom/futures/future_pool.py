@@ -37,7 +37,7 @@ RUN_BYTES = 256 << 20
 LOGGER = logging.getLogger("concurrent.futures")
 
 # How often sessions are looked after, and output of jobs that run is shown.
-TEND_S = 0.1
+STEP_S = 0.1
 
 
 class CallMaster(Protocol):
@@ -69,7 +69,7 @@ class CallMaster(Protocol):
 class Keeper(Protocol):
     """Has sessions for the jobs that are pending."""
 
-    def tend(self, now: float, pending: int) -> None:
+    def step(self, now: float, pending: int) -> None:
         """Start what is missing; PostroomError: none can be had."""
 
     def job_ended(self) -> None:
@@ -150,7 +150,7 @@ class FuturePool:
         self.n_done = self.n_failed = 0  # since nothing was pending
         self._waiting: deque[JobFuture] = deque()
         self._runs: list[_RunFutures] = []  # the last takes new jobs
-        self._tend_at = 0.0
+        self._step_at = 0.0
         # Collecting garbage may close us in a thread that has it: the owner's Executor is gone.
         self._lock = threading.RLock()
         self._wake = threading.Lock()  # free: there is something to do
@@ -304,8 +304,8 @@ class FuturePool:
                 self._cancel_all()
             self._settle()
             now = time.monotonic()
-            if now >= self._tend_at:
-                self._tend_at = now + TEND_S
+            if now >= self._step_at:
+                self._step_at = now + STEP_S
                 self._look_after(now)
             if newest is not self._runs[-1].pool:
                 return
@@ -329,7 +329,7 @@ class FuturePool:
 
     def _look_after(self, now: float) -> None:
         if self._keeper is not None:
-            self._keeper.tend(now, self.n_pending)
+            self._keeper.step(now, self.n_pending)
         if self._show is not None:
             for run in self._runs:
                 self._show(run.pool)

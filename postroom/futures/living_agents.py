@@ -19,7 +19,7 @@ class LivingAgents:
         self._look_at = 0.0
         self._alone_since: float | None = None
 
-    def tend(self, now: float, pending: int) -> None:
+    def step(self, now: float, pending: int) -> None:
         """Raise NoAgentsError if no agent has lived for too long while jobs were pending."""
         if not pending or now < self._look_at:
             return

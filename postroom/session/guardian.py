@@ -68,7 +68,7 @@ from .command_relay import LOST, CommandRelay
 from .forked_worker import fork_worker
 from .job_runner import NEEDS_TASKS
 from .process_state import SPOILT
-from .rest import Bell, IdleWatch, told_to_yield
+from .rest import IdleWatch, RestFile, told_to_yield
 from .task_output import TaskOutput
 from .timeouts import job_in_hand
 
@@ -165,7 +165,7 @@ class Guardian:
         self._rests = rest_s is not None and lease is not None
         self._idle = IdleWatch(rest_s)
         self._wanted = False  # somebody waits for our GPU
-        self._bell = Bell(self._files, base, slot.agent_id)
+        self._rest_file = RestFile(self._files, base, slot.agent_id)
         self._bell_events: int | None = None
         self._resting = False  # it has no GPU, no worker and no mailbox
         self._until = inf  # when somebody's reservation of its GPU begins
@@ -210,7 +210,7 @@ class Guardian:
             # In a session for commands only, the minder looks for orders to stop a job.
             if self._slot.preload or self._kept:
                 self._listen_for_orders()
-            self._bell.take_down()  # of a session that was killed
+            self._rest_file.take_down()  # of a session that was killed
             self._write_info()
             try:
                 if self._lease is None or self._lease.fds:
@@ -313,7 +313,7 @@ class Guardian:
             self._check_base()
             close_outboxes(self._files, self._base, self._slot.agent_id)
             self._files.remove(self._base.mailbox(self._slot.agent_id))
-            self._bell.take_down()
+            self._rest_file.take_down()
             self._files.remove(self._base.agent_info(self._slot.agent_id))
         self._journal.log("info", f"session {self._slot.agent_id} ended")
         os.close(self._tree)
@@ -389,7 +389,7 @@ class Guardian:
             self._check_base()
             self._look_for_orders()
         if self._resting:
-            self._look_at_bell()
+            self._look_at_rest_file()
         elif time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + LOOK_S
             self._rest_if_idle()
@@ -523,7 +523,7 @@ class Guardian:
         self._hold(())
         self._resting = True
         self._only_commands = self._slot.lazy
-        self._insist(self._bell.put_up)
+        self._insist(self._rest_file.put_up)
         self._bell_events = listen(self._base.rest(self._slot.agent_id))
         if self._bell_events is not None:
 
@@ -533,11 +533,11 @@ class Guardian:
             self._selector.register(self._bell_events, selectors.EVENT_READ, heard)
         self._say(f"{self._slot.gpu_name} is free for others until there is work")
 
-    def _look_at_bell(self) -> None:
-        if self._bell.is_gone():
+    def _look_at_rest_file(self) -> None:
+        if self._rest_file.is_gone():
             self._check_base()
             raise SessionError(f"session {self._slot.agent_id} was taken for dead")
-        if self._bell.is_rung() and not self._signals:
+        if self._rest_file.is_called() and not self._signals:
             self._wake()
 
     def _wake(self) -> None:
@@ -564,7 +564,7 @@ class Guardian:
             self._selector.unregister(self._bell_events)
             os.close(self._bell_events)
             self._bell_events = None
-        self._insist(self._bell.take_down)
+        self._insist(self._rest_file.take_down)
         self._resting = False
         if told:
             self._insist(self._write_info)
@@ -576,7 +576,7 @@ class Guardian:
         for key, _ in self._selector.select(0):
             key.data(key.fileobj)
         self._look_for_orders()
-        return not self._signals and self._is_ours() and self._bell.is_rung()
+        return not self._signals and self._is_ours() and self._rest_file.is_called()
 
     def _hear(self, line: socket.socket) -> None:
         with contextlib.suppress(BlockingIOError, ConnectionError):

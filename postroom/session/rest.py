@@ -40,7 +40,7 @@ def told_to_yield() -> bool:
     return os.environ.get(YIELD, "") not in ("", "0", "no")
 
 
-class Bell:
+class RestFile:
     """The file that a session has instead of a mailbox while it has no GPU."""
 
     def __init__(self, files: Files, base: Base, agent_id: str) -> None:
@@ -53,7 +53,7 @@ class Bell:
         self._files.remove(self._path)  # of a session that was killed
         self._box = self._files.create_box(self._path)
 
-    def is_rung(self) -> bool:
+    def is_called(self) -> bool:
         """Whether the acting Master has work for this session."""
         return self._box is not None and self._box.size() > 0
 

@@ -2,7 +2,7 @@
 
 with Sessions(base, 2):                    two sessions, a GPU each, while the block runs
 Sessions(base).start(slots, outlive=True)  sessions that outlive this process
-sessions.keep(slots)                       a session for each slot; `tend` starts dead ones again
+sessions.keep(slots)                       a session for each slot; `step` starts dead ones again
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ READY_S = 180.0
 POLL_S = 0.05
 # A slot is given up after this many of its sessions have failed.
 MOST_FAILURES = 3
-TEND_S = 0.25
+STEP_S = 0.25
 # A session that is not ready after this long waits for something.
 SILENT_S = 2.0
 
@@ -78,7 +78,7 @@ class Sessions:
         self._leaving: list[SessionProcess] = []
         self._failures: dict[str, int] = {}
         self._silent: dict[str, float] = {}  # new sessions, and when they should be ready
-        self._tend_at = 0.0
+        self._step_at = 0.0
         self._keeper: SessionProcess | None = None  # of pilots; it outlives this process
         self._shared = 0  # how many sessions that share GPUs were ever wanted
 
@@ -150,8 +150,8 @@ class Sessions:
                     self._leaving.append(process)
         self.slots = list(slots)
         self._failures.clear()
-        self._tend_at = 0.0
-        self.tend(time.monotonic())
+        self._step_at = 0.0
+        self.step(time.monotonic())
 
     def grow(self, cards: Sequence[Card], count: int) -> None:
         """Have at least this many sessions that share these GPUs: each runs one job."""
@@ -161,13 +161,13 @@ class Sessions:
             self._shared += 1
             self.slots.append(SlotSpec(f"s{self._shared}", gpu, share=True))
         if missing > 0:
-            self._tend_at = 0.0
+            self._step_at = 0.0
 
-    def tend(self, now: float) -> None:
+    def step(self, now: float) -> None:
         """Start what is missing: at first all, later what has died."""
-        if now < self._tend_at:
+        if now < self._step_at:
             return
-        self._tend_at = now + TEND_S
+        self._step_at = now + STEP_S
         for slot in list(self.slots):
             process = self._processes.get(slot.agent)
             if process is not None and process.poll() is None:

@@ -146,7 +146,7 @@ class Base:
         return f"{self.agent_pool}/{agent_id}.POOL"
 
     def rest(self, agent_id: str) -> str:
-        """What an agent has instead of a mailbox while it has no GPU: a bell."""
+        """What an agent has instead of a mailbox while it has no GPU; see `session.rest`."""
         return f"{self.agent_pool}/{agent_id}.REST"
 
     def session_log(self, agent_id: str) -> str:

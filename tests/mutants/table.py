@@ -1235,8 +1235,8 @@ MUTANTS = [
     Mutant(
         "a program that acts for a while leaves requests for sessions to the scheduler",
         REQUEST_EXECUTOR,
-        "if request.verb in ABOUT_AGENTS and not (self._tender",
-        "if False and not (self._tender",
+        "if request.verb in ABOUT_AGENTS and not (",
+        "if False and not (",
         "tests/queue/test_actions.py",
     ),
     Mutant(
@@ -1975,10 +1975,10 @@ MUTANTS = [
     ),
     Mutant(
         "a wanted agent that lives is not started",
-        "postroom/dispatch/tender.py",
+        "postroom/dispatch/agent_starter.py",
         "if self._lives(agent_id):",
         "if False:",
-        "tests/dispatch/test_tender.py::test_what_is_wanted_and_missing_is_started_once",
+        "tests/dispatch/test_agent_starter.py::test_what_is_wanted_and_missing_is_started_once",
     ),
     Mutant(
         "a list of wanted agents that is not there makes nobody leave",

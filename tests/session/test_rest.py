@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from postroom.errors import PostroomError
-from postroom.session.rest import REST_S, WANTED_S, Bell, IdleWatch, rest_s
+from postroom.session.rest import REST_S, WANTED_S, IdleWatch, RestFile, rest_s
 from postroom.store.base import Base, create_base
 from postroom.store.files import LocalFiles
 from postroom.store.mailbox import InHand
@@ -22,20 +22,20 @@ def base(tmp_path: Path) -> Base:
 
 def test_a_bell_hears_a_call_until_it_is_taken_down(base: Base) -> None:
     FILES.create_box(base.rest("0")).write(b"come")  # of a session that was killed
-    bell = Bell(FILES, base, "0")
-    bell.put_up()
-    assert not bell.is_rung() and not bell.is_gone()
+    rest_file = RestFile(FILES, base, "0")
+    rest_file.put_up()
+    assert not rest_file.is_called() and not rest_file.is_gone()
     master = FILES.open_box(base.rest("0"))
     assert master is not None
     master.write(b"come")
-    assert bell.is_rung()
+    assert rest_file.is_called()
     master.clear()
-    assert not bell.is_rung()
-    bell.take_down()
-    assert master.gone() and not bell.is_rung()
-    bell.put_up()
+    assert not rest_file.is_called()
+    rest_file.take_down()
+    assert master.gone() and not rest_file.is_called()
+    rest_file.put_up()
     FILES.remove(base.rest("0"))
-    assert bell.is_gone()
+    assert rest_file.is_gone()
 
 
 def test_a_session_rests_only_after_a_while_without_a_letter_and_without_a_job() -> None:

@@ -76,7 +76,7 @@ def test_a_kept_session_that_dies_is_started_again(base: Base, sessions: Session
     sessions._processes["0"].wait()
 
     def restarted() -> bool:
-        sessions.tend(time.monotonic())
+        sessions.step(time.monotonic())
         now = living_agent(FILES, base, "0")
         return now is not None and now.pid != first.pid
 
@@ -98,7 +98,7 @@ def test_a_slot_is_given_up_and_the_last_one_with_an_error(
 
     def all_given_up() -> bool:
         try:
-            sessions.tend(time.monotonic())
+            sessions.step(time.monotonic())
         except SlotsFailed as error:
             return "no session can start" in str(error)
         return False

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import postroom.master
 from postroom.commands.attempt import LINGER_S
-from postroom.dispatch.tender import SessionStarter
+from postroom.dispatch.agent_starter import SessionStarter
 from postroom.errors import BaseFolderError, OtherVersionError, PostroomError, RunRemovedError
 from postroom.jobs import Job, JobPool
 from postroom.master import Master
@@ -18,7 +18,7 @@ from postroom.parcel.sheets import Failure, JobEnd, JobOptions, JobSheet, Outcom
 from postroom.session.background_publisher import BackgroundPublisher
 from postroom.session.inbox import Alike, Inbox, Step, TryAgain
 from postroom.session.job_runner import TasksNeeded
-from postroom.session.rest import Bell, IdleWatch
+from postroom.session.rest import IdleWatch, RestFile
 from postroom.store.base import Base
 from postroom.store.files import MAP_FROM_BYTES
 from postroom.store.journal import NullJournal
@@ -373,11 +373,11 @@ class Session:
         self.lock = lock
         machine.trees[self.agent_id] = tree
         self._take_back(process, files, "its agent died", blame=True)
-        bell = Bell(files, base, self.agent_id)
-        self._insist(process, bell.take_down)
+        rest_file = RestFile(files, base, self.agent_id)
+        self._insist(process, rest_file.take_down)
         forked = self._forked or self._lazy
         while not self.stopping:
-            if self._rests and not self._wake(process, files, bell):
+            if self._rests and not self._wake(process, files, rest_file):
                 break
             relayed: list[Relayed] = []
             worker, needs = self._start_worker(process, lock, relayed, forked=forked)
@@ -397,18 +397,18 @@ class Session:
         tree.close(process)
         lock.release()
 
-    def _wake(self, process: Process, files: SimulatedFiles, bell: Bell) -> bool:
+    def _wake(self, process: Process, files: SimulatedFiles, rest_file: RestFile) -> bool:
         """Rest until there is work and the GPU is free; False: it is to end."""
-        self._insist(process, bell.put_up)
+        self._insist(process, rest_file.put_up)
         while True:
             self._look(process, files, None)
-            if self.stopping or bell.is_gone():
-                self._insist(process, bell.take_down)
+            if self.stopping or rest_file.is_gone():
+                self._insist(process, rest_file.take_down)
                 return False
-            if bell.is_rung():
+            if rest_file.is_called():
                 self._lease = self._machine.try_card(self.agent_id, process)
                 if self._lease is not None:
-                    self._insist(process, bell.take_down)
+                    self._insist(process, rest_file.take_down)
                     return True
             process.sleep(self._machine.rng.choice((0.02, 0.2)))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from postroom.dispatch.few_jobs import MOST_JOBS, FewJobs
+from postroom.dispatch.small_calls import MOST_JOBS, SmallCall
 from postroom.errors import JobFailed, PayloadError
 from postroom.jobs import Job, JobPool
 from postroom.store.files import MAP_FROM_BYTES
@@ -52,7 +52,7 @@ def test_small_calls_share_a_run_and_have_their_own_numbers(room: InOneProcess) 
     assert {pool.run for pool in pools} == set(runs(room)) and len(runs(room)) == 1
     assert str(pools[3].id_of(0)) == f"{pools[3].run}/6"
     assert f"{pools[3].run[-6:]}/6" in pools[3].how_to("show", 0)
-    assert all(isinstance(pool, FewJobs) and pool.done for pool in pools)
+    assert all(isinstance(pool, SmallCall) and pool.done for pool in pools)
 
 
 def test_a_refused_job_is_named_by_its_number_in_the_call(room: InOneProcess) -> None:
@@ -71,7 +71,7 @@ def test_more_jobs_or_wishes_have_a_run_of_their_own(room: InOneProcess) -> None
         room.master.run(iter(doubles(1))),
         room.master.run([Job("kernels:double", x=np.zeros(1 << 16)) for _ in range(3)]),
     ]
-    assert not any(isinstance(pool, FewJobs) for pool in pools)
+    assert not any(isinstance(pool, SmallCall) for pool in pools)
     assert len(runs(room)) == len(pools)
 
 

@@ -1,4 +1,4 @@
-"""Which agents are started, and when again: a Tender on a real folder, with a clock by hand."""
+"""Which agents are started, and when again: on a real folder, with a clock by hand."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from postroom.dispatch.tender import Tender
+from postroom.dispatch.agent_starter import AgentStarter
 from postroom.store.agents import AgentInfo
 from postroom.store.base import create_base
 from postroom.store.files import LocalFiles, LocalLock
@@ -43,7 +43,7 @@ class Starter:
 
 
 class Room:
-    """A base, its Tender, and sessions that live or die as the test says."""
+    """A base, its AgentStarter, and sessions that live or die as the test says."""
 
     def __init__(self, folder: Path) -> None:
         self.files = LocalFiles()
@@ -51,13 +51,13 @@ class Room:
         self.starter = Starter()
         self.locks: dict[str, LocalLock] = {}
         self.now = 100.0
-        self.tender = self.new_tender()
+        self.agent_starter = self.new_starter()
 
-    def new_tender(self) -> Tender:
-        return Tender(self.files, self.base, NullJournal(), self.starter)
+    def new_starter(self) -> AgentStarter:
+        return AgentStarter(self.files, self.base, NullJournal(), self.starter)
 
     def ask(self, verb: RequestVerb, **fields: object) -> bool:
-        return self.tender.carry_out(Request(verb, **fields))  # type: ignore[arg-type]
+        return self.agent_starter.carry_out(Request(verb, **fields))  # type: ignore[arg-type]
 
     def after(self, seconds: float) -> list[tuple[str, str]]:
         """What was started since."""
@@ -65,7 +65,7 @@ class Room:
         until = self.now + seconds
         while self.now < until:
             self.now += 0.25
-            self.tender.step(self.now)
+            self.agent_starter.step(self.now)
         return self.starter.started
 
     def live(self, agent_id: str) -> None:
@@ -142,14 +142,14 @@ def test_what_is_not_wanted_or_down_is_not_started(room: Room) -> None:
 
 def test_the_next_master_keeps_the_same_agents(room: Room) -> None:
     room.ask(RequestVerb.ADD, value="0;")
-    room.tender = room.new_tender()
+    room.agent_starter = room.new_starter()
     assert room.after(1) == [("0", "0")]
 
 
 def test_a_list_that_cannot_be_read_starts_nothing_and_is_not_replaced(room: Room) -> None:
     write_wanted(room.files, room.base, WantedAgents({"0": "0"}))
     Path(room.base.wanted_agents).write_text("{")
-    room.tender = room.new_tender()
+    room.agent_starter = room.new_starter()
     assert not room.ask(RequestVerb.ADD, value="1;")  # the request waits
     assert room.after(2) == [] and Path(room.base.wanted_agents).read_text() == "{"
     write_wanted(room.files, room.base, WantedAgents({"0": "0"}))
@@ -160,5 +160,5 @@ def test_only_sessions_that_nobody_keeps_are_stopped_by_hand(room: Room) -> None
     for agent_id, kept in (("0", True), ("1", False)):
         info = AgentInfo(agent_id, "GPU-1", "A100", "host", "boot", 12, 34, 5.0, kept=kept)
         Path(room.base.agent_info(agent_id)).write_bytes(info.encode())
-    room.tender.stop_others(["0", "1", "7"], now=False)
+    room.agent_starter.stop_others(["0", "1", "7"], now=False)
     assert room.starter.removed == ["1"]

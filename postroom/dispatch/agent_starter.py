@@ -1,9 +1,9 @@
-"""Keeps the agents alive that the base is to have: starts what is missing, with pauses.
+"""Keeps the agents of a base alive: starts those that are wanted and missing, with pauses.
 
-Only the acting Master of a standing queue has a Tender: a program that acts for a while starts no
-sessions for others. Whether an agent is missing is asked of its lock, as always: whoever holds it
-(a guardian, or the minder of a command that outlived its session) is not missing. A session that is
-not wanted any more leaves by itself (see `store.wanted_agents`).
+Only the acting Master of a standing queue has an AgentStarter: a program that acts for a while
+starts no sessions for others. As always, an agent lives while its lock is held: by a guardian, or
+by the minder of a command that outlived its session. A session that is not wanted any more leaves
+by itself (see `store.wanted_agents`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..store.wanted_agents import WantedAgents, read_wanted, write_wanted
 from .shared_agents import SharedAgents, shared_gpus
 
 # How often to look, and how long a session has to take its lock before the next is started.
-TEND_S = 0.5
+STEP_S = 0.5
 STARTING_S = 60.0
 # How often to look whether the keeper of pilots lives.
 PILOTS_S = 5.0
@@ -65,7 +65,7 @@ class _Trial:
     started_at: float | None = None  # a session was started, and is not known to have lived
 
 
-class Tender:
+class AgentStarter:
     """Starts the agents that are wanted and missing."""
 
     def __init__(
@@ -76,7 +76,7 @@ class Tender:
         self._journal = journal
         self._sessions = sessions
         self._trials: dict[str, _Trial] = {}
-        self._tend_at = 0.0
+        self._step_at = 0.0
         self._among = 0  # how many agents are to live
         self._unreadable = ""
         self._shared = SharedAgents()
@@ -112,7 +112,7 @@ class Tender:
                 if request.value is not None:
                     wanted.yields = request.value == "yield"
         write_wanted(self._files, self._base, wanted)
-        self._tend_at = 0.0
+        self._step_at = 0.0
         for trial in self._trials.values():
             trial.start_at = 0.0  # somebody is looking: try again at once
         return True
@@ -126,7 +126,7 @@ class Tender:
 
     def is_due(self, now: float) -> bool:
         """Whether the next step looks at all agents."""
-        return now >= self._tend_at
+        return now >= self._step_at
 
     def share(
         self,
@@ -155,9 +155,9 @@ class Tender:
 
     def step(self, now: float) -> None:
         """Start what is missing."""
-        if now < self._tend_at:
+        if now < self._step_at:
             return
-        self._tend_at = now + TEND_S
+        self._step_at = now + STEP_S
         if self.wanted is None:
             self._read()
             return
@@ -167,9 +167,9 @@ class Tender:
                 self._sessions.keep_pilots()
         self._among = len(self.wanted.living)
         for agent_id, gpus in self.wanted.living.items():
-            self._tend(agent_id, gpus, self._trials.setdefault(agent_id, _Trial()), now)
+            self._start_if_missing(agent_id, gpus, self._trials.setdefault(agent_id, _Trial()), now)
 
-    def _tend(self, agent_id: str, gpus: str, trial: _Trial, now: float) -> None:
+    def _start_if_missing(self, agent_id: str, gpus: str, trial: _Trial, now: float) -> None:
         if self._lives(agent_id):
             trial.started_at = None
             if trial.lives_since is None:

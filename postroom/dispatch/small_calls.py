@@ -33,15 +33,15 @@ def is_small_call(jobs: Sequence[Job]) -> bool:
     return len(jobs) == 1 or sum(weight(job.arguments) for job in jobs) <= MOST_BYTES
 
 
-class FewJobs(JobPool):
-    """A pool of its own for jobs that lie somewhere in a run."""
+class SmallCall(JobPool):
+    """The pool of one small call: its jobs lie somewhere in a run."""
 
     def __init__(
         self, files: Files, base: Base, within: JobPool, jobs: Sequence[Job], master: Driver
     ) -> None:
         """The jobs are the last ones of the pool that they lie `within`."""
         super().__init__(files, base, within.info, jobs, master)
-        self.is_open = True  # whoever waits for it does not end the run
+        self.is_open = True  # the end of a wait for it does not end the run
         self._within = within
         # The numbers of its jobs in the run; those of their copies, if they were run again.
         self.numbers = list(range(len(within.jobs) - len(jobs), len(within.jobs)))
