@@ -399,6 +399,7 @@ class ParcelFiles:
         self._files = files
         self._base = base
         self.recycled = info.recycled
+        self._program = info.program
         self.keep_small = True
         self._waiting: list[_ParcelFile] = []  # in the order of their jobs
         self.nbytes = 0  # of those that wait
@@ -437,7 +438,7 @@ class ParcelFiles:
     def _give_back(self, parcel: _ParcelFile) -> None:
         if self.recycled and not (self.keep_small and parcel.nbytes < MAP_FROM_BYTES):
             with contextlib.suppress(OSError):  # then it stays until its run is removed
-                self._files.recycle(parcel.path, self._base.temporary())
+                self._files.recycle(parcel.path, self._base.recycled(self._program))
         elif parcel.nbytes >= LARGE:
             self._files.let_go(parcel.path)
 

@@ -16,7 +16,7 @@ from ..store.base import Base
 from ..store.files import Clock, Files
 from ..store.journal import Journal
 from ..store.removal import close_run, deleting, remove_unused_data, trashed_runs
-from ..store.retention import Retention, is_in_use, remove_dead_programs
+from ..store.retention import Retention, is_in_use, program_lives, remove_dead_programs
 from ..store.usage import BaseUsage, RunUsage, run_for, surveying
 
 # How often a base is looked at.
@@ -117,7 +117,9 @@ class OldRuns:
         for name in files.names(base.tmp):
             run = base.run_of_spare(name)
             one = usage.runs.get(run)
-            if run and (one is None or not is_in_use(files, base, run, one.program)):
+            program = base.program_of_recycled(name)
+            is_free = run and (one is None or not is_in_use(files, base, run, one.program))
+            if is_free or (program and not program_lives(files, base, program)):
                 files.remove(f"{base.tmp}/{name}")
             yield
 

@@ -309,6 +309,16 @@ class Base:
         kind, _, rest = name.partition(".")
         return rest.partition(".")[0] if kind == "spare" else ""
 
+    def recycled(self, program: str) -> str:
+        """A new name for a file that a program will write its next large argument over."""
+        return f"{self.tmp}/recycled.{program}.{next(_serials):x}.{os.getpid()}"
+
+    @staticmethod
+    def program_of_recycled(name: str) -> str:
+        """The program that such a file is for; "": it is another one."""
+        kind, _, rest = name.partition(".")
+        return rest.partition(".")[0] if kind == "recycled" else ""
+
     def new_outbox(self, agent_id: str) -> str:
         """A folder in `tmp/` for the files of one worker; once closed, it can publish none."""
         return f"{self.tmp}/{self.outbox_prefix(agent_id)}{new_token(12)}"

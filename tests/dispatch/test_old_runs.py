@@ -111,10 +111,12 @@ class TestWhatGoes:
     ) -> None:
         pool = run(room)
         spare, other = Path(room.base.spare(pool.run)), Path(room.base.temporary())
-        for path in (spare, other):
+        own = Path(room.base.recycled(pool.info.program))
+        dead = Path(room.base.recycled("0123456789ab"))
+        for path in (spare, other, own, dead):
             path.touch()
         remover(room)
-        assert spare.exists()
+        assert spare.exists() and own.exists() and not dead.exists()
         del pool  # as if its program had been killed
         gc.collect()
         remover(room, Retention(None, None))

@@ -1685,6 +1685,13 @@ MUTANTS = [
         "tests/system/test_page_cache.py",
     ),
     Mutant(
+        "a file that a living program will write over is not removed",
+        "postroom/dispatch/old_runs.py",
+        "            if is_free or (program and not program_lives(files, base, program)):\n",
+        "            if is_free or program:\n",
+        "tests/dispatch/test_old_runs.py",
+    ),
+    Mutant(
         "a fork writes over no file of its parent",
         "postroom/system/page_cache.py",
         "        if self._pid != os.getpid():\n",
