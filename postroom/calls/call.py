@@ -165,7 +165,7 @@ def pack_pickle(value: Any) -> dict[str, Any]:
 def open_pickle(packed: Mapping[str, Any], what: str) -> Any:
     """The value that was pickled."""
     try:
-        # Copied, since whoever gets an array may write into it, and what is mapped is read-only.
+        # Copied, since the function may write into an array, and what is mapped is read-only.
         buffers = [bytearray(one) for one in packed[_BUFFERS]]
         return pickle.loads(packed[_PICKLE], buffers=buffers)  # noqa: S301 - see above
     except BaseException as error:

@@ -36,7 +36,7 @@ def command(
     json_: bool,
     **options: Any,
 ) -> None:
-    """Change a waiting JOB: the options that are given, and the command behind --.
+    """Change a waiting JOB: the options that are given, and the command after --.
 
     It keeps its id, its place, and the jobs that wait for it. With neither option nor command, the
     command is opened in $EDITOR. Options mean what they mean for `postroom submit`. `-t 0` removes
@@ -80,7 +80,7 @@ def command(
 
 def _from_editor(command: str, *, alone: bool) -> str:
     if not alone or not sys.stdin.isatty():
-        raise click.UsageError("say what to change: an option, or a command behind --")
+        raise click.UsageError("say what to change: an option, or a command after --")
     edited = (click.edit(f"{command}\n") or "").strip()
     if not edited or edited == command:
         raise click.UsageError("the command was left as it is: nothing is changed")

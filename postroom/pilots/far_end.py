@@ -648,7 +648,7 @@ def _start_session(base: Base, agent_id: str, words: dict[str, Any]) -> subproce
     if gpus:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         gpu = visible or ",".join(map(str, range(gpus)))
-    # The engine gave us this card: whoever holds it is a pilot that is just ending.
+    # The engine gave us this card: if it is held, then by a pilot that is just ending.
     options = ["--agent", agent_id, "--lazy", "--wait"]
     options += ["--while-pid", str(os.getpid()), "--private"]
     if words["share"] and gpus:

@@ -213,7 +213,7 @@ class PilotKeeper:
         except EngineError as error:
             self._errors[pilot.group] = str(error)
             return pilot
-        # Written by whoever holds the lock; a stand-in that ended in this moment has said why.
+        # The holder of the lock writes it; a stand-in that ended in this moment has said why.
         lock = self._files.try_lock(self._base.agent_lock(pilot.pilot))
         if lock is None:
             return pilot

@@ -10,8 +10,8 @@ what holds the agent's lock publishes: what is far away can not, however long it
 How a pilot ends decides what becomes of its job. If the engine says that it took the pilot away
 (cancelled, time limit, preempted, node failed), or if it does not answer, the job is requeued and
 nobody is blamed. If the far end died by itself, the job in hand is noted as lost, as after the
-death of a worker. Only a stand-in blames a job: whoever finds a stand-in dead requeues its letter,
-and nobody is blamed.
+death of a worker. Only a stand-in blames a job: when a stand-in is found dead, its letter is
+requeued, and nobody is blamed.
 """
 
 from __future__ import annotations

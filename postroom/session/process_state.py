@@ -126,7 +126,7 @@ class ProcessState:
             _own_variable()
 
     def _restore_handlers(self) -> None:
-        signal.alarm(0)  # whoever sets an alarm handles it
+        signal.alarm(0)  # the code that sets an alarm handles it
         for number, handler in zip(_SIGNALS, self._handlers, strict=True):
             if handler is not None and getsignal(number) != handler:
                 signal.signal(number, handler)

@@ -3,12 +3,12 @@
     result_pool/<run>/<first>.npz  --handed out-->  named in taken.json  --then-->  removed
 
 The jobs of a generator pass through constant disk: a result that its program has taken is removed.
-From then on `job_pool/<run>/taken.json` says that its job is done. Without that, whoever loads the
-run, or has not yet seen the result, would run the job again.
+From then on `job_pool/<run>/taken.json` says that its job is done. Without that, a process
+that loads the run, or has not yet seen the result, would run the job again.
 
 1. Only the process that holds `taken.lock` replaces `taken.json`. What it names only grows.
 2. A result is removed only after `taken.json` names all its jobs (in a durable run: synced).
-3. Whoever misses a result, and whoever has read one, reads `taken.json` **afterwards**, unless it
+3. A process that misses a result, or has read one, reads `taken.json` **afterwards**, unless it
    holds the lock itself.
 4. A job that is named there ended well: results with a failure stay, and so do their arguments.
 5. A later result of such a job counts for nothing. A guardian may publish that the time of a job

@@ -38,7 +38,7 @@ class NoRoomError(OSError):
         self.sentence = (
             f"the next jobs need {format_bytes(nbytes)}, and {format_bytes(free)} are free on the "
             f"disk of {place}, of which {format_bytes(reserve)} are kept for results: free some "
-            "space; `postroom retention` says what takes it, `postroom clean` removes what is over"
+            "space; see `postroom retention`, and `postroom clean`, which removes finished runs"
         )
 
 
