@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import statistics
 import threading
 from collections.abc import Iterator
 
@@ -22,9 +23,13 @@ MIB = 1 << 20
 LARGE_BYTES = 16 * MIB
 MOST_DISK_MIB = 1024.0
 LOOK_S = 0.05
-# From here on nothing may grow, but for what the measurement cannot tell from nothing.
-SETTLED = 10_000
-MOST_BYTES = 64.0  # of memory for each job: a few MiB more or less are the allocator's
+# Of so many small jobs, looked at in steps; from the end of the first step on nothing may grow, but
+# for what the measurement cannot tell from nothing.
+FLOW_JOBS = 200_000
+STEP_JOBS = 10_000
+MOST_BYTES = 64.0  # of memory for each job
+# A MiB more or less is the allocator's: memory is the median of so many looks.
+LOOKS = 5
 MOST_FILES = 16.0
 MOST_DESCRIPTORS = 16.0
 
@@ -34,7 +39,7 @@ def bounds(sizes: Sizes) -> Figures:
     with post_room() as master:
         peak = _peak_of_stream(master, 5 * sizes.stream)
     with post_room() as master:
-        memory, descriptors, files = _grown(master, 2 * sizes.queued)
+        memory, descriptors, files = _grown(master)
     return {
         "stream disk": {US: peak / MIB, "limit 1 GiB": MOST_DISK_MIB},
         "flow memory": {US: max(memory, 1.0), "limit 64 B": MOST_BYTES},
@@ -64,23 +69,22 @@ def _peak_of_stream(master: Master, count: int) -> int:
     return max(seen)
 
 
-def _grown(master: Master, count: int) -> tuple[float, float, float]:
+def _grown(master: Master) -> tuple[float, float, float]:
     """Run small jobs from a generator: bytes for each behind the first ones, and what is new."""
 
     def jobs() -> Iterator[Job]:
-        for number in range(count):
+        for number in range(FLOW_JOBS):
             yield Job(kernels.double, x=np.full(16, float(number)))
 
-    before: tuple[int, int, int] | None = None
-    for number, done in enumerate(master.start(jobs()).as_completed()):
+    looks = []
+    for number, done in enumerate(master.start(jobs()).as_completed(), 1):
         assert done.result() is not None
-        if number == SETTLED:
-            before = _taken(master)
-    assert before is not None
-    memory, descriptors, files = (
-        now - then for now, then in zip(_taken(master), before, strict=True)
-    )
-    return memory / (count - SETTLED), descriptors, files
+        if number % STEP_JOBS == 0:
+            looks.append(_taken(master))
+    memory = [resident for resident, _, _ in looks]
+    grown = statistics.median(memory[-LOOKS:]) - statistics.median(memory[:LOOKS])
+    _, descriptors, files = (now - then for now, then in zip(looks[-1], looks[0], strict=True))
+    return grown / (STEP_JOBS * (len(looks) - LOOKS)), descriptors, files
 
 
 def _taken(master: Master) -> tuple[int, int, int]:
