@@ -4,7 +4,8 @@
 
 One agent each: a session of this host, a pilot of this host (the same, with the wire between), one
 whose wire has 50 ms of latency each way; then a pilot of a real Slurm on this machine, beside
-`srun` for each job and submitit; then plain Ray. What is not installed is named, and left out.
+`srun` for each job, submitit and dask-jobqueue; then plain Ray. What is not installed is named, and
+left out.
 """
 
 from __future__ import annotations
@@ -159,6 +160,7 @@ def measure_slurm() -> None:
             each = _median_ms(ALONE, srun_each)
             _line("`srun` for each job", f"{each:.0f} ms", f"{1000 / each:,.0f}")
             measure_submitit(folder)
+            measure_dask(folder)
 
 
 def measure_submitit(folder: str) -> None:
@@ -178,6 +180,36 @@ def measure_submitit(folder: str) -> None:
         job.result()
     rate = ALONE / (time.perf_counter() - began)
     _line("submitit, a Slurm job for each call", f"{each:.0f} ms", f"{rate:,.1f}")
+
+
+def measure_dask(folder: str) -> None:
+    """A worker of dask-jobqueue, which connects to a port of this host."""
+    try:
+        from dask_jobqueue import SLURMCluster
+        from distributed import Client
+    except ImportError:
+        _line("dask-jobqueue: not installed")
+        return
+    cluster = SLURMCluster(
+        cores=1,
+        processes=1,
+        memory="1GB",
+        walltime="00:05:00",
+        interface="lo",
+        log_directory=f"{folder}/dask",
+        scheduler_options={"dashboard_address": None},
+    )
+    try:
+        cluster.scale(1)
+        with Client(cluster) as client:
+            client.wait_for_workers(1, timeout=60)
+            each = _median_ms(CALLS, lambda n: client.submit(_nothing, pure=False).result())
+            began = time.perf_counter()
+            client.gather([client.submit(_nothing, pure=False) for _ in range(JOBS)])
+            rate = JOBS / (time.perf_counter() - began)
+        _line("dask-jobqueue", f"{each:.2f} ms", f"{rate:,.0f}")
+    finally:
+        cluster.close()
 
 
 def measure_ray() -> None:
@@ -237,7 +269,6 @@ def main() -> int:
                 measure_ours(f"a pilot of this host{words}", master)
         measure_slurm()
         measure_ray()
-        _line("dask-jobqueue: not installed")
     return 0
 
 

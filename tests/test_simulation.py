@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from unittest import mock
 
 import pytest
 
 from postroom.parcel.sheets import Failure, JobEnd, Outcome
+from postroom.pilots.stand_in import StandIn
 from postroom.store.base import FOLDERS
 
 from .simulation.checker import Checker, Plan, Submission, Violation
@@ -17,6 +20,7 @@ from .simulation.world import World, seeded, tell
 
 SEEDS = 240  # more: python -m tests.simulation 0-9999
 CHUNK = 10
+WITH_PILOTS = 21  # a story in which pilots are taken away from their jobs
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
@@ -25,10 +29,26 @@ def test_every_story_ends_with_one_true_result_for_each_accepted_job(first: int)
         tell(seed)
 
 
-def test_the_same_seed_tells_the_same_story() -> None:
-    stories = [tell(4242) for _ in range(2)]
+@pytest.mark.parametrize("seed", [4242, WITH_PILOTS])
+def test_the_same_seed_tells_the_same_story(seed: int) -> None:
+    stories = [tell(seed) for _ in range(2)]
     summaries = [(s.scheduler.operations, s.scheduler.kills, s.scheduler.now) for s in stories]
     assert summaries[0] == summaries[1]
+
+
+def test_pilots_of_a_story_run_jobs_and_what_their_engine_does_costs_no_attempt() -> None:
+    """A pilot that is blamed for what its engine did is found."""
+    assert tell(WITH_PILOTS).checker.far_results
+    blame = mock.patch.object(StandIn, "_finish", _blame_always(StandIn._finish))
+    with blame, pytest.raises(Violation, match="deaths on nodes have cost"):
+        tell(WITH_PILOTS)
+
+
+def _blame_always(finish: Callable[..., None]) -> Callable[..., None]:
+    def finish_and_blame(self: StandIn, why: str, **facts: object) -> None:
+        finish(self, why, **{**facts, "blame": True})
+
+    return finish_and_blame
 
 
 def test_a_failing_story_says_how_to_hear_it_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,8 +15,8 @@ from ..pilots.engine import open_engine
 from ..pilots.group_verbs import change_pilots
 from ..pilots.pilot_view import GroupRow, PilotRow, view_pilots
 from ..session.sessions import Sessions
-from ..store.base import create_base, open_base
-from ..store.files import LocalFiles
+from ..store.base import create_base, open_base, up_command
+from ..store.files import LocalFiles, is_locked
 from ..store.pilot_records import PilotGroup, PilotGroups, change_groups
 from ..text.durations import format_duration, format_time
 from ..text.safe_text import printable
@@ -28,7 +28,7 @@ from .options import (
     base_option,
     split_base,
 )
-from .output import print_json, print_table
+from .output import print_json, print_table, talk
 
 _groups_argument = click.argument("words", nargs=-1, metavar="[BASE] [GROUP...]")
 
@@ -50,23 +50,56 @@ def command() -> None:
     """
 
 
-@command.command()
+class _Add(click.Command):
+    """`add`, which says where options of an engine belong."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            hint = "Options of the engine follow --, as in: --slurm -- -p gpu"
+            raise click.UsageError(f"{error.format_message()} {hint}", ctx) from None
+
+
+@command.command(cls=_Add)
 @click.argument("words", nargs=-1, metavar="[BASE] [-- OPTION...]")
 @base_option
 @click.option("--slurm", "engine", flag_value="slurm", help="Slurm, through srun of this host.")
 @click.option("--ray", "address", metavar="ADDRESS", help="Ray, such as auto or HOST:6379.")
 @click.option("--local", "engine", flag_value="local", help="Processes of this host, to try it.")
 @click.option("--name", metavar="NAME", help="Name of the group.  [default: the engine's]")
-@click.option("--max", "most", type=click.IntRange(1, 10_000), default=1, show_default=True)
-@click.option("--min", "least", type=click.IntRange(0, 10_000), default=0, show_default=True)
+@click.option(
+    "--max",
+    "most",
+    type=click.IntRange(1, 10_000),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="At most N pilots live at once.",
+)
+@click.option(
+    "--min",
+    "least",
+    type=click.IntRange(0, 10_000),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Keep N, also while no job waits.",
+)
 @click.option(
     "--pending",
     type=click.IntRange(1, 10_000),
     default=8,
     show_default=True,
-    help="At most N pilots wait for their nodes.",
+    metavar="N",
+    help="At most N of them wait for their nodes.",
 )
-@click.option("--time", "time_s", type=at_least(60), help="How long a pilot lives, such as 4h.")
+@click.option(
+    "--time",
+    "time_s",
+    type=at_least(60),
+    help="How long a pilot lives, such as 4h.  [default: the engine's]",
+)
 @click.option(
     "--idle",
     "idle_s",
@@ -81,9 +114,15 @@ def command() -> None:
     type=click.IntRange(0, 1024),
     default=1,
     show_default=True,
-    help="0: on the CPU.",
+    metavar="N",
+    help="GPUs of each pilot; 0: it computes on the CPU.",
 )
-@click.option("--setup", type=click.File(), help="Shell lines to run on the node before Python.")
+@click.option(
+    "--setup",
+    type=click.File(),
+    metavar="FILE",
+    help="Shell lines to run on the node before Python, such as module load.",
+)
 @click.option("--python", default="", metavar="PATH", help="Python on the node, with Postroom.")
 @click.option("--preload", metavar="NAMES", help="Modules to import in each pilot.")
 @click.option("--dry-run", is_flag=True, help="Show what would be run; change nothing.")
@@ -108,17 +147,21 @@ def add(
 ) -> None:
     """Add a group of pilots, or change the one of this name.
 
-    What follows -- goes to the engine as it is: options of srun.
+    What follows -- goes to the engine as it is: options of srun, or name=value for Ray's actor.
 
     \b
       postroom pilots add --slurm --max 16 --time 4h --idle 5m -- -p gpu -A lab
-      postroom pilots add --ray auto --max 3
+      postroom pilots add --ray auto --max 3 -- num_cpus=4
       postroom pilots add --slurm --setup modules.sh --dry-run
     """
     base, options = split_base(base, words)
     if options and not options[0].startswith("-") and "=" not in options[0]:
         raise click.UsageError(
             f"{options[0]!r} is not an option of an engine; for a base write ./{options[0]}"
+        )
+    if engine is not None and address is not None:
+        raise click.UsageError(
+            f"name one engine: --{engine} or --ray; a base may have groups of both"
         )
     engine = "ray" if address is not None else engine
     if engine is None:
@@ -162,10 +205,15 @@ def add(
     if json_:
         click.echo(json.dumps({"name": name, **asdict(group)}))
         return
+    pilots = "pilot" if most == 1 else "pilots"
     click.echo(
-        f"group {name}: up to {most} pilots, started while jobs wait; see: "
+        f"group {name}: up to {most} {pilots}, started while jobs wait; see: "
         f"postroom pilots list {shlex.quote(made.root)}"
     )
+    if not is_locked(LocalFiles(), made.master_lock):
+        talk(
+            f"no scheduler is running, which sends the jobs; start it with: {up_command(made.root)}"
+        )
 
 
 @command.command("list")
@@ -237,55 +285,64 @@ def show(words: tuple[str, ...], base: str, json_: bool) -> None:
 @command.command()
 @_groups_argument
 @base_option
-def drain(words: tuple[str, ...], base: str) -> None:
+@as_json
+def drain(words: tuple[str, ...], base: str, json_: bool) -> None:
     """Start no more pilots; those that live finish their job and end.
 
     \b
       postroom pilots drain ./base          all groups
       postroom pilots drain ./base slurm    one of them
     """
-    _act("drain", words, base)
+    _act("drain", words, base, json_)
 
 
 @command.command()
 @_groups_argument
 @base_option
-def resume(words: tuple[str, ...], base: str) -> None:
+@as_json
+def resume(words: tuple[str, ...], base: str, json_: bool) -> None:
     """Start pilots again, after a drain, a stop or a pause.
 
     \b
       postroom pilots resume ./base
     """
-    _act("resume", words, base)
+    _act("resume", words, base, json_)
 
 
 @command.command()
 @_groups_argument
 @base_option
-def stop(words: tuple[str, ...], base: str) -> None:
+@as_json
+def stop(words: tuple[str, ...], base: str, json_: bool) -> None:
     """End pilots now, and start no more; their jobs are requeued.
 
     \b
       postroom pilots stop ./base
     """
-    _act("stop", words, base)
+    _act("stop", words, base, json_)
 
 
 @command.command()
 @_groups_argument
 @base_option
-def remove(words: tuple[str, ...], base: str) -> None:
+@as_json
+def remove(words: tuple[str, ...], base: str, json_: bool) -> None:
     """Forget groups; their pilots finish their job and end.
 
     \b
       postroom pilots remove ./base slurm
     """
-    _act("remove", words, base)
+    _act("remove", words, base, json_)
 
 
-def _act(verb: str, words: tuple[str, ...], base: str) -> None:
+def _act(verb: str, words: tuple[str, ...], base: str, json_: bool) -> None:
     folder, names = split_base(base, words)
-    click.echo(change_pilots(open_base(folder), verb, names))
+    opened = open_base(folder)
+    said = change_pilots(opened, verb, names)
+    if json_:
+        print_json(view_pilots(opened, ended=0))
+    else:
+        click.echo(said)
 
 
 def _group_row(row: GroupRow) -> list[str]:

@@ -20,6 +20,7 @@ from ..queue.queue_view import QueueView
 from ..store.agents import PageInfo, read_page_info
 from ..store.base import Base, create_base, open_base, own_queue
 from ..store.files import LocalFiles, is_locked
+from ..store.pilot_records import has_pilots
 from ..store.snapshot import acting_master
 from ..store.wanted_agents import WantedAgents, read_wanted
 from ..system.processes import alive
@@ -146,7 +147,9 @@ def bring_up(standing: Standing, gpus: str | None, yields: bool | None = None) -
 
 def _ask(view: QueueView, gpus: str | None, yields: bool | None) -> list[actions.ActionResult]:
     wanted, asked = _wanted(view.base), []
-    if gpus is not None or not wanted.agents:
+    # A login node of a cluster computes nothing itself, unless somebody says so: --gpus cpu.
+    only_pilots = not wanted.agents and has_pilots(FILES, view.base) and not view.cards()
+    if gpus is not None or not (wanted.agents or only_pilots):
         slots = {slot.agent: slot.gpu for slot in parse_gpus(gpus or "all", view.cards)}
         others = [agent for agent in wanted.agents if wanted.agents[agent] != slots.get(agent)]
         if others:

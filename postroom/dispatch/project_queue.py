@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from ..store.job_ids import JobId
 from ..store.requests import Orders
 from ..store.scheduling import SchedulingOptions
-from .run_queue import Capacity, JobRange, RunQueue
+from .run_queue import NEAR_LETTER, Capacity, JobRange, RunQueue
 from .send_order import JobKey, is_held, job_key, position_of
 
 # Cards, memory of each, where, kinds of cards, how long it can take, if it shares; and its group.
@@ -264,7 +264,7 @@ class ProjectQueue(RunQueue):
             return None
         priority, first = head[0], head[2]
         stop = first
-        most = self._length(agents, self._letter_s, len(self._key)) if capacity.lasting else 1
+        most = self._length(agents, NEAR_LETTER, len(self._key)) if capacity.lasting else 1
         while head is not None and (head[0], head[2]) == (priority, stop):
             if stop > first and not (self._is_plain(first) and self._is_plain(stop)):
                 break

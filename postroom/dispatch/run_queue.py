@@ -8,6 +8,7 @@ from array import array
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from math import inf
+from typing import NamedTuple
 
 from ..store.runs import Note, count_covered, gaps
 from ..store.scheduling import will_do
@@ -31,8 +32,23 @@ LAST_S = 0.01
 AROUND_S = 1e-5
 # From this many parcels on, finished ones are looked for.
 FORGET_FROM = 4096
+# To another machine, less than this: each letter costs a round trip.
+FAR_LEAST_S = 0.25
 # Never more jobs in one letter, however short they are.
 MOST_JOBS = 512
+
+
+class LetterSize(NamedTuple):
+    """How much a letter holds."""
+
+    seconds: float
+    least_s: float
+    nbytes: int
+
+
+NEAR_LETTER = LetterSize(LETTER_S, LEAST_S, LARGE_LETTER_BYTES)
+LARGE_LETTER = LetterSize(LARGE_LETTER_S, LEAST_S, LARGE_LETTER_BYTES)
+FAR_LETTER = LetterSize(FAR_LETTER_S, FAR_LEAST_S, 1 << 40)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +145,7 @@ class RunQueue:
         self._forget_from = FORGET_FROM
         self._waiting: list[tuple[int, int]] = []  # a heap of disjoint ranges
         self.job_bytes = 0  # of each, if they have large arguments
+        self._far = False  # whether an agent on another machine has taken some
         self.grows = False  # True: more jobs are about to come, so the end is not near
         self.priority = 0
         self._held: set[int] = set()  # not to be sent
@@ -193,7 +210,9 @@ class RunQueue:
         first, stop = heapq.heappop(self._waiting)
         far = capacity is not None and capacity.where != "local"
         left = max(stop - first, self.n_jobs - self.done)
-        length = self._length(agents, FAR_LETTER_S if far else self._letter_s, left)
+        size = FAR_LETTER if far else self._letter
+        self._far = self._far or far
+        length = self._length(agents, size, left)
         # Jobs that were submitted one by one may be sent together.
         while stop < first + length and self._waiting and self._waiting[0][0] == stop:
             stop = heapq.heappop(self._waiting)[1]
@@ -241,12 +260,14 @@ class RunQueue:
         return JobRange(parcel, first, stop, attempt, failed, lost, offset)
 
     @property
-    def _letter_s(self) -> float:
-        return LARGE_LETTER_S if self.job_bytes else LETTER_S
+    def _letter(self) -> LetterSize:
+        return LARGE_LETTER if self.job_bytes else NEAR_LETTER
 
     def is_ahead(self, agents: int) -> bool:
         """Whether so many large jobs wait that more would only take memory."""
-        letter = self._length(agents, self._letter_s, self.n_jobs - self.done)
+        if self._far:
+            return False  # a letter to another machine takes all that there is
+        letter = self._length(agents, self._letter, self.n_jobs - self.done)
         return self.job_bytes > 0 and self.waiting() >= letter * agents // 2 + 2
 
     def is_short(self, jobs: int) -> bool:
@@ -307,17 +328,17 @@ class RunQueue:
         """Count finished jobs whose results were removed before they were collected here."""
         self.done += jobs
 
-    def _length(self, agents: int, letter_s: float, left: int) -> int:
+    def _length(self, agents: int, size: LetterSize, left: int) -> int:
         """How many of the jobs that are `left` should share a letter."""
         if self.mean_s is None or self._one_job_per_letter:
             return 1
-        by_time = int(letter_s / max(self.mean_s, 1e-6))
+        by_time = int(size.seconds / max(self.mean_s, 1e-6))
         if self.job_bytes:
-            by_time = min(by_time, LARGE_LETTER_BYTES // self.job_bytes)
+            by_time = min(by_time, size.nbytes // self.job_bytes)
         # Near the end, share what is left, so that no agent has to finish alone: half of it, and
         # half of what is left then, until there is so little that more letters would take longer.
         agents = max(agents, 1)
         at_once = self.grows or left * (self.mean_s + AROUND_S) <= LAST_S * agents
         by_share = -(-left // (agents if at_once else 2 * agents))
-        least = int(LEAST_S / max(self.mean_s, 1e-6))
+        least = int(size.least_s / max(self.mean_s, 1e-6))
         return max(1, min(by_time, max(by_share, least), MOST_JOBS))

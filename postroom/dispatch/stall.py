@@ -78,18 +78,21 @@ def find_obstacle(files: Files, base: Base, *, acting: bool) -> str:
     return ""
 
 
-def about_pilots(files: Files, base: Base, now: float) -> str:
-    """Why no pilot serves, if the base is to have some."""
+def about_pilots(files: Files, base: Base, now: float, where: str = "") -> str:
+    """Why no pilot serves, if the base is to have some; `where`: of that engine."""
     try:
         groups = read_groups(files, base).groups
+        groups = {name: one for name, one in groups.items() if where in ("", one.engine)}
     except BadFileError as error:
         return f"no pilot is started: {error}"
     paused = [f"{name}: {group.paused}" for name, group in groups.items() if group.paused]
     if paused:
         return f"pilots are paused ({paused[0]}); then: postroom pilots resume {base.root}"
     if not groups or all(group.drained for group in groups.values()):
-        return ""
-    states = [pilot.state for pilot in read_pilots(files, base).values()]
+        drained = f"pilots are drained; start them again: postroom pilots resume {base.root}"
+        return drained if groups and where else ""
+    pilots = read_pilots(files, base).values()
+    states = [pilot.state for pilot in pilots if pilot.group in groups]
     coming = sum(state in (PilotState.SUBMITTED, PilotState.STARTING) for state in states)
     if coming:
         return f"{coming} pilots are on their way; why they wait: postroom pilots list {base.root}"

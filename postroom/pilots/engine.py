@@ -50,6 +50,10 @@ class Sighting:
 class Engine(Protocol):
     """Starts pilots, looks at them, cancels them."""
 
+    # Whether the command is not the far end itself, but carries its wire: a signal that ends the
+    # command is trouble of this host.
+    carries: bool
+
     def command(self, group: PilotGroup, job_name: str) -> list[str]:
         """The command whose stdin and stdout reach a far end."""
 

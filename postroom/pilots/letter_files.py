@@ -54,6 +54,7 @@ class LetterFiles:
         self._sent: dict[tuple[str, ...], int] = {}  # kind and names: bytes; the newest last
         self._used: set[tuple[str, ...]] = set()  # by the current letter
         self._sheet: tuple[Record, JobSheet] | None = None
+        self.parts = 0  # of the current letter, that were sent
         self._unsent = 0  # how much was sent for jobs that no part has named yet
 
     def ship(self, letter: Letter, *, left_s: float | None = None) -> Shipment:
@@ -61,10 +62,12 @@ class LetterFiles:
 
         Jobs that may take longer than `left_s` are not sent, nor those behind them: `stop` says so.
 
-        FileNotFoundError, BadFileError: the run is gone. A job that cannot be read is not sent: the
-        far end finds that out as any session does, and says so as the job's outcome.
+        FileNotFoundError, BadFileError: the run is gone. A job that is not there is not sent: the
+        far end finds that out as any session does, and says so as the job's outcome. Another
+        OSError is trouble of this host, and says nothing about the job.
         """
         self._used.clear()
+        self.parts = 0
         info = self._begin_run(letter.run)
         shipment = Shipment(info, letter.stop)
         if info.shared is not None:
@@ -79,7 +82,7 @@ class LetterFiles:
                 record, sheet = self._send_record(info, letter, job, place)
             except OtherVersionError:
                 raise
-            except (BadFileError, OSError):
+            except (BadFileError, FileNotFoundError):
                 break
             stop = min(record.stop, letter.stop)
             if info.queue:  # one job in each letter
@@ -108,6 +111,7 @@ class LetterFiles:
         commands = [job for job in shipment.folders if part.first <= job < part.stop]
         line = part.encode().decode()
         self._wire.send("letter", line=line, commands=commands, more=more)
+        self.parts += 1
         self._unsent = 0
 
     def close(self) -> None:

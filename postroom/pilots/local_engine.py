@@ -18,6 +18,8 @@ _NAME = b"POSTROOM_LOCAL_PILOT="
 class LocalEngine:
     """Runs pilots as children of their stand-ins."""
 
+    carries = False
+
     def command(self, group: PilotGroup, job_name: str) -> list[str]:
         """Run the far end in a shell of its own."""
         return [*self.named(job_name), "bash", "-c", far_script(group)]

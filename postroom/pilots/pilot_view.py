@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 
 from ..store.base import Base
-from ..store.files import LocalFiles
+from ..store.files import LocalFiles, is_locked
 from ..store.pilot_records import (
     PilotGroup,
     PilotRecord,
@@ -74,17 +74,20 @@ def view_pilots(base: Base, *, ended: int = 5) -> PilotView:
     over = [record for record in records if record.state is PilotState.ENDED]
     over = sorted(over, key=lambda record: record.ended_at)[-ended:] if ended else []
     living = [record for record in records if record.state is not PilotState.ENDED]
+    kept = not groups or is_locked(files, base.pilot_keeper_lock)
     rows = [_row(base, record, look.pilots.get(record.pilot, {}), now) for record in living + over]
-    lock = files.try_lock(base.pilot_keeper_lock, shared=True) if groups else None
-    if lock is not None:
-        lock.release()
+    if not kept:  # nobody else would say so
+        for row in rows[: len(living)]:
+            if not is_locked(files, base.agent_lock(row.pilot)):
+                row.state, row.why = "dead", "its stand-in is dead"
+    serving = {row.pilot for row in rows if row.state == PilotState.SERVING.value}
     return PilotView(
         [
-            _group(name, group, living, look.errors.get(name, ""), demand.get(name, 0))
+            _group(name, group, living, serving, look.errors.get(name, ""), demand.get(name, 0))
             for name, group in groups.items()
         ],
         rows,
-        lock is None,
+        kept,
     )
 
 
@@ -110,7 +113,12 @@ def _row(base: Base, record: PilotRecord, seen: dict[str, str], now: float) -> P
 
 
 def _group(
-    name: str, group: PilotGroup, living: list[PilotRecord], error: str, waiting: int
+    name: str,
+    group: PilotGroup,
+    living: list[PilotRecord],
+    serving: set[str],
+    error: str,
+    waiting: int,
 ) -> GroupRow:
     mine = [record for record in living if record.group == name]
     state = "paused" if group.paused else "drained" if group.drained else "on"
@@ -120,7 +128,7 @@ def _group(
         state,
         group.paused or (f"unknown: {error}" if error else ""),
         len(mine),
-        sum(record.state is PilotState.SERVING for record in mine),
+        sum(record.pilot in serving for record in mine),
         group.most,
         group.least,
         waiting,

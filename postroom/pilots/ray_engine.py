@@ -20,6 +20,8 @@ from .local_engine import LocalEngine
 class RayEngine(LocalEngine):
     """The Ray cluster at an address."""
 
+    carries = True
+
     def command(self, group: PilotGroup, job_name: str) -> list[str]:
         """Run a bridge, which has an actor started; `name=value` options are the actor's."""
         options: dict[str, object] = {"num_gpus": group.gpus, "num_cpus": 1}

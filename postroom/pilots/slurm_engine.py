@@ -21,8 +21,11 @@ from .engine import EngineError, Fate, Sighting, far_script
 PATIENCE_S = 15.0
 _FIELDS = "%i|%T|%r|%N|%e|%j"
 _PENDING = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"}
-# The job's own end. All other ends are the doing of the engine, or of a person.
-_OWN_ENDS = {"COMPLETED", "FAILED", "OUT_OF_MEMORY"}
+# The job's own end. All other ends are the doing of the engine, or of a person; so is FAILED, if
+# the reason is one of Slurm's: a launch that failed, a system failure. COMPLETED: the far end left
+# in order, since its stand-in was gone.
+_OWN_ENDS = {"FAILED", "OUT_OF_MEMORY"}
+_OWN_REASON = re.compile(r"(None|NonZeroExitCode|RaisedSignal.*|OutOfMemory)?")
 _RUNNING = {"RUNNING", "COMPLETING", "SUSPENDED", "SIGNALING", "STAGE_OUT", "STOPPED", "RESIZING"}
 _STATE = re.compile(r"\bJobState=(\w+)")
 _ABOUT_CARDS = re.compile(r"(-G.*|--gpus.*|--gres(=.*)?|--tres-per-.*)")
@@ -30,6 +33,8 @@ _ABOUT_CARDS = re.compile(r"(-G.*|--gpus.*|--gres(=.*)?|--tres-per-.*)")
 
 class SlurmEngine:
     """The Slurm that this host's commands talk to."""
+
+    carries = True
 
     def command(self, group: PilotGroup, job_name: str) -> list[str]:
         """One task on one node; the group's own options come last, and win."""
@@ -57,7 +62,7 @@ class SlurmEngine:
                 if state == "COMPLETING":
                     state = self._final_state(engine_id)
                 found[name] = Sighting(
-                    engine_id, fate_of(state), _words(state, reason), node, _time(end)
+                    engine_id, fate_of(state, reason), _words(state, reason), node, _time(end)
                 )
         return found
 
@@ -74,13 +79,14 @@ class SlurmEngine:
         return "COMPLETING"
 
 
-def fate_of(state: str) -> Fate:
-    """What a state of Slurm means for a pilot."""
+def fate_of(state: str, reason: str = "") -> Fate:
+    """What a state of Slurm, and its reason, mean for a pilot."""
     if state in _PENDING:
         return Fate.PENDING
     if state in _RUNNING:
         return Fate.RUNNING
-    return Fate.ENDED if state in _OWN_ENDS else Fate.TAKEN
+    own = state in _OWN_ENDS and _OWN_REASON.fullmatch(reason)
+    return Fate.ENDED if own else Fate.TAKEN
 
 
 def _words(state: str, reason: str) -> str:

@@ -8,10 +8,10 @@ its letter, empties its mailbox. It imports nobody's code and no torch, so no jo
 what holds the agent's lock publishes: what is far away can not, however long it lives.
 
 How a pilot ends decides what becomes of its job. If the engine says that it took the pilot away
-(cancelled, time limit, preempted, node failed), or if it does not answer, the job is requeued and
-nobody is blamed. If the far end died by itself, the job in hand is noted as lost, as after the
-death of a worker. Only a stand-in blames a job: when a stand-in is found dead, its letter is
-requeued, and nobody is blamed.
+(cancelled, time limit, preempted, node failed), if it does not answer, or if a signal ended what
+carries the wire on this host, the job is requeued and nobody is blamed. If the far end died by
+itself, the job in hand is noted as lost, as after the death of a worker. Only a stand-in blames a
+job: when a stand-in is found dead, its letter is requeued, and nobody is blamed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from ..errors import BadFileError, PostroomError
+from ..errors import BadFileError, OtherVersionError, PostroomError
 from ..store.agents import AgentInfo
 from ..store.base import Base, open_base
 from ..store.files import Box, Clock, Files, LocalFiles, Lock, SystemClock
@@ -132,6 +132,7 @@ class StandIn:
         self._done = 0
         self._stops = 0
         self._told_by_engine = False  # to stop
+        self._refuses = False  # a letter names what another version has written
         self._drains = ""  # why it takes no more letters
         self._stopped: set[tuple[int, int]] = set()  # jobs and attempts that were told to stop
         self._look_at = self._ping_at = 0.0
@@ -248,11 +249,19 @@ class StandIn:
             self._step(now)
         except TakenForDead:
             raise
+        except OSError as error:
+            # A disk that does not answer: the next round tries again. A pilot may have waited for
+            # its node for hours.
+            if not may_pass(error):
+                self._give_up(error, blame=False)
         except Exception as error:
             # A far end that says what nobody understands may do so for the same job again: that
             # counts against the job, or it would be sent for ever. Trouble of this host does not.
-            self._said = f"its stand-in cannot go on: {error!r}"
-            self._cancel(blame=not isinstance(error, OSError))
+            self._give_up(error, blame=True)
+
+    def _give_up(self, error: Exception, *, blame: bool) -> None:
+        self._said = f"its stand-in cannot go on: {error!r}"
+        self._cancel(blame=blame)
 
     def _step(self, now: float) -> None:
         while not self.ended and not self._heard.empty():
@@ -310,7 +319,7 @@ class StandIn:
             case "ready":
                 self._serve(words)
             case "want source":
-                self._send_source(str(words["run"]))
+                self._insist(lambda: self._send_source(str(words["run"])))
             case "hand":
                 self._take_in_hand(words)
             case "output" | "log":
@@ -327,7 +336,7 @@ class StandIn:
             case "cut":
                 self._shorten(int(words["stop"]))
             case "empty":
-                self._end_letter()
+                self._insist(self._end_letter)
             case "draining":
                 self._told_by_engine = True
                 self._drain(str(words["why"]))
@@ -502,9 +511,9 @@ class StandIn:
 
     def _end_letter(self) -> None:
         assert self._box is not None
+        self._box.clear()
         self._letter = self._shipment = self._job = None
         self._idle_since = self._clock.monotonic()
-        self._box.clear()
         self._write_hand(InHand("idle", since=self._clock.wall(), done=self._done))
         if self._drains:
             self._take_down()
@@ -542,10 +551,23 @@ class StandIn:
         left_s = self.record.ends_at - self._clock.wall() if self.record.ends_at else None
         try:
             shipment = self._ships.ship(letter, left_s=left_s)
+        except OtherVersionError as error:
+            # Until somebody updates this host: to leave would only have the next pilot start.
+            if not self._refuses:
+                self._journal.log("error", f"pilot {self._agent_id} cannot go on: {error}")
+                self._write_hand(InHand("blocked", since=self._clock.wall()))
+            self._refuses = True
+            return
         except (FileNotFoundError, BadFileError) as error:
             self._journal.log("warning", f"letter of an unknown run dropped: {error}")
             self._box.clear()
             return
+        except OSError as error:
+            # What was sent in part cannot be sent again; else the next round tries again.
+            if self._ships.parts or not may_pass(error):
+                self._give_up(error, blame=False)
+            return
+        self._refuses = False
         why = f"a job may take {shipment.timeout_s} s, and {left_s} s are left"
         if shipment.stop == letter.first:
             self._drain(why)
@@ -581,8 +603,10 @@ class StandIn:
         if now >= self._ping_at:
             self._ping_at = now + PING_S
             wire.send("ping")
-            if self._letter is None and self.record.state is PilotState.SERVING:
-                idle = self._clock.wall() - (now - self._idle_since)
+            if self.record.state is PilotState.SERVING:
+                idle = (
+                    self._clock.wall() - (now - self._idle_since) if self._letter is None else 0.0
+                )
                 if abs(idle - self.record.idle_since) > 1.0 or self._done != self.record.jobs:
                     self._note(idle_since=idle, jobs=self._done)
         talks = self.record.state is not PilotState.SUBMITTED
@@ -668,8 +692,14 @@ class StandIn:
             self._finish(f"{self._drains}{words}", blame=False, sighting=seen)
             return
         sighting = self._ask_engine()
-        if self._process is not None and self._process.returncode == TAKEN_CODE:
+        code = self._process.returncode if self._process is not None else None
+        if code == TAKEN_CODE:
             sighting = Sighting("", Fate.TAKEN, self._last_words())
+        elif sighting is None or sighting.fate is Fate.ENDED:
+            if code == 0:  # it left in order: it could not reach us
+                sighting = Sighting("", Fate.TAKEN, GONE)
+            elif code is not None and code < 0 and self._engine.carries:
+                sighting = Sighting("", Fate.TAKEN, f"signal {-code} ended what carries its wire")
         words = self._said if self._said not in ("", "drained") else ""
         if sighting is not None and sighting.fate is Fate.TAKEN:
             self._finish(sighting.why or "taken by its engine", blame=False, sighting=sighting)

@@ -6,7 +6,6 @@ import contextlib
 import heapq
 import itertools
 from collections.abc import Iterator
-from functools import cached_property
 from statistics import fmean
 
 from ..dispatch.stall import about_pilots
@@ -39,11 +38,14 @@ class Estimator:
         self._order: Iterator[RunJob] = in_order(base_state.ready, base_state.levels())
         self._places: dict[JobId, int] = {}
         self._means: dict[str, float | None] = {}
+        self._pilots: dict[str, str] = {}  # by the engine: why none serves
 
-    @cached_property
-    def _pilots(self) -> str:
+    def _about_pilots(self, where: str = "") -> str:
         """Why no pilot serves; "": the base has none."""
-        return about_pilots(LocalFiles(), Base(self._root), self._base_state.at)
+        if where not in self._pilots:
+            base, at = Base(self._root), self._base_state.at
+            self._pilots[where] = about_pilots(LocalFiles(), base, at, where)
+        return self._pilots[where]
 
     # Why
 
@@ -108,8 +110,14 @@ class Estimator:
         if self._base_state.master_pid is None:
             return f"no scheduler is running; start it with: {up_command(self._root)}"
         agents = [agent for agent in self._base_state.agents if agent.state not in _GONE]
+        where = reader.scheduling(number).where
+        if not agents and where not in ("", "local"):
+            return self._about_pilots(where) or self._why_nowhere(where)
         if not agents:
-            return self._pilots or f"no agent is running; start one with: {up_command(self._root)}"
+            return (
+                self._about_pilots()
+                or f"no agent is running; start one with: {up_command(self._root)}"
+            )
         accepting = [
             agent for agent in agents if agent.agent not in self._base_state.orders.drained
         ]
@@ -117,6 +125,10 @@ class Estimator:
             return "all agents are drained; undo it with: postroom drain --undo"
         scheduling = reader.scheduling(number)
         if not self._fitting(reader, number):
+            if pilots := self._about_pilots(scheduling.where):
+                return pilots
+            if scheduling.where not in ("", *(agent.where for agent in accepting)):
+                return self._why_nowhere(scheduling.where)
             if scheduling.gpus > 1 and not any(
                 gpu_count(agent) >= scheduling.gpus for agent in accepting
             ):
@@ -145,6 +157,19 @@ class Estimator:
                 return f"it is next; agent {waiting[0].agent} waits for its GPU: {waiting[0].note}"
             return "it is next"
         return f"{place} job{'s are' if place > 1 else ' is'} ahead of it"
+
+    def _why_nowhere(self, where: str) -> str:
+        """Nothing of what a job is to run on is there."""
+        if where == "local":
+            return (
+                f"it is to run on this host (--where local), where no agent is; start one with: "
+                f"{up_command(self._root)}"
+            )
+        engine = "--ray ADDRESS" if where == "ray" else f"--{where}"
+        return (
+            f"it is to run on pilots of {where}, and there are none: postroom pilots add "
+            f"{self._root} {engine}"
+        )
 
     def _why_limited(self, reader: RunReader, scheduling: SchedulingOptions) -> str:
         """Whether as many jobs of its group, or of its project, run as may."""
@@ -176,6 +201,7 @@ class Estimator:
             for agent in self._base_state.agents
             if agent.state not in _GONE
             and agent.agent not in self._base_state.orders.drained
+            and scheduling.where in ("", agent.where)
             and (scheduling.gpus <= 1 or scheduling.gpus <= gpu_count(agent))
             and (scheduling.shares or not agent.shares)
             and scheduling.memory_mib <= agent.memory_mib

@@ -164,7 +164,10 @@ def change_groups(files: Files, base: Base, change: Callable[[PilotGroups], None
     try:
         groups = read_groups(files, base)
         change(groups)
-        groups.check()
+        try:
+            groups.check()
+        except ValueError as error:
+            raise PostroomError(str(error)) from None
         _write(files, base, base.pilot_groups, groups, sync=True)
         return groups
     finally:

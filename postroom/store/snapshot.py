@@ -57,6 +57,7 @@ class AgentStatus:
     note: str = ""  # what a session waits for that has no GPU; the last words of a missing one
     kept: bool = False  # it lives as long as the base wants it
     shares: bool = False  # it holds no GPU: its jobs book parts of them
+    where: str = "local"  # or the engine that carries it elsewhere, such as "slurm"
 
 
 @dataclass(frozen=True)
@@ -161,6 +162,7 @@ def _agent(files: Files, base: Base, agent_id: str) -> AgentStatus:
         note=info.waits_for if info else "",
         kept=info.kept if info else False,
         shares=info.shares if info else False,
+        where=(info.where if info else "") or "local",
     )
 
 

@@ -65,6 +65,9 @@ def test_a_dry_run_shows_the_script_and_changes_nothing(tmp_path: Path, keeper: 
         (("add",), "name an engine"),
         (("add", "--slurm", "--min", "3", "--max", "2"), "--min 3 is more than --max 2"),
         (("add", "--slurm", "--time", "5s"), "too short"),
+        (("add", "--slurm", "-p", "gpu"), "Options of the engine follow --"),
+        (("add", "--slurm", "--ray", "auto"), "name one engine"),
+        (("add", "--local", "-b", "{base}", "--name", "a b"), "the name of a group has at most"),
         (("add", "lab", "--slurm"), "for a base write ./lab"),
         (("show", "-b", "{base}", "a-1", "a-2"), "name one pilot"),
         (("drain", "-b", "{base}", "nobody"), "there is no group 'nobody'"),
@@ -89,7 +92,13 @@ def test_groups_and_pilots_are_listed_drained_resumed_stopped_and_removed(tmp_pa
     dead = PilotRecord("local-2", "local", "local", PilotState.ENDED, "y", now, why="PREEMPTED")
     for record in (lives, dead):
         write_pilot(LocalFiles(), base, record)
+    alone = call("list", base.root)
+    assert "0 serving, 1 of 2" in alone.stdout and "its stand-in is dead" in alone.stdout
+    assert "their keeper is dead" in alone.stderr
+    lock = LocalFiles().try_lock(base.agent_lock("local-1"))
+    assert lock is not None
     listed = call("list", base.root).stdout
+    lock.release()
     assert "n7" in listed and "PREEMPTED" in listed
     assert "1 serving, 1 of 2" in listed
     view = json.loads(call("list", base.root, "--json").stdout)
@@ -100,7 +109,8 @@ def test_groups_and_pilots_are_listed_drained_resumed_stopped_and_removed(tmp_pa
         found = read_groups(LocalFiles(), base).groups["local"]
         return found.drained, found.stopped
 
-    call("drain", base.root)
+    said = json.loads(call("drain", base.root, "--json").stdout)
+    assert [group["state"] for group in said["groups"]] == ["drained"]
     assert group() == (True, False)
     call("resume", base.root, "local")
     assert group() == (False, False)

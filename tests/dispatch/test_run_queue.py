@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroom.dispatch.run_queue import (
+    FAR_LEAST_S,
     FAR_LETTER_S,
     FORGET_FROM,
     LARGE_LETTER_BYTES,
@@ -82,6 +83,20 @@ def test_no_more_large_jobs_are_written_than_agents_will_soon_need() -> None:
     while large.is_ahead(2):
         large.take(agents=2)
     assert large.waiting() == 2
+
+
+def test_a_letter_to_another_machine_takes_all_large_jobs_and_more_are_written() -> None:
+    large = queue(100, mean_s=FAR_LETTER_S / 20)
+    large.grows, large.job_bytes = True, LARGE_LETTER_BYTES // 2
+    assert large.is_ahead(1)
+    span = large.take(capacity=Capacity(where="slurm"))
+    assert span is not None and span.stop - span.first == 20
+    assert not large.is_ahead(1)
+
+
+def test_near_the_end_a_letter_to_another_machine_is_worth_its_journey() -> None:
+    span = queue(16, mean_s=FAR_LEAST_S / 5).take(capacity=Capacity(where="slurm"), agents=4)
+    assert span is not None and span.stop - span.first == 5
 
 
 def test_a_letter_is_never_longer_than_its_limit() -> None:

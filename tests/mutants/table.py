@@ -2282,10 +2282,31 @@ MUTANTS = [
         "tests/pilots/test_stand_in.py",
     ),
     Mutant(
+        "what ends `srun` on this host blames no job",
+        "postroom/pilots/stand_in.py",
+        "code < 0 and self._engine.carries:",
+        "False:",
+        "tests/pilots/test_stand_in.py",
+    ),
+    Mutant(
+        "a far end that left in order blames no job",
+        "postroom/pilots/stand_in.py",
+        "if code == 0:",
+        "if False:",
+        "tests/pilots/test_stand_in.py",
+    ),
+    Mutant(
+        "a job whose arguments a stand-in cannot read now is not sent without them",
+        "postroom/pilots/letter_files.py",
+        "except (BadFileError, FileNotFoundError):\n                break",
+        "except (BadFileError, OSError):\n                break",
+        "tests/pilots/test_stand_in.py",
+    ),
+    Mutant(
         "trouble of its own host is no reason for a stand-in to blame a job",
         "postroom/pilots/stand_in.py",
-        "self._cancel(blame=not isinstance(error, OSError))",
-        "self._cancel(blame=True)",
+        "if not may_pass(error):\n                self._give_up(error, blame=False)",
+        "if not may_pass(error):\n                self._give_up(error, blame=True)",
         "tests/pilots/test_stand_in.py",
     ),
     Mutant(

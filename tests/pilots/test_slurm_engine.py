@@ -72,9 +72,13 @@ def test_the_script_keeps_stdout_for_the_wire_and_options_win() -> None:
     [
         ("PENDING", Fate.PENDING),
         ("RUNNING", Fate.RUNNING),
-        ("COMPLETED", Fate.ENDED),
         ("FAILED", Fate.ENDED),
-        ("OUT_OF_MEMORY", Fate.ENDED),
+        ("FAILED NonZeroExitCode", Fate.ENDED),
+        ("FAILED RaisedSignal:9(Killed)", Fate.ENDED),
+        ("OUT_OF_MEMORY OutOfMemory", Fate.ENDED),
+        ("FAILED JobLaunchFailure", Fate.TAKEN),  # as after `kill` of its srun
+        ("FAILED SystemFailure", Fate.TAKEN),
+        ("COMPLETED None", Fate.TAKEN),
         ("CANCELLED", Fate.TAKEN),
         ("TIMEOUT", Fate.TAKEN),
         ("PREEMPTED", Fate.TAKEN),
@@ -83,7 +87,7 @@ def test_the_script_keeps_stdout_for_the_wire_and_options_win() -> None:
     ],
 )
 def test_states_tell_the_engines_doing_from_the_pilots_own(state: str, fate: Fate) -> None:
-    assert fate_of(state) is fate
+    assert fate_of(*state.split()) is fate
 
 
 def test_commands_that_are_missing_or_fail_or_hang_are_said(

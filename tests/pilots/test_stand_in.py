@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from postroom.errors import OtherVersionError
 from postroom.jobs import Job
 from postroom.master import Master
 from postroom.parcel.sheets import JobEnd, RanBy, pack_outcomes
@@ -40,6 +42,8 @@ KERNELS = "def double(x):\n    return 2 * x\n"
 
 class ScriptedEngine:
     """Says what the test says."""
+
+    carries = True
 
     def __init__(self) -> None:
         self.fate: Sighting | None = None
@@ -299,6 +303,72 @@ def test_trouble_of_this_host_ends_the_pilot_and_blames_nobody(
     room.until(lambda: room.stand_in.ended)
     assert room.engine.cancelled == ["postroom-p-1"]
     assert read_notes(room.files, room.base, letter.run) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "carries", "blamed"),
+    [
+        ("exit 1", True, 1),
+        ("exit 0", True, 0),  # it left in order, since it could not reach us
+        ("exit 75", True, 0),
+        ("kill -9 $$", True, 0),  # somebody killed `srun` on this host
+        ("kill -9 $$", False, 1),  # it was the far end itself
+    ],
+)
+def test_how_the_engines_command_ended_decides_about_blame_too(
+    room: Room, line: str, carries: bool, blamed: int
+) -> None:
+    letter = begin(room)
+    room.engine.carries = carries
+    room.engine.fate = Sighting("7", Fate.ENDED, "FAILED")
+    room.stand_in._process = subprocess.Popen(["sh", "-c", line])
+    room.hang_up()
+    room.until(lambda: room.stand_in.ended)
+    assert len(read_notes(room.files, room.base, letter.run)) == blamed
+
+
+def test_a_disk_that_does_not_answer_for_a_moment_ends_no_pilot(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room.serve()
+    asked = []
+
+    def size() -> int:
+        asked.append(errno.EIO)
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(room.stand_in._box, "size", size)
+        room.until(lambda: len(asked) >= 3)
+    # Nor does it fail the job whose arguments could not be read.
+    pool = room.master.submit_all([Job("kernels:double", x=4)])
+    with monkeypatch.context() as patch:
+        patch.setattr(room.stand_in._files, "open_append_file", lambda path: size())
+        room.until(lambda: len(asked) >= 6)
+    assert "letter" not in room.kinds()
+    room.answer(room.letter(), 8)
+    room.until(lambda: pool.done)
+    assert room.record.state is PilotState.SERVING
+
+
+def test_what_another_version_has_written_waits_for_an_update_and_starts_no_other_pilot(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room.serve()
+    pool = room.master.submit_all([Job("kernels:double", x=4)])
+    asked = []
+
+    def ship(*_: object, **__: object) -> None:
+        asked.append(1)
+        raise OtherVersionError("run.json", "a later one")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(room.stand_in._ships, "ship", ship)
+        room.until(lambda: len(asked) >= 3)
+        hand = read_in_hand(room.files, room.base, "p-1")
+        assert hand is not None and hand.state == "blocked"
+    room.answer(room.letter(), 8)
+    room.until(lambda: pool.done)
 
 
 def test_a_job_that_was_not_begun_is_not_blamed(room: Room) -> None:

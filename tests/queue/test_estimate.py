@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -60,6 +61,33 @@ def test_a_base_with_pilots_says_why_none_serves(base: Base, view: QueueView) ->
     assert "no pilots of this base would have what is asked" in why_here()
     write_demand(files, base, PilotDemand(time.time(), {"slurm": 1}))
     assert "no pilot lives yet" in why_here()
+
+
+def test_a_job_for_pilots_does_not_say_that_it_is_next_where_none_serves(
+    base: Base, view: QueueView
+) -> None:
+    files = LocalFiles()
+    (job,) = queue(base, "a", where="slurm")
+    (stays,) = queue(base, "b", project="q", where="local")
+
+    def why_of(job: JobId, *agents: AgentStatus) -> str:
+        base_state = with_agents(view, *agents)
+        reader = base_state.readers[job.run]
+        return Estimator(base_state, base.root).why(reader, job.number, "queued")
+
+    def have(**fields: object) -> None:
+        group = PilotGroup("slurm", **fields)  # type: ignore[arg-type]
+        change_groups(files, base, lambda groups: groups.groups.update(slurm=group))
+
+    for agents in ((), (agent("0"),)):
+        assert f"there are none: postroom pilots add {base.root} --slurm" in why_of(job, *agents)
+    have(paused="Invalid account")
+    assert "paused (slurm: Invalid account)" in why_of(job, agent("0"))
+    have(drained=True)
+    assert "postroom pilots resume" in why_of(job, agent("0"))
+    pilot = replace(agent("slurm-1"), where="slurm")
+    assert why_of(job, agent("0"), pilot) == "it is next"
+    assert "where no agent is; start one with: postroom up" in why_of(stays, pilot)
 
 
 def test_a_reason_says_what_is_missing_and_what_to_do(base: Base, view: QueueView) -> None:

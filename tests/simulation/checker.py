@@ -7,16 +7,18 @@ end, with the files themselves.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from postroom.errors import BadFileError
 from postroom.parcel.sheets import JobEnd, OutcomeSheet
 from postroom.store.base import CLOSED, Base, number_of
 from postroom.store.runs import Note
 
-from .disk import Disk, Folder
+from .disk import Disk, Folder, Node
 from .processes import Process
 
 if TYPE_CHECKING:
@@ -80,6 +82,8 @@ class Checker:
         self.running: list[Command] = []  # as far as they were not over
         self.reading: set[tuple[str, Process]] = set()  # runs, and who has a pool of them
         self.lies = False  # a lock was lost: then two may run what only one should
+        self.far_results = 0  # values that were made on nodes
+        self.may_cost_attempts = 0  # deaths on nodes that were not the engine's doing
         self._notes_lost = False  # notes are not synced: a power loss may cost an attempt more
 
     def plan(self, submission: Submission) -> None:
@@ -276,6 +280,7 @@ class Checker:
 
     def check_disk(self, disk: Disk) -> None:
         """Compare the files with the history."""
+        self._check_blame(disk)
         for submission in self.submissions:
             assert submission.run is not None
             if submission.closed is not None:
@@ -284,6 +289,20 @@ class Checker:
             covered = self._covered(disk, submission.run, names)
             known = {job: done for job, done in covered.items() if job in submission.jobs}
             self._compare(disk, submission, known)
+
+    def _check_blame(self, disk: Disk) -> None:
+        """What the engine, the network or this host did to a pilot has cost no attempt."""
+        blamed = []
+        for folder in disk.folder(f"{self._base.root}/attempts").entries.values():
+            assert isinstance(folder, Folder)
+            for name, node in folder.entries.items():
+                assert isinstance(node, Node)
+                with contextlib.suppress(BadFileError):  # a power loss tore it
+                    note = Note.decode(name, unmarked(node.data))
+                    if note.kind == "lost" and note.agent.startswith("p"):
+                        blamed.append(note)
+        if len(blamed) > self.may_cost_attempts:
+            raise Violation(f"{self.may_cost_attempts} deaths on nodes have cost {blamed}")
 
     def _covered(self, disk: Disk, run: str, names: list[str]) -> dict[int, JobEnd]:
         covered: dict[int, JobEnd] = {}

@@ -31,6 +31,7 @@ class Process:
         self.pid = scheduler.spawned
         self.parent = parent
         self.alive = True
+        self.finished = False  # it came to its own end
         self.survives = False  # the death of its parent
         self.starved = False  # it gets no descriptor: what it has open, it can use
         self.stopped = False  # SIGSTOP: alive, and holding its locks, but not running
@@ -154,6 +155,7 @@ class _Thread:
             try:
                 if process.alive:
                     self._body(process)
+                    process.finished = True
             except Killed:
                 pass
             except BaseException as error:  # the test judges it

@@ -12,11 +12,13 @@ from unittest import mock
 
 from postroom.store.base import FOLDERS
 from postroom.store.wanted_agents import WantedAgents
+from postroom.system.processes import Process as Identity
 
 from .checker import Plan, Submission, Violation
 from .cleaner import Cleaner
 from .disk import Folder, Node
 from .neighbour import Neighbour
+from .pilots import Pilot, SimulatedEngine
 from .processes import Process
 from .roles import ROOT, Client, Machine, Session
 from .user import User
@@ -26,7 +28,7 @@ ERRNOS = [
     errno.EIO, errno.ENOSPC, errno.EACCES, errno.ESTALE, errno.EMFILE, errno.EINTR, errno.EDQUOT,
     errno.EROFS, errno.ENOMEM,
 ]  # fmt: skip
-Role: TypeAlias = Client | Session | User | Cleaner | Rot | Neighbour
+Role: TypeAlias = Client | Session | User | Cleaner | Rot | Neighbour | Pilot
 # How many turns the world has, once the faults have stopped, to finish everything.
 PATIENCE = 100_000
 
@@ -42,6 +44,8 @@ class World(Machine):
         self._doomed: dict[Process, int] = {}  # orphans, and after how many operations they die
         self._suspects: list[Process] = []
         self.power_losses = 0
+        self.engine = SimulatedEngine(self)
+        self.pilot_lot = random.Random(0)  # apart, so that stories without pilots are as they were
         root = Folder()
         self.disk.change((self.disk.root, ROOT[1:], root))
         for name in FOLDERS:
@@ -90,9 +94,17 @@ class World(Machine):
         if doom is not None and self._doomed.get(process, 1) <= 0:
             self.scheduler.kill(process)
 
+    def doom(self, process: Process) -> None:
+        """Have a process killed when it would be given its next turn, also if it was stopped."""
+        process.stopped = False
+        process.wake_at = min(process.wake_at, self.scheduler.now)
+        self._doomed[process] = 0
+
     def lose_power(self) -> None:
         """Everything ends at once, and the disk has what it has."""
         self.power_losses += 1
+        for pilot in self.engine.living():
+            self.engine.take(pilot)
         for process in list(self.scheduler.processes):
             self.scheduler.kill(process)
         self.disk.lose_power()
@@ -113,6 +125,9 @@ class World(Machine):
     def suspect(self, process: Process) -> None:
         """Free the lock of a living session: it may go on as if nothing had happened."""
         role = self._roles.get(process)
+        if isinstance(role, Pilot) and role.lose_locks():
+            self._suspects.append(process)
+            self.checker.lies = True
         if isinstance(role, Session) and role.lock is not None:
             role.lock.lose()
             self.trees[role.agent_id].lose()
@@ -120,8 +135,10 @@ class World(Machine):
             self.checker.lies = True
 
     def sessions(self) -> list[Process]:
-        """The guardians that live."""
-        return [process for process, role in self._roles.items() if isinstance(role, Session)]
+        """The guardians that live, and the stand-ins."""
+        return [
+            process for process, role in self._roles.items() if isinstance(role, (Session, Pilot))
+        ]
 
     def finish(self) -> None:
         """The faults stop: now everything must come to its end, and be true."""
@@ -170,6 +187,7 @@ class World(Machine):
     def _reap(self, process: Process) -> None:
         error = process.error
         self._doomed.pop(process, None)
+        self.checker.may_cost_attempts += self.engine.is_blamed_for(process)
         for child in self.scheduler.children(process):
             child.stopped = False
             if child.survives:
@@ -201,6 +219,10 @@ class Story(World):
         self._forks = self._by_lot.choice((0.0, 0.0, 0.3))
         streams = random.Random(f"streams {seed}")
         queues = random.Random(f"queues {seed}")
+        pilots = self.pilot_lot = random.Random(f"pilots {seed}")
+        n_pilots = pilots.choice((0, 0, 0, 0, 0, 1, 2))
+        far_only = bool(n_pilots) and pilots.random() < 0.5
+        self._long = (0.3, 2.0) if n_pilots else ()  # so that pilots end while jobs run
         own: list[list[Submission]] = [[] for _ in range(n_clients)]
         joined: list[list[Submission]] = [[] for _ in range(n_clients)]
         for share in range(n_runs):
@@ -230,7 +252,7 @@ class Story(World):
         shared = random.Random(f"resting {seed}")
         rests, kept = shared.choice((0.0, 0.0, 0.5, 1.0)), shared.random() < 0.3
         lazy = queues.choice((0.0, 0.5, 1.0))
-        for number in range(n_sessions):
+        for number in range(0 if far_only else n_sessions):
             apart = containers.random() < self._apart
             forked, resting = rng.random() < 0.5, shared.random() < rests
             session = Session(
@@ -246,7 +268,7 @@ class Story(World):
                 self.kept[str(number)] = session
             else:
                 self.start(session)
-        if kept:
+        if kept and not far_only:
             self.keeper = self
             self._want(list(self.kept))
         if rests and shared.random() < 0.7:
@@ -261,6 +283,9 @@ class Story(World):
         if versions.random() < 0.3:
             self.version_lot = versions
             self.start(Rot(self))
+        for number in range(n_pilots):
+            self.start(Pilot(self, f"p{number}"))
+        self._strike = pilots.choice((0.0, 0.02, 0.1))
         # How bad it gets, and with what.
         self._turns = rng.choice((50, 150, 400))
         self._kill = rng.choice((0.0, 0.01, 0.05))
@@ -273,6 +298,10 @@ class Story(World):
         self.disk.listing_lag = rng.choice((0.0, 0.3))
         self._descriptors = random.Random(f"descriptors {seed}")
         self._starve = self._descriptors.choice((0.0, 0.0, 0.02, 0.1))
+        if n_pilots:  # it takes time to get to work elsewhere
+            self._turns, self._longest = 5 * self._turns, 5 * self._longest
+            for rate in ("_kill", "_fault", "_stop", "_suspect", "_starve"):
+                setattr(self, rate, getattr(self, rate) / 20)
 
     def _want(self, agents: list[str]) -> None:
         wanted = WantedAgents(dict.fromkeys(agents, "cpu"))
@@ -291,10 +320,13 @@ class Story(World):
             kind,
             retries=rng.choice((0, 1, 2)) if kind in ("fails", "flaky") else 0,
             fails=rng.choice((1, 2)) if kind == "flaky" else 0,
-            seconds=rng.choice((0.0, 0.0, 0.01, 0.2)),
+            seconds=self._seconds(rng.choice((0.0, 0.0, 0.01, 0.2))),
             command=rng.random() < self._commands,
             forks=self._by_lot.random() < self._forks,
         )
+
+    def _seconds(self, seconds: float) -> float:
+        return self.pilot_lot.choice((seconds, *self._long)) if self._long else seconds
 
     def run(self) -> None:
         """Live through the faults; then everything must come to its end, and be true."""
@@ -325,6 +357,9 @@ class Story(World):
             self.disk.full = not self.disk.full
         if self._descriptors.random() < self._starve:
             self._starve_or_feed()
+        pilots = [role for role in self._roles.values() if isinstance(role, Pilot)]
+        if pilots and self.pilot_lot.random() < self._strike:
+            self.pilot_lot.choice(pilots).strike()
         if rng.random() < self._stop:
             self._stop_or_continue()
         if rng.random() < self._suspect and self.sessions():
@@ -363,6 +398,15 @@ def seeded(rng: random.Random) -> Iterator[None]:
         mock.patch("postroom.master.new_run_id", lambda: f"run-{next(numbers):04d}"),
         mock.patch("postroom.store.requests._new_name", lambda _: f"{next(numbers):020d}-a.json"),
         mock.patch("postroom.master.source_version", lambda project, task: "1"),
+        # A story lasts seconds.
+        mock.patch("postroom.pilots.stand_in.SILENT_S", 3.0),
+        mock.patch("postroom.pilots.far_end.SILENT_S", 3.0),
+        mock.patch("postroom.pilots.stand_in.PING_S", 0.5),
+        mock.patch("postroom.pilots.far_end.PING_S", 0.5),
+        mock.patch("postroom.pilots.stand_in.ASK_S", 2.0),
+        # What a stand-in says of this process: the same in each story.
+        mock.patch("postroom.pilots.stand_in.myself", lambda: Identity(1, 1, "", "")),
+        mock.patch("socket.gethostname", lambda: "host"),
     ):
         yield
 
