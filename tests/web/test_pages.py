@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from postroom.queue.rows import Interval
 from postroom.queue.submission import submit
 from postroom.store.files import LocalFiles
 from postroom.store.pilot_records import PilotRecord, PilotState, write_pilot
+from postroom.store.requests import Orders, write_orders
 from postroom.store.scheduling import SchedulingOptions
 from postroom.web.pages import telling_span
 
@@ -28,6 +30,23 @@ def test_pages_of_jobs_lead_on_and_back(page: Page, browser: httpx.Client) -> No
     assert 'rel="next"' not in last
     assert "There are no more jobs" in browser.get("/jobs?project=many&first=500").text
     assert "No job matches" in browser.get("/jobs?text=nothing-like-that").text
+
+
+def test_the_overview_begins_with_what_paused_itself(page: Page, browser: httpx.Client) -> None:
+    files, why = LocalFiles(), "5 jobs in a row failed at once with <no train.py>"
+    submit(files, page.base, [CommandSpec("true", cwd="/")], project="typo")
+    orders = Orders(paused_all=True, paused_projects={"typo"}, paused_why={"typo": why, "": why})
+    write_orders(files, page.base, orders)
+    try:
+        shown = browser.get("/").text
+    finally:
+        write_orders(files, page.base, Orders())
+    escaped = html.escape(why)
+    assert f"The queue paused itself: {escaped}. Repair that, then resume the queue." in shown
+    assert f"paused itself: {escaped}. Repair that, then resume it." in shown
+    form = shown.split("then resume it.")[1].split("</form>")[0]
+    assert 'name="verb" value="resume"' in form and 'name="project" value="typo"' in form
+    assert "paused itself" not in browser.get("/").text
 
 
 def test_a_list_is_sorted_and_its_tabs_count_its_project(page: Page, browser: httpx.Client) -> None:
