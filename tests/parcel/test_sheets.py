@@ -216,6 +216,7 @@ def test_who_changes_a_result_changes_no_other() -> None:
         ('{"version":1,"task":"a:b","options":{"x":{},"values":2},"names":null}', False),
         ('{"version":1,"task":"a:b","options":{},"names":null,"values":}', False),
         ('{"version":2,"task":"a:b","options":{},"names":null,"values":1}', False),
+        ('{"version":1,"task":"a:b","options":{},"names":null,"values":12', False),
         ('{"version":1,"task":"a:b","options":{},"names":null,"values":1} ', False),
     ],
 )
