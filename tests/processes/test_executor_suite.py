@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 import unittest
+from concurrent import futures
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, ClassVar
@@ -30,28 +31,35 @@ from postroom.errors import RemoteTraceback
 MISSING = "no installed Python has its own tests: apt-get install libpython3-testsuite"
 
 
-def _find_suite() -> Any:
-    """The suite of a Python of this version: of this one, or of the system's."""
+PARTS = (
+    *(".util", ".test_init", ".test_shutdown", ".test_wait", ".test_as_completed"),
+    *(".test_process_pool", ".test_deadlock"),
+)
+
+
+def _find_suite() -> list[Any]:
+    """The modules with the suite of a Python of this version: of this one, or of the system's."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     for prefix in (sys.base_prefix, "/usr/local", "/usr"):
         folder = Path(prefix, "lib", version, "test")
-        if (folder / "test_concurrent_futures").is_dir():
-            return None  # from 3.12 on it is a package, with other names
-        if (folder / "test_concurrent_futures.py").exists():
+        found = sorted(folder.glob("test_concurrent_futures*"))
+        if found:
             home = tempfile.mkdtemp()
             atexit.register(shutil.rmtree, home, ignore_errors=True)
             Path(home, "test").symlink_to(folder)
             sys.path.insert(0, home)  # agents have it, too
             for name in [name for name in sys.modules if name.partition(".")[0] == "test"]:
                 del sys.modules[name]
-            return importlib.import_module("test.test_concurrent_futures")
+            name = "test.test_concurrent_futures"
+            parts = PARTS if found[0].is_dir() else [""]  # from 3.13 on it is a package
+            return [importlib.import_module(f"{name}{part}") for part in parts]
     if os.environ.get("CI"):
         raise RuntimeError(MISSING)
-    return None
+    return []
 
 
 suite = _find_suite()
-pytestmark = pytest.mark.skipif(suite is None, reason=MISSING)
+pytestmark = pytest.mark.skipif(not suite, reason=MISSING)
 
 
 class PoolExecutor(postroom.Executor):
@@ -100,21 +108,23 @@ LEFT_OUT = {
     "test_max_tasks_per_child": "counts `_processes`",
     "test_max_tasks_per_child_defaults_to_spawn_context": "looks at `_mp_context`",
     "test_shutdown_deadlock_pickle": "joins `_executor_manager_thread`",
+    "test_python_finalization_error": "makes ProcessPoolExecutor fail to start one of its threads",
 }
 
 
 def _classes() -> list[type]:
-    if suite is None:
+    if not suite:
         return []
-    suite.futures.process._RemoteTraceback = RemoteTraceback
+    futures.process._RemoteTraceback = RemoteTraceback  # type: ignore[attr-defined]
+    found = {name: value for module in reversed(suite) for name, value in vars(module).items()}
     names = [
         "InitializerMixin", "FailingInitializerMixin", "ProcessPoolShutdownTest", "WaitTests",
         "AsCompletedTests", "ProcessPoolExecutorTest", "ExecutorDeadlockTest",
     ]  # fmt: skip
     made = []
     for name in names:
-        mixin = getattr(suite, name)
-        bases = (mixin, PostroomMixin, suite.ExecutorMixin, suite.BaseTestCase)
+        mixin = found[name]
+        bases = (mixin, PostroomMixin, found["ExecutorMixin"], found["BaseTestCase"])
         left_out = {
             one: unittest.skip(why)(lambda self: None)
             for one, why in LEFT_OUT.items()
@@ -127,8 +137,8 @@ def _classes() -> list[type]:
 globals().update({made.__name__: made for made in _classes()})
 
 
-if suite is not None:
-    _run_python = suite.assert_python_ok
+if suite:
+    _run_python = importlib.import_module("test.support.script_helper").assert_python_ok
 
     def _over_ours(*words: str, **options: Any) -> Any:
         """Run a program of the suite, which imports an executor by its name, with ours."""
@@ -140,4 +150,5 @@ if suite is not None:
         paths = os.pathsep.join([os.getcwd(), sys.path[0]])
         return _run_python(*words[:-1], text, **options, PYTHONPATH=paths, POSTROOM_QUIET="1")
 
-    suite.assert_python_ok = _over_ours
+    for module in suite:
+        module.assert_python_ok = _over_ours  # type: ignore[attr-defined]
