@@ -8,6 +8,7 @@ last hundred. Then another hundred, while a standing Master (`postroom master`) 
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import statistics
@@ -70,7 +71,8 @@ def disk(base: Base) -> tuple[int, int]:
     for folder, folders, files in os.walk(base.root):
         for name in [*folders, *files]:
             count += 1
-            size += os.lstat(os.path.join(folder, name)).st_blocks * 512
+            with contextlib.suppress(FileNotFoundError):  # it got another name just now
+                size += os.lstat(os.path.join(folder, name)).st_blocks * 512
     return count, size
 
 
