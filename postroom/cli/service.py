@@ -15,7 +15,7 @@ from .output import talk
 
 # Variables of the shell that installs it which the queue needs, too.
 KEPT = ("PATH", "POSTROOM_LEDGER", "POSTROOM_PROFILES", "POSTROOM_PRELOAD", "POSTROOM_REST",
-        "POSTROOM_YIELD", "POSTROOM_BESIDE_STRANGERS",
+        "POSTROOM_YIELD", "POSTROOM_BESIDE_STRANGERS", "POSTROOM_HALF_LIFE",
         "POSTROOM_FAKE_GPUS", "POSTROOM_FAKE_GPUS_FOLDER")  # fmt: skip
 _UNIT = """\
 [Unit]

@@ -293,7 +293,9 @@ class Dispatcher:
         for agent in list(self.agents.values()):
             if agent.idle:
                 self._check_idle(agent)
-            if whole and (agent.idle or agent.capacity.only_shares):
+            # Of a busy agent that the base keeps, somebody may have reserved the GPU.
+            kept = agent.capacity.only_shares or agent.capacity.leaves_shares
+            if whole and (agent.idle or kept):
                 self._read_info(agent)
         return moved
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import heapq
 import itertools
+import math
 from collections.abc import Iterator
 from statistics import fmean
 
@@ -150,6 +151,8 @@ class Estimator:
             )
         if limited := self._why_limited(reader, scheduling):
             return limited
+        if reserved := self._why_reserved(reader, number, scheduling):
+            return reserved
         place = self._place(reader.job_id(number))
         if place == 0:
             waiting = [agent for agent in self._fitting(reader, number) if agent.note]
@@ -169,6 +172,18 @@ class Estimator:
         return (
             f"it is to run on pilots of {where}, and there are none: postroom pilots add "
             f"{self._root} {engine}"
+        )
+
+    def _why_reserved(self, reader: RunReader, number: int, scheduling: SchedulingOptions) -> str:
+        """Whether it would reach into other users' reservations of the GPUs that it could have."""
+        awake = [one for one in self._fitting(reader, number) if one.state in ("idle", "running")]
+        lasts_s, now = scheduling.lasts_s or math.inf, self._base_state.at
+        if not awake or any(not one.until or now + lasts_s <= one.until for one in awake):
+            return ""
+        last = max(one.until for one in awake)
+        return (
+            f"another user has reserved the GPU from {format_time(last)}, and the job might not "
+            "have ended then; give it a time limit that fits: postroom edit JOB -t TIME"
         )
 
     def _why_limited(self, reader: RunReader, scheduling: SchedulingOptions) -> str:

@@ -566,7 +566,10 @@ class Guardian:
             self._bell_events = None
         self._insist(self._rest_file.take_down)
         self._resting = False
-        if told:
+        # Known before the first letter: jobs that would reach into a reservation are not sent.
+        until = self._lease.claimed(yields=self._told_to_yield()).until
+        if told or until != self._until:
+            self._until = until
             self._insist(self._write_info)
         if not self._signals:
             self._start_worker()

@@ -58,6 +58,7 @@ class AgentStatus:
     kept: bool = False  # it lives as long as the base wants it
     shares: bool = False  # it holds no GPU: its jobs book parts of them
     where: str = "local"  # or the engine that carries it elsewhere, such as "slurm"
+    until: float = 0.0  # when somebody's reservation of its GPU begins; 0: nobody has reserved it
 
 
 @dataclass(frozen=True)
@@ -163,6 +164,7 @@ def _agent(files: Files, base: Base, agent_id: str) -> AgentStatus:
         kept=info.kept if info else False,
         shares=info.shares if info else False,
         where=(info.where if info else "") or "local",
+        until=info.until if info else 0.0,
     )
 
 

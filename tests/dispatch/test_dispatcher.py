@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from postroom.dispatch.dispatcher import LIST_S
 from postroom.dispatch.run_queue import RunQueue
 from postroom.master import Master
 from postroom.parcel.sheets import JobEnd, JobSheet
@@ -102,6 +103,26 @@ class TestSending:
         # How long jobs take is not known before the first result, and behind the last is none.
         assert is_empty == [True, queue, queue, True]
         assert not dispatcher.at_work
+
+    def test_a_reservation_of_a_busy_agents_gpu_is_known_before_its_next_job(
+        self, room: PostRoom
+    ) -> None:
+        room.run(2)
+
+        def say(until: float) -> None:
+            info = AgentInfo("0", "g", "G", "h", "b", 1, 1, 0.0, gpus=1, kept=True, until=until)
+            temporary = room.base.temporary()
+            room.files.write_new(temporary, [info.encode()])
+            room.files.move(temporary, room.base.agent_info("0"))
+
+        say(0.0)
+        room.inbox()
+        dispatcher = room.dispatcher()
+        room.step(dispatcher)
+        say(1e9)
+        room.step(dispatcher, after=LIST_S)
+        assert room.letter() is not None  # it is busy
+        assert dispatcher.agents["0"].until == 1e9
 
     @pytest.mark.parametrize("durable", [False, True])
     def test_a_result_is_seen_before_the_mailbox_is_emptied_unless_it_has_to_be_synced(

@@ -2079,6 +2079,20 @@ MUTANTS = [
         "tests/gpus/ledger/test_lease_scan.py",
     ),
     Mutant(
+        "the GPU of a busy agent may get reserved",
+        "postroom/dispatch/dispatcher.py",
+        "if whole and (agent.idle or kept):",
+        "if whole and agent.idle:",
+        "tests/dispatch/test_dispatcher.py",
+    ),
+    Mutant(
+        "an agent knows of reservations that begin after it could give its GPU back",
+        "postroom/gpus/ledger/waiting.py",
+        "reserved_for(entry._replace(lasts_s=None), snapshot, situation)",
+        "reserved_for(entry, snapshot, situation)",
+        "tests/gpus/ledger/test_waiting.py",
+    ),
+    Mutant(
         "an idle agent gives its GPU to who waits for it",
         "postroom/session/rest.py",
         "min(self._limit_s, WANTED_S) if wanted else self._limit_s",

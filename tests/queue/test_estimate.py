@@ -101,6 +101,18 @@ def test_a_reason_says_what_is_missing_and_what_to_do(base: Base, view: QueueVie
     assert why(with_agents(view, agent("0")), job) == "it is next"
 
 
+def test_a_reservation_that_a_job_would_reach_into_is_named(base: Base, view: QueueView) -> None:
+    (endless,) = queue(base, "a")
+    (short,) = queue(base, "b", lasts_s=50.0)
+    base_state = with_agents(view, agent("0"))
+    until = base_state.at + 100
+    base_state.agents = [replace(base_state.agents[0], until=until), agent("1", state="resting")]
+    assert why(base_state, endless).startswith("another user has reserved the GPU from ")
+    assert why(base_state, short) == "1 job is ahead of it"
+    base_state.agents.append(agent("2", state="running"))
+    assert why(base_state, endless) == "it is next"
+
+
 def test_gpus_and_memory_that_no_agent_has_are_named(base: Base, view: QueueView) -> None:
     (two,) = queue(base, "a", gpus=2)
     (large,) = queue(base, "b", memory_mib=40 << 10)

@@ -270,7 +270,8 @@ def claimed(entry: LeaseEntry, snapshot: LedgerState, situation: Situation) -> C
     before it, or its user is over a limit. And it should before a reservation of one of them.
     """
     facts = situation.facts
-    windows = reserved_for(entry, snapshot, situation)
+    # Also one that it could be given back before: what is begun now must have ended then.
+    windows = reserved_for(entry._replace(lasts_s=None), snapshot, situation)
     near = min((windows[uuid] for uuid in entry.cards if uuid in windows), default=None)
     if near is not None and near.start - facts.now < GIVE_BACK_S:
         why = f"user {processes.user_name(near.uid)} has reserved it"

@@ -62,6 +62,10 @@ def test_a_holder_gives_way_to_a_reservation_but_not_to_a_request_for_another_ca
     assert claim(line, lease) == ""  # not yet, but it knows until when
     situation = Situation(line.available(), line.facts())
     assert claimed(lease, line.state(), situation).until == soon.start
+    # Also for a lease that says that it can be given back within a minute, as sessions' do.
+    later = Situation(line.available(), line.facts()._replace(now=line.now - 3000))
+    short = lease._replace(lasts_s=60.0)
+    assert claimed(short, line.state(), later).until == soon.start
     line.run(605.0)
     assert claim(line, lease) == f"user {processes.user_name(1002)} has reserved it"
     line.reservations = [soon._replace(count=1)]
