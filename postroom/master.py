@@ -476,8 +476,9 @@ class Master:
         context = context_here()._asdict()
         # Our own agents are looked after in each wait.
         keeper = None if self._own_agents is not None else LivingAgents(self.base)
-        pool = FuturePool(self, lambda: self.open(context, project="calls"), keeper=keeper)
-        return wait_at_end(pool)
+        return wait_at_end(
+            lambda: FuturePool(self, lambda: self.open(context, project="calls"), keeper=keeper)
+        )
 
     def map(
         self,

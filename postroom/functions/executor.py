@@ -178,7 +178,7 @@ class Executor(futures.Executor):
             if self._is_shut:
                 raise RuntimeError("cannot schedule new futures after shutdown")
             if self._pool is None:
-                self._pool = wait_at_end(self._make_pool())
+                self._pool = wait_at_end(self._make_pool)
                 weakref.finalize(self, self._pool.close).atexit = False
             return self._pool
 

@@ -124,7 +124,7 @@ def future_pool_for(base: str, *, say: Say) -> FuturePool:
     with _making:
         pool = _pools.get(key)
         if pool is None or pool.broken is not None:
-            pool = _pools[key] = wait_at_end(_make_pool(base, say=say))
+            pool = _pools[key] = wait_at_end(lambda: _make_pool(base, say=say))
         return pool
 
 

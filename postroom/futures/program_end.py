@@ -11,6 +11,7 @@ import os
 import sys
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from ..text.progress_bar import in_notebook
@@ -25,10 +26,11 @@ _ending = False
 _notebooks: set[int] = set()  # the processes whose interrupted cells we hear of
 
 
-def wait_at_end(pool: FuturePool) -> FuturePool:
-    """Have the program wait for the jobs of a pool before it ends."""
+def wait_at_end(make: Callable[[], FuturePool]) -> FuturePool:
+    """Make a pool, and have the program wait for its jobs before it ends."""
     if _ending:
         raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+    pool = make()
     _pools.add(pool)
     if in_notebook() and os.getpid() not in _notebooks:
         _notebooks.add(os.getpid())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 from concurrent import futures
 from concurrent.futures import BrokenExecutor
@@ -16,7 +17,7 @@ import pytest
 import postroom
 from postroom import Master, PostroomError
 from postroom.errors import RemoteTraceback
-from postroom.futures import living_agents
+from postroom.futures import living_agents, program_end
 from postroom.gpus.cards.gpu_list import SlotSpec
 from postroom.session.sessions import Sessions
 from postroom.store.snapshot import snapshot
@@ -167,6 +168,16 @@ def test_a_private_base_is_removed_with_its_agents(tmp_path: os.PathLike[str]) -
         folder = executor._pool._master.base.root  # type: ignore[attr-defined]
         assert os.path.exists(folder)
     assert not os.path.exists(folder)
+
+
+def test_a_program_that_is_ending_makes_no_base(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(program_end, "_ending", True)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(RuntimeError, match="after interpreter shutdown"):
+        postroom.Executor().submit(abs, -1)
+    assert os.listdir(tmp_path) == []
 
 
 def test_the_agents_of_a_master_that_are_killed_start_again_and_its_futures_resolve(
