@@ -95,7 +95,8 @@ def about_pilots(files: Files, base: Base, now: float, where: str = "") -> str:
     states = [pilot.state for pilot in pilots if pilot.group in groups]
     coming = sum(state in (PilotState.SUBMITTED, PilotState.STARTING) for state in states)
     if coming:
-        return f"{coming} pilots are on their way; why they wait: postroom pilots list {base.root}"
+        words = "1 pilot is on its way" if coming == 1 else f"{coming} pilots are on their way"
+        return f"{words}; what it waits for: postroom pilots list {base.root}"
     if any(read_demand(files, base, now).values()):
         return f"no pilot lives yet, or again; see: postroom pilots list {base.root}"
     return (

@@ -3,8 +3,9 @@
     stand-in ══ pipes ══ bridge (a Ray driver, on this host) ── calls ── actor ══ pipes ══ far end
 
 The bridge owns the actor: when the bridge ends, however it ends, Ray ends the actor, and the far
-end sees the end of its wire. So the bridges of this host are all that there is to look at. Nothing
-is opened here: no dashboard, no client port. This host must be a node of the Ray cluster.
+end sees the end of its wire. So the bridges of this host are all that there is to look at. No
+dashboard and no client port is opened here; Ray's own library listens on a port for its nodes, as
+in every driver. This host must be a node of the Ray cluster.
 """
 
 from __future__ import annotations
