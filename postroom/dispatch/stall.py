@@ -96,7 +96,7 @@ def about_pilots(files: Files, base: Base, now: float, where: str = "") -> str:
     coming = sum(state in (PilotState.SUBMITTED, PilotState.STARTING) for state in states)
     if coming:
         words = "1 pilot is on its way" if coming == 1 else f"{coming} pilots are on their way"
-        return f"{words}; what it waits for: postroom pilots list {base.root}"
+        return f"{words}; see: postroom pilots list {base.root}"
     if any(read_demand(files, base, now).values()):
         return f"no pilot lives yet, or again; see: postroom pilots list {base.root}"
     return (
