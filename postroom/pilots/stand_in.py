@@ -36,7 +36,7 @@ from typing import Any, TypeVar
 from ..errors import BadFileError, OtherVersionError, PostroomError
 from ..store.agents import AgentInfo
 from ..store.base import Base, open_base
-from ..store.files import Box, Clock, Files, LocalFiles, Lock, SystemClock
+from ..store.files import Box, Clock, Files, LocalFiles, Lock, SystemClock, replace_file
 from ..store.journal import Journal
 from ..store.kernel_output import keep_output
 from ..store.mailbox import InHand, Letter, is_plain_name, put_up
@@ -384,9 +384,10 @@ class StandIn:
         )
 
         def put() -> None:
-            temporary = self._base.temporary()
-            self._files.write_new(temporary, [info.encode()])
-            self._files.move(temporary, self._base.agent_info(self._agent_id))
+            # Synced: after a power loss, the mailbox alone would look like that of a session, whose
+            # job is blamed.
+            path = self._base.agent_info(self._agent_id)
+            replace_file(self._files, self._base.temporary(), path, info.encode(), sync=True)
             self._files.remove(self._base.in_hand(self._agent_id))
             self._hand = self._files.create_box(self._base.in_hand(self._agent_id))
             self._write_hand(InHand("idle", since=self._clock.wall()))
