@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from postroom.errors import BadFileError
+from postroom.errors import BadFileError, PostroomError
 from postroom.store.base import create_base
 from postroom.store.files import LocalFiles
 from postroom.store.pilot_records import (
@@ -39,7 +39,7 @@ def test_groups_are_changed_one_after_another(tmp_path: Path) -> None:
     add("a")
     add("b")
     assert list(read_groups(files, base).groups) == ["a", "b"]
-    with pytest.raises(ValueError, match="the name of a group"):
+    with pytest.raises(PostroomError, match="the name of a group"):
         add("../x")
     assert list(read_groups(files, base).groups) == ["a", "b"]
     Path(base.pilot_groups).write_text("{")

@@ -15,6 +15,7 @@ from postroom.store.files import LocalFiles
 from postroom.store.pilot_records import PilotRecord, PilotState, write_pilot
 from postroom.store.requests import Orders, write_orders
 from postroom.store.scheduling import SchedulingOptions
+from postroom.testing import wait_until
 from postroom.web.pages import telling_span
 
 from .conftest import Page
@@ -46,7 +47,7 @@ def test_the_overview_begins_with_what_paused_itself(page: Page, browser: httpx.
     assert f"paused itself: {escaped}. Repair that, then resume it." in shown
     form = shown.split("then resume it.")[1].split("</form>")[0]
     assert 'name="verb" value="resume"' in form and 'name="project" value="typo"' in form
-    assert "paused itself" not in browser.get("/").text
+    wait_until(lambda: "paused itself" not in browser.get("/").text)
 
 
 def test_a_list_is_sorted_and_its_tabs_count_its_project(page: Page, browser: httpx.Client) -> None:
