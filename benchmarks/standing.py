@@ -17,6 +17,8 @@ from .scratch import scratch
 from .shell import LINE, environment_of_a_package, find, installed
 
 BARE = "python -c pass"
+# Each job that waits in task-spooler is a connected process, of which it takes at most 1,000.
+SPOOLER_JOBS = 900
 
 
 def submit(sizes: Sizes) -> Figures:
@@ -104,12 +106,13 @@ def _drained_s(journal: str) -> float:
 
 def drain_spooler(sizes: Sizes) -> Figures:
     """The same with task-spooler, whose two slots are blocked until all is queued."""
-    with scratch() as folder, _spooler(folder, sizes.drained) as (tsp, environment):
+    queued = min(sizes.drained, SPOOLER_JOBS)
+    with scratch() as folder, _spooler(folder, queued) as (tsp, environment):
         gate, end = f"{folder}/gate", f"{folder}/end"
         os.mkfifo(gate)
         for _ in range(2):
             _call([tsp, "-n", "sh", "-c", f"cat {gate}"], environment, folder)
-        for _ in range(sizes.drained):
+        for _ in range(queued):
             _call([tsp, "-n", "sh", "-c", LINE], environment, folder)
         _call([tsp, "-n", "sh", "-c", f"date +%s.%N > {end}.new; mv {end}.new {end}"],
               environment, folder)  # fmt: skip
@@ -119,7 +122,7 @@ def drain_spooler(sizes: Sizes) -> Figures:
             time.sleep(0.01)
         with open(end, encoding="ascii") as file:
             seconds = float(file.read()) - began
-        return {"drain": {"task-spooler": sizes.drained / seconds}}
+        return {"drain": {"task-spooler": queued / seconds}}
 
 
 @contextmanager
